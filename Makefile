@@ -1,0 +1,45 @@
+# Two commands on a fresh machine: make demo, make test. Both need Python 3.11+ and pip, nothing else.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.PHONY: help demo test check unit wheel-test faults-tokenize docs clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(DEV_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group dev
+	touch $@
+
+demo: $(STAMP)  ## the whole job on generated data: sample, tokenizer, verify, tokenize, train, benchmark
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+
+check: $(DEV_STAMP)  ## types and style
+	$(BIN)/ruff check src plugins tests docs benchmarks
+	$(BIN)/ruff format --check src plugins tests docs benchmarks
+	$(BIN)/mypy src plugins benchmarks
+
+unit: $(DEV_STAMP)  ## the fast, hermetic tests
+	$(BIN)/python -m pytest -n auto -m "not slow and not real and not fault"
+
+test: check  ## everything CI runs: types, style, all tests with coverage, and the suite from the built wheel
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/test.sh
+
+faults-tokenize: $(DEV_STAMP)  ## the reliability tests of tokenize and their table; FTCLI_FAULTS=full: with all points and rounds
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --reliability 1-13,22,24-27 --reliability-json reliability.json
+
+docs: $(DEV_STAMP)  ## write the generated parts of docs/
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist demo ftcli-reports *.egg-info .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

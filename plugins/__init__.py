@@ -1,0 +1,1 @@
+"""The first-party plugins: they are the defaults, and the examples."""

@@ -1,0 +1,194 @@
+"""Checks of the prepared data: complete, of this tokenizer, labelled as the task expects, not leaking, not cut."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+
+POSITIONS_AFTER_PAD = frozenset(
+    {
+        "camembert",
+        "data2vec-text",
+        "ibert",
+        "longformer",
+        "mpnet",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    }
+)
+"""Model families that count positions from PAD + 1, so that max_position_embeddings says 514 for 512 tokens."""
+
+
+def complete(probe: Probe) -> Check:
+    from ftcli.core.publish import check_published
+    from ftcli.core.verdict import passed
+
+    store = probe.store
+    check_published(store.path, full=True)
+    splits = {name: len(store.split(name)) for name in store.split_names}
+    return passed(
+        f"{store.path}: every file holds what was written ({', '.join(f'{name} {rows:,} rows' for name, rows in splits.items())})",
+        fingerprint=store.fingerprint,
+        **splits,
+    )
+
+
+def same_tokenizer(probe: Probe) -> Check:
+    from ftcli.core.backend import tokenizer_hash
+    from ftcli.core.verdict import failed, passed
+
+    prepared = probe.store.manifest["tokenizer"]
+    found = tokenizer_hash(probe.tokenizer, probe.settings.tokenizer.path or "")
+    if found == prepared["hash"]:
+        return passed("the data were prepared with this tokenizer", hash=found)
+    return failed(
+        f"the data were prepared with another tokenizer ({prepared['path']}, hash {prepared['hash'][:12]}…, here {found[:12]}…)",
+        "Prepare them again with this tokenizer, or give --tokenizer-path the one they were prepared with.",
+        prepared=prepared["hash"],
+        here=found,
+    )
+
+
+def labels(probe: Probe) -> Check:
+    import numpy as np
+
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, noted, passed, warned
+
+    store = probe.store
+    names, ids = store.label_names, probe.train_split.labels
+    if probe.task_name == "pretrain" or (names is None and probe.task_name != "classify"):
+        raise Missing(f"mode {probe.task_name} has no labels")
+    if names is None or ids is None:
+        return failed("the data have no labels", "Prepare them with --label-column.")
+    for split in store.split_names:
+        found = store.split(split).labels
+        if found is not None and len(wrong := np.flatnonzero((found < 0) | (found >= len(names)))):
+            row = int(wrong[0])
+            return failed(
+                f"row {row} of {split} has the label {int(found[row])}, the {len(names)} labels are 0 to {len(names) - 1}",
+                "Prepare the data again.",
+                rows=len(wrong),
+            )
+    counts = np.bincount(ids, minlength=len(names))
+    shares = counts[counts > 0] / counts.sum()
+    entropy = float(-(shares * np.log(shares)).sum())
+    majority = int(counts.argmax())
+    evidence = {
+        "classes": len(names),
+        "chance_loss": round(math.log(len(names)), 4),
+        "prior_entropy": round(entropy, 4),
+        "majority": names[majority],
+        "majority_share": round(float(counts[majority] / counts.sum()), 4),
+    }
+    if int((counts > 0).sum()) < 2:
+        return failed(f"all rows have the label {names[majority]!r}", "Check the label column.", **evidence)
+    absent = [names[number] for number in np.flatnonzero(counts == 0)[:5]]
+    if absent:
+        return warned(
+            f"{int((counts == 0).sum())} of {len(names)} classes have no training row, first {', '.join(absent)}",
+            "Add rows for them, or leave them out of --label-names.",
+            **evidence,
+        )
+    blocks = int((np.diff(ids) != 0).sum())
+    if len(ids) > 10 * len(names) and blocks < 2 * len(names):
+        return noted(f"the rows are sorted by label ({blocks + 1} runs): ftcli shuffles them", **evidence)
+    return passed(f"{len(names)} classes, the largest has {counts[majority] / counts.sum():.1%} of the rows", **evidence)
+
+
+def lengths(probe: Probe) -> Check:
+    import numpy as np
+
+    from ftcli.core.verdict import failed, passed, warned
+
+    store, tokens = probe.store, probe.train_split.lengths
+    counted = store.manifest.get("metrics", {})
+    cut = counted.get("tokens_cut", 0) / max(1, counted.get("tokens_cut", 0) + counted.get("tokens", 0))
+    limit = _positions(probe)
+    evidence = {
+        "mean": round(float(tokens.mean()), 1),
+        "median": int(np.median(tokens)),
+        "longest": int(tokens.max()),
+        "positions": limit,
+        "rows_truncated": counted.get("rows_truncated"),
+        "tokens_cut_share": round(cut, 4),
+    }
+    for name in store.split_names:
+        found = store.split(name).lengths
+        if len(found) and not found.min():
+            return failed(f"row {int(found.argmin())} of {name} has no tokens", "Prepare the data again with --min-length 1.", **evidence)
+        if limit and len(found) and found.max() > limit:
+            return failed(
+                f"row {int(found.argmax())} of {name} has {int(found.max()):,} tokens, the model has {limit:,} positions",
+                f"Prepare the data with --max-length {limit}.",
+                **evidence,
+            )
+    if cut > 0.05:
+        return warned(
+            f"truncation cut {cut:.1%} of all tokens ({counted.get('rows_truncated'):,} rows)",
+            "Raise --max-length, or use --truncation-strategy split.",
+            **evidence,
+        )
+    return passed(f"{tokens.mean():.1f} tokens a row on average, at most {int(tokens.max())}; {cut:.2%} of all tokens were cut", **evidence)
+
+
+def _positions(probe: Probe) -> int | None:
+    """Tokens that the model has positions for; None when there is no model or no such limit."""
+    from ftcli.core.probe import Missing
+
+    try:
+        config = probe.config.get_text_config()
+    except Missing:
+        return None
+    limit: int | None = getattr(config, "max_position_embeddings", None)
+    if limit is None or config.model_type not in POSITIONS_AFTER_PAD:
+        return limit
+    try:
+        pad = probe.tokenizer.pad_token_id
+    except Missing:
+        pad = None
+    return limit - 1 - int(config.pad_token_id if pad is None else pad)
+
+
+def leakage(probe: Probe) -> Check:
+    import numpy as np
+
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, passed, warned
+
+    store = probe.store
+    held_out = [name for name in ("validation", "test") if name in store.split_names]
+    if not held_out:
+        raise Missing("there is no validation or test split")
+    if probe.train_split.packed:
+        raise Missing("rows of packed data are mixtures of texts")
+    train = probe.train_split.content_hashes()
+    again = {name: np.flatnonzero(np.isin(store.split(name).content_hashes(), train)) for name in held_out}
+    shares = {name: len(rows) / max(1, len(store.split(name))) for name, rows in again.items()}
+    name = max(shares, key=shares.__getitem__)
+    share, rows = shares[name], again[name]
+    evidence = {"split": name, "rows": len(rows), "of": len(store.split(name)), "first_rows": rows[:5].tolist(), "shares": shares}
+    words = f"{share:.2%} of the {name} rows ({len(rows):,}) stand in train as well"
+    if share > 0.05:
+        return failed(words, "Remove the duplicates, or let ftcli split: --validation-fraction keeps equal texts on one side.", **evidence)
+    if share > 0.01:
+        return warned(words, "Remove the duplicates: the evaluation is too good by about that share.", **evidence)
+    return passed(words, **evidence)
+
+
+CHECKS = (
+    CheckKind("FT201", "data", "Prepared data", complete, ("store",)),
+    CheckKind("FT202", "data", "Same tokenizer", same_tokenizer, ("store", "tokenizer")),
+    CheckKind("FT203", "data", "Labels", labels, ("store",)),
+    CheckKind("FT204", "data", "Lengths", lengths, ("store",)),
+    CheckKind("FT205", "data", "Leakage", leakage, ("store",)),
+)

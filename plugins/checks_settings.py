@@ -1,0 +1,100 @@
+"""Checks of the settings against the machine and against each other."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+
+BF16_FLAGS = ("avx512_bf16", "amx_bf16")
+
+
+def workers(probe: Probe) -> Check:
+    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.machine import cut_to_cores
+
+    cores = probe.machine.cores
+    over = []
+    for key, value in (
+        ("dataset.num_proc", probe.settings.dataset.num_proc),
+        ("loader.num_workers", probe.settings.loader.num_workers),
+        ("runtime.threads", probe.settings.runtime.threads),
+    ):
+        if value is not None and value > cores and probe.set_by_user(key):
+            over.append(f"{key} = {value} (from {probe.origin(key)})")
+    if over:
+        return warned(
+            f"{'; '.join(over)}: more than the {cores} cores by {probe.machine.how.get('cores')}",
+            "Lower it or leave it unset: on 2 cores 16 workers took 1.7 times as long as one.",
+            cores=cores,
+        )
+    choice = cut_to_cores(probe.settings.dataset.num_proc, probe.origin("dataset.num_proc"), probe.machine)
+    if probe.settings.dataset.num_proc not in {None, choice.value}:
+        return noted(f"workers: {choice.reason}", workers=choice.value)
+    return passed(f"workers: {choice.reason}", workers=choice.value)
+
+
+def precision(probe: Probe) -> Check:
+    from ftcli.core.verdict import failed, passed, warned
+
+    train, machine = probe.settings.train, probe.machine
+    on_cpu = not machine.gpus or bool(train.use_cpu)
+    if on_cpu and (train.fp16 or train.fp16_full_eval or probe.settings.model.dtype == "float16"):
+        return failed(
+            "float16 on a CPU: its matrix products are 30 to 100 times slower than those of float32 there",
+            "Leave out --fp16 and model.dtype = float16; use --bf16 where the CPU has it.",
+        )
+    if train.bf16 and not on_cpu and (machine.gpus[0].capability or "").startswith(("5.", "6.", "7.")):
+        return failed(f"bf16 on {machine.gpus[0].name}: it has capability {machine.gpus[0].capability}, bfloat16 needs 8.0", "Use --fp16.")
+    if train.bf16 and on_cpu and not set(BF16_FLAGS) & set(machine.cpu_flags):
+        return warned("bf16 on a CPU without bf16 instructions is emulated, and slow", "Leave out --bf16.", flags=list(machine.cpu_flags))
+    if probe.settings.model.dtype in {"bfloat16", "float16"} and train.learning_rate < 5e-5:
+        return warned(
+            f"weights in {probe.settings.model.dtype} with a learning rate of {train.learning_rate:g}: most updates are smaller than the weights' last bit "
+            "(at 1e-5 only 16 % of bf16 weights move)",
+            "Leave model.dtype at float32 and use --bf16 (autocast).",
+        )
+    return passed("the precision suits the device", bf16=train.bf16, fp16=train.fp16, dtype=probe.settings.model.dtype)
+
+
+def schedule(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.errors import FtcliError
+
+    train = probe.settings.train
+    steps = train.max_steps
+    if steps < 0:
+        try:
+            rows = len(probe.train_split)
+        except FtcliError as error:  # FT201 fails of it
+            raise Missing(error.message) from error
+        batches = math.ceil(rows / (train.per_device_train_batch_size * int(os.environ.get("WORLD_SIZE", "1"))))
+        steps = math.ceil(math.ceil(batches / train.gradient_accumulation_steps) * train.num_train_epochs)
+    warmup = train.warmup_steps if train.warmup_steps >= 1 else train.warmup_steps * steps
+    at_peak = sum(min(1.0, (step + 1) / warmup) if warmup else 1.0 for step in range(min(steps, 100_000)))
+    evidence = {"steps": steps, "warmup_steps": warmup, "steps_at_full_rate_before_decay": round(at_peak, 1)}
+    if warmup >= steps:
+        return failed(
+            f"the warm-up of {warmup:,.0f} steps does not end in a run of {steps:,}: the learning rate never arrives at {train.learning_rate:g}",
+            f"Set --warmup-steps to about {max(1, steps // 20)}.",
+            **evidence,
+        )
+    if warmup >= steps / 2:
+        return warned(
+            f"the warm-up takes {warmup:,.0f} of {steps:,} steps", f"Set --warmup-steps to about {max(1, steps // 20)}.", **evidence
+        )
+    return passed(f"{steps:,} steps, {warmup:,.0f} of them warm-up", **evidence)
+
+
+CHECKS = (
+    CheckKind("FT051", "settings", "Workers", workers, severity="warn"),
+    CheckKind("FT052", "settings", "Precision", precision),
+    CheckKind("FT053", "settings", "Warm-up", schedule, needs=("store",)),
+)

@@ -1,0 +1,195 @@
+"""Checks of the tokenizer: fast or slow, PAD, EOS, padding side, what is added to a text, the folder's own tokenizer.json."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+
+RIGHT_ONLY = frozenset(
+    {
+        "albert",
+        "bert",
+        "big_bird",
+        "biogpt",
+        "camembert",
+        "convbert",
+        "ctrl",
+        "data2vec-text",
+        "deberta",
+        "deberta-v2",
+        "distilbert",
+        "electra",
+        "ernie",
+        "flaubert",
+        "gpt2",
+        "gpt_bigcode",
+        "gpt_neo",
+        "ibert",
+        "layoutlm",
+        "longformer",
+        "megatron-bert",
+        "mobilebert",
+        "modernbert",
+        "mpnet",
+        "openai-gpt",
+        "rembert",
+        "roberta",
+        "roberta-prelayernorm",
+        "roformer",
+        "xlm",
+        "xlm-roberta",
+    }
+)
+"""Model families whose logits change with left padding (by 0.2 to 5.4 standard deviations, measured), because positions are counted from the left
+or the first token is pooled. Decoders with rotary positions, BLOOM, MPT and OPT change by rounding only."""
+
+
+def fast(probe: Probe) -> Check:
+    from ftcli.core.verdict import passed, warned
+
+    tokenizer = probe.tokenizer
+    kind = type(tokenizer).__name__
+    evidence = {"class": kind, "vocabulary": len(tokenizer)}
+    if tokenizer.is_fast:
+        return passed(f"{kind} is a fast tokenizer with {len(tokenizer):,} ids", **evidence)
+    return warned(
+        f"{kind} is a slow tokenizer: pure Python, one core, 10 to 100 times slower",
+        "Use a folder with a tokenizer.json, or train a fast one on your text: ftcli train-tokenizer SOURCE --output DIR.",
+        **evidence,
+    )
+
+
+def pad(probe: Probe) -> Check:
+    from ftcli.core.verdict import failed, passed, warned
+
+    tokenizer = probe.tokenizer
+    if tokenizer.pad_token_id is not None:
+        return passed(f"PAD is {tokenizer.pad_token!r} ({tokenizer.pad_token_id})", token=tokenizer.pad_token, id=tokenizer.pad_token_id)
+    if probe.task_name == "classify":
+        return failed(
+            "the tokenizer has no PAD token, by which a decoder finds the last token of a text",
+            f'Add "pad_token": "{tokenizer.eos_token or "<pad>"}" to tokenizer_config.json (for classification the EOS token will do), '
+            "then prepare the data again.",
+        )
+    return warned(
+        "the tokenizer has no PAD token: other trainers can only make packed batches; ftcli masks padding by place and needs none",
+        "Nothing to do for ftcli train; else add a pad_token of its own (not EOS, which would then not be learned) to tokenizer_config.json.",
+    )
+
+
+def pad_is_not_eos(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import noted, passed, warned
+
+    tokenizer = probe.tokenizer
+    pad_id, eos_id = tokenizer.pad_token_id, tokenizer.eos_token_id
+    if pad_id is None or eos_id is None:
+        raise Missing("the tokenizer has no " + ("PAD" if pad_id is None else "EOS") + " token")
+    evidence = {"pad": tokenizer.pad_token, "pad_id": pad_id, "eos": tokenizer.eos_token, "eos_id": eos_id}
+    if pad_id != eos_id:
+        return passed(f"PAD ({pad_id}) is not EOS ({eos_id})", **evidence)
+    if probe.task_name == "classify":
+        return noted("PAD is EOS: harmless for classification as long as no text ends with it", **evidence)
+    if _packed(probe):
+        return noted("PAD is EOS: packed rows have no padding between texts, so that EOS is learned", **evidence)
+    return warned(
+        "PAD is EOS: collators that mask labels by the PAD id never teach the model to stop (P(EOS) 9e-6 instead of 0.993, with a perfect loss)",
+        "ftcli masks by place and is not affected; for other trainers add a pad_token of its own to tokenizer_config.json.",
+        **evidence,
+    )
+
+
+def _packed(probe: Probe) -> bool:
+    from ftcli.core.probe import Missing
+    from ftcli.errors import FtcliError
+
+    try:
+        return probe.train_split.packed
+    except (Missing, FtcliError):  # FT201 says what is wrong with the data
+        return probe.settings.packing.strategy not in {None, "none"}
+
+
+def padding_side(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, noted, passed
+
+    side = probe.tokenizer.padding_side
+    if side == "right":
+        return passed("padding on the right", side=side)
+    try:
+        family = probe.config.model_type
+    except Missing:
+        return noted("padding on the left: right for generation, harmless for decoders with rotary positions", side=side)
+    if family in RIGHT_ONLY:
+        return failed(
+            f"the tokenizer pads on the left, and {family} counts or pools from the left: wherever they are used together, the same text gives other "
+            "logits in another batch (ftcli train itself pads on the right)",
+            'Set "padding_side": "right" in tokenizer_config.json.',
+            side=side,
+            model_type=family,
+        )
+    return noted(
+        f"padding on the left: harmless for {family} as far as is known, and ftcli train pads on the right", side=side, model_type=family
+    )
+
+
+def additions(probe: Probe) -> Check:
+    from ftcli.core.verdict import noted
+
+    tokenizer = probe.tokenizer
+    with_, without = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
+    places = [start for start in range(len(with_) - len(without) + 1) if with_[start : start + len(without)] == without]
+    if not places:
+        return noted("special tokens change the ids of the text itself", with_special_tokens=with_, without=without)
+    before, after = with_[: places[0]], with_[places[0] + len(without) :]
+    words = [f"{' '.join(tokenizer.convert_ids_to_tokens(ids))} {where}" for ids, where in ((before, "before"), (after, "behind")) if ids]
+    eos = (
+        ""
+        if tokenizer.eos_token_id is None or tokenizer.eos_token_id in after
+        else " (no EOS: ftcli tokenize adds it for pretrain, --add-eos otherwise)"
+    )
+    return noted(f"added to every text: {' and '.join(words) or 'nothing'}{eos}", before=before, behind=after)
+
+
+def own_file(probe: Probe) -> Check:
+    from pathlib import Path
+
+    from ftcli.core.own_file import compare_own_file
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import passed, warned
+
+    tokenizer = probe.tokenizer
+    path = Path(probe.settings.tokenizer.path or "") / "tokenizer.json"
+    if not tokenizer.is_fast or not path.is_file():
+        raise Missing("the folder has no tokenizer.json that is used")
+    parts, difference = compare_own_file(tokenizer, path)
+    if difference is None:
+        words = f" ({', '.join(parts)} worded otherwise, the same ids on 4,000 texts)" if parts else ""
+        return passed(f"AutoTokenizer gives what tokenizer.json says{words}", parts=parts)
+    text, by_class, by_file = difference.text, list(difference.reference), list(difference.engine)
+    return warned(
+        f"AutoTokenizer ({type(tokenizer).__name__}) gives other ids than the folder's tokenizer.json: {text!r} becomes {by_class[:12]}, "
+        f"not {by_file[:12]} ({', '.join(parts)} differ)",
+        "ftcli follows AutoTokenizer, as training with transformers does. Programs that read tokenizer.json by itself will give the model other "
+        "ids: save the folder again with AutoTokenizer's save_pretrained, or set tokenizer_class to PreTrainedTokenizerFast in "
+        "tokenizer_config.json, whichever the model was trained with.",
+        parts=parts,
+        text=text,
+        auto_tokenizer=by_class,
+        tokenizer_json=by_file,
+    )
+
+
+CHECKS = (
+    CheckKind("FT101", "tokenizer", "Fast tokenizer", fast, ("tokenizer",)),
+    CheckKind("FT102", "tokenizer", "PAD token", pad, ("tokenizer",)),
+    CheckKind("FT103", "tokenizer", "PAD is not EOS", pad_is_not_eos, ("tokenizer",), "warn"),
+    CheckKind("FT104", "tokenizer", "Padding side", padding_side, ("tokenizer",)),
+    CheckKind("FT105", "tokenizer", "Special tokens", additions, ("tokenizer",), "info"),
+    CheckKind("FT106", "tokenizer", "tokenizer.json", own_file, ("tokenizer",), "warn"),
+)

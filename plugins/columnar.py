@@ -1,0 +1,204 @@
+"""Parquet by row groups, Arrow IPC files and streams by record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, groupby, islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import Columns, Place, Reject
+from ftcli.errors import DataError
+from ftcli.records import BadRow, Piece
+from ftcli.settings import Settings
+
+from .fileformat import FileFormat
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ftcli.core.columns import Kind
+
+PARQUET_ROWS = 8192
+"""Rows of a batch from a parquet file."""
+
+
+class Parquet(FileFormat):
+    """.parquet. Only the columns asked for are decoded."""
+
+    name = "parquet"
+    suffixes: tuple[str, ...] = (".parquet",)
+
+    def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
+        with _parquet(path) as file:
+            _check_columns(path, file.schema_arrow, Columns(settings.dataset.text_column, settings.dataset.label_column))
+            metadata = file.metadata
+            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+            weights = [sum(group.column(i).total_compressed_size for i in range(group.num_columns)) for group in groups]
+            rows = metadata.num_rows
+        return _pieces(path, self.name, "row_groups", weights, target_bytes) if rows else []
+
+    def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
+        with _parquet(path) as file:
+            return _kind(path, column, file.schema_arrow)
+
+    def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
+        from ftcli.core.columns import wanted
+        from ftcli.core.streams import data_errors
+
+        path = piece.path
+        with _parquet(path) as file, data_errors(path):
+            _check_columns(path, file.schema_arrow, columns)
+            row = sum(file.metadata.row_group(i).num_rows for i in range(piece.start))
+            groups = list(range(piece.start, piece.stop))
+            names = [name for _, name, _ in wanted(columns)]
+            for batch in file.iter_batches(PARQUET_ROWS, row_groups=groups, columns=names, use_threads=False):
+                yield from _checked(path, columns, batch, row, settings, reject)
+                row += batch.num_rows
+
+    def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
+        with _parquet(piece.path) as file:
+            first = sum(file.metadata.row_group(i).num_rows for i in range(piece.start))
+        return (Place(row=row) for row in count(first + 1))
+
+
+class ArrowIpc(FileFormat):
+    """.arrow, .feather and .ipc: the file and the stream layout (as `datasets` writes it), memory-mapped."""
+
+    name = "arrow"
+    suffixes: tuple[str, ...] = (".arrow", ".feather", ".ipc")
+
+    def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
+        columns = Columns(settings.dataset.text_column, settings.dataset.label_column)
+        weights = [batch.get_total_buffer_size() + 1 if batch.num_rows else 0 for batch in _ipc_batches(path, columns)]
+        return _pieces(path, "arrow", "batches", weights, target_bytes) if any(weights) else []
+
+    def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
+        from ftcli.core.streams import data_errors
+
+        with data_errors(path):
+            return _kind(path, column, _ipc_schema(path))
+
+    def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
+        row = 0
+        for number, batch in enumerate(_ipc_batches(piece.path, columns)):
+            if number >= piece.stop:
+                return
+            if number >= piece.start and batch.num_rows:
+                yield from _checked(piece.path, columns, batch, row, settings, reject)
+            row += batch.num_rows
+
+    def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
+        batches = islice(_ipc_batches(piece.path, Columns(settings.dataset.text_column)), piece.start)
+        return (Place(row=row) for row in count(sum(batch.num_rows for batch in batches) + 1))
+
+
+def _parquet(path: str) -> Any:
+    import pyarrow.parquet as reader
+
+    from ftcli.core.streams import data_errors
+
+    _refuse_compressed(path)
+    with data_errors(path):
+        return reader.ParquetFile(path)
+
+
+def _ipc_batches(path: str, columns: Columns) -> Iterator[pa.RecordBatch]:
+    """All record batches, the asked-for columns only. Uncompressed ones are views of the memory map, so that skipping some is cheap."""
+    import pyarrow as pa
+
+    from ftcli.core.columns import wanted
+    from ftcli.core.streams import data_errors
+
+    with data_errors(path):
+        schema = _ipc_schema(path)
+        _check_columns(path, schema, columns)
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for _, name, _ in wanted(columns)], use_threads=False)
+        with pa.memory_map(path) as source:
+            if _is_ipc_file(path):
+                reader = pa.ipc.open_file(source, options=options)
+                yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+            else:
+                yield from pa.ipc.open_stream(source, options=options)
+
+
+def _ipc_schema(path: str) -> pa.Schema:
+    import pyarrow as pa
+
+    _refuse_compressed(path)
+    with pa.memory_map(path) as source:
+        return (pa.ipc.open_file(source) if _is_ipc_file(path) else pa.ipc.open_stream(source)).schema
+
+
+def _is_ipc_file(path: str) -> bool:
+    with Path(path).open("rb") as file:
+        return file.read(6) == b"ARROW1"
+
+
+def _refuse_compressed(path: str) -> None:
+    from ftcli.core.streams import codec_of
+
+    if codec_of(path):
+        raise DataError(f"{path}: a columnar file is compressed inside, not by {Path(path).suffix}", "Unpack it first.")
+
+
+def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
+    from ftcli.core.columns import need_column, wanted
+
+    for role, name, _ in wanted(columns):
+        need_column(path, role, name, schema.names)
+
+
+def _kind(path: str, column: str, schema: pa.Schema) -> Kind:
+    from ftcli.core.columns import kind_of_type, need_column
+
+    need_column(path, "label", column, schema.names)
+    return kind_of_type(path, column, schema.field(column).type)
+
+
+def _pieces(path: str, name: str, unit: str, weights: list[int], target_bytes: int) -> list[Piece]:
+    """Consecutive parts joined to about `target_bytes` of the file; sizes add up to the file's size."""
+    size, total = Path(path).stat().st_size, sum(weights)
+    ends = [0]
+    for weight in weights:
+        ends.append(ends[-1] + weight)
+    places = [size * end // total for end in ends]
+    starts = [next(group) for _, group in groupby(range(len(weights)), lambda i: places[i] // target_bytes)]
+    return [Piece(path, name, a, b, unit, places[b] - places[a]) for a, b in pairwise([*starts, len(weights)])]
+
+
+def _checked(path: str, columns: Columns, batch: pa.RecordBatch, row: int, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
+    """The batches of the contract without bad rows; `row` is how many rows of the file come before this batch."""
+    from ftcli.core.columns import BadValue, batch_of, check_arrow, halved, wanted
+    from ftcli.core.streams import data_errors
+
+    longest = settings.dataset.max_line_bytes
+
+    def checked(start: int, stop: int) -> pa.RecordBatch:
+        part = batch.slice(start, stop - start)
+        with data_errors(path):
+            return batch_of(columns, [check_arrow(path, *column, part.column(column[1]), longest) for column in wanted(columns)])
+
+    for start, part in halved(0, batch.num_rows, checked):
+        if isinstance(part, BadValue):
+            raw = _raw(batch.column(part.field), start)
+            bad = BadRow(
+                path, part.code, part.reason, row=row + start + 1, size=None if raw is None else len(raw), field=part.field, raw=raw
+            )
+            reject(bad)
+        else:
+            yield part
+
+
+def _raw(column: pa.Array, row: int) -> bytes | None:
+    """The bytes of a value, or its digits; None for a null."""
+    import pyarrow as pa
+
+    value = column.slice(row, 1)
+    if pa.types.is_dictionary(value.type):
+        value = value.dictionary_decode()
+    if value.null_count:
+        return None
+    if pa.types.is_string(value.type) or pa.types.is_large_string(value.type):
+        return bytes(value.cast(pa.large_binary())[0].as_py())
+    return str(value[0].as_py()).encode()

@@ -1,0 +1,162 @@
+"""The built-in executor: shards on this machine, in worker processes."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any
+
+from ftcli import hookimpl
+from ftcli.contracts import Executor, Rescue
+from ftcli.errors import WorkerDied
+from ftcli.hookspecs import Register
+from ftcli.machine import usable_cores
+from ftcli.records import ShardPlan
+
+if TYPE_CHECKING:
+    from ftcli.core.child import Child, ChildDied
+
+PRELOAD = ("ftcli.core.encode",)
+"""What every worker needs: 0.4 s, spent while the command itself still loads the tokenizer."""
+
+Work = tuple[Callable[[ShardPlan], Any], ShardPlan]
+
+
+class Local:
+    """Always worker processes, also one: an engine that crashes then ends a worker and not the run.
+
+    A pipe each, so that a worker that is killed leaves no lock behind that another one waits for, and so that it is known which shard it had.
+    """
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._workers: list[Child] = []
+        self._threads = 1
+        self._reached: dict[int, tuple[int, str]] = {}
+        """Worker's pid → rows of its shard that it has told of, and the last file."""
+
+    def start(self, workers: int) -> None:
+        """See `ftcli.contracts.Executor`. More may be started than are needed in the end; `start` again ends what is too many."""
+        self._threads = max(1, usable_cores() // workers)
+        while len(self._workers) < workers:
+            self._workers.append(self._new())
+        surplus = self._workers[workers:]
+        del self._workers[workers:]
+        _end(surplus)
+
+    def _new(self) -> Child:
+        from ftcli.core.child import Child
+
+        return Child(PRELOAD, self._threads)
+
+    def each(self, function: Callable[[], Any]) -> None:
+        from ftcli.core.child import ChildDied
+
+        failed: Exception | None = None
+        for worker in self._workers:
+            worker.call(function)
+        for place, worker in enumerate(self._workers):
+            try:
+                worker.answer()
+            except ChildDied as died:
+                _end([worker])
+                self._workers[place] = self._new()
+                failed = WorkerDied(
+                    f"the worker process {worker.pid} ended {died.how} while it got ready",
+                    "An engine may have crashed: --tokenizer-engine hf.",
+                )
+            except Exception as error:  # noqa: BLE001 - the others' answers must not be left in their pipes
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def run(
+        self,
+        function: Callable[[ShardPlan], Any],
+        shards: Sequence[ShardPlan],
+        on_progress: Callable[[int, int, int, str], None],
+        rescue: Rescue | None = None,
+    ) -> Iterator[Any]:
+        """See `ftcli.contracts.Executor`. Leaving early, or an error, ends the workers: nothing goes on behind anybody's back."""
+        waiting: deque[Work] = deque((function, shard) for shard in shards)
+        busy: dict[Any, tuple[Child, Work]] = {}
+        try:
+            for worker in self._workers[: len(shards)]:
+                _give(worker, waiting.popleft(), busy)
+            while busy:
+                for ready in wait(list(busy)):
+                    worker, work = busy[ready]
+                    done = self._answer(worker, work, on_progress, rescue, waiting)
+                    if done is None:
+                        continue
+                    del busy[ready]
+                    replacement, results = done
+                    if waiting:
+                        _give(replacement, waiting.popleft(), busy)
+                    yield from results
+        except BaseException:
+            self.close()
+            raise
+
+    def _answer(
+        self, worker: Child, work: Work, on_progress: Callable[[int, int, int, str], None], rescue: Rescue | None, waiting: deque[Work]
+    ) -> tuple[Child, list[Any]] | None:
+        """The worker to go on with and what was done; None when only progress was told."""
+        from ftcli.core.child import ChildDied
+
+        try:
+            kind, payload = worker.receive()
+        except ChildDied as died:
+            waiting.appendleft((self._rescued(worker, died, work[1], rescue), work[1]))
+            _end([worker])
+            self._workers[self._workers.index(worker)] = worker = self._new()
+            return worker, []
+        if kind == "progress":
+            rows, _ = self._reached.get(worker.pid, (0, ""))
+            self._reached[worker.pid] = rows + payload[1], payload[3]
+            on_progress(*payload)
+            return None
+        self._reached.pop(worker.pid, None)
+        return worker, [payload]
+
+    def _rescued(self, worker: Child, died: ChildDied, shard: ShardPlan, rescue: Rescue | None) -> Callable[[ShardPlan], Any]:
+        """What does the shard instead.
+
+        Raises:
+            WorkerDied: nothing does.
+        """
+        rows, file = self._reached.pop(worker.pid, (0, ""))
+        file = file or (shard.pieces[0].path if shard.pieces else "no file")
+        killed = died.signal is signal.SIGKILL
+        cause = "The system kills a process when memory runs out: use fewer --num-proc" if killed else "An engine may have crashed"
+        error = WorkerDied(
+            f"the worker process {worker.pid} ended {died.how} in shard {shard.index}, after {rows:,} of its rows, in {file}",
+            f"{cause}. Run the same command again: finished shards are kept.",
+        )
+        if killed or rescue is None:
+            raise error
+        return rescue(error, shard)
+
+    def close(self) -> None:
+        workers, self._workers = self._workers, []
+        _end(workers)
+
+
+def _give(worker: Child, work: Work, busy: dict[Any, tuple[Child, Work]]) -> None:
+    worker.call(*work)
+    busy[worker.pipe] = worker, work
+
+
+def _end(workers: Sequence[Child]) -> None:
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.join()
+
+
+@hookimpl
+def register_executors(register: Register[type[Executor]]) -> None:
+    register("local", Local)

@@ -1,0 +1,15 @@
+"""What the formats of single files have in common."""
+
+from __future__ import annotations
+
+from ftcli.settings import Settings
+
+
+class FileFormat:
+    """A format that its suffix decides: it claims no directory and no hub id."""
+
+    def claims(self, item: str) -> bool:
+        return False
+
+    def expand(self, item: str, settings: Settings) -> dict[str | None, list[str]]:
+        return {None: [item]}

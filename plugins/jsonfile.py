@@ -1,0 +1,241 @@
+"""JSON documents: an array of objects, or an object whose "data" is one; a .json file that is really JSON lines is read as such."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import Columns, Place, Reject
+from ftcli.errors import DataError
+from ftcli.records import BadCode, BadRow, Piece
+from ftcli.settings import Settings
+
+from .fileformat import FileFormat
+from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ftcli.core.columns import BadValue, Kind
+
+ROWS = 10_000
+"""Rows of a batch."""
+SPACE = re.compile(r"\s*")
+BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+ESCAPED = re.compile("[\udc80-\udcff]")
+DECODER = json.JSONDecoder(object_pairs_hook=Object)
+
+
+class Json(FileFormat):
+    """.json, plain or .gz/.zst: one piece, the text held in memory, rows made one at a time. For large data use JSON lines."""
+
+    name = "json"
+    suffixes: tuple[str, ...] = (".json",)
+
+    def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
+        from ftcli.core.reject import usable
+
+        if _is_lines(path, settings):
+            return JsonLines().plan(path, target_bytes, settings)
+        document = _Document(path, settings.dataset.max_line_bytes)
+        columns = Columns(settings.dataset.text_column, settings.dataset.label_column)
+        if not usable((document.fault(element, columns) for element in document.elements()), settings):
+            return []
+        size = Path(path).stat().st_size
+        return [Piece(path, "json", 0, size, "file", size)]
+
+    def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
+        from ftcli.core.columns import kind_of_value
+        from ftcli.core.reject import usable
+
+        if _is_lines(path, settings):
+            return JsonLines().label_kind(path, column, settings)
+        document, kinds = _Document(path, settings.dataset.max_line_bytes), []
+
+        def tell(row: Object) -> None:
+            kinds.append(kind_of_value(column, row[column]))
+
+        columns = Columns(settings.dataset.text_column, column, labels_only=True)
+        usable((document.fault(element, columns, tell) for element in document.elements()), settings)
+        return kinds[0] if kinds else None
+
+    def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
+        from ftcli.core.columns import batch_of, check_values, wanted
+
+        document = _Document(piece.path, settings.dataset.max_line_bytes)
+        elements, read = document.elements(), wanted(columns)
+        while batch := list(islice(elements, ROWS)):
+            rows: list[Any] = []
+            for element in batch:
+                bad = document.fault(element, columns, lambda row: check_row_values(row, columns))
+                if bad is None:
+                    rows.append(element.value)
+                else:
+                    reject(bad)
+            if rows:
+                yield batch_of(columns, [check_values(role, name, kind, [row[name] for row in rows]) for role, name, kind in read])
+
+    def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
+        document = _Document(piece.path, settings.dataset.max_line_bytes)
+        for element in document.elements():
+            line, start, raw = document.place(element)
+            yield Place(start=start, line=line, raw=raw)
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    """An element of the array: where it stands in the text, and its value or what is wrong with it."""
+
+    start: int
+    stop: int
+    value: Any
+    fault: BadValue | None = None
+
+
+class _Document:
+    """The text of a file. Bytes that are not UTF-8 stand in it as lone surrogates, so that they cost a row and not the file."""
+
+    def __init__(self, path: str, longest: int) -> None:
+        from ftcli.core.streams import content
+
+        self.path, self._longest = path, longest
+        self._offset, data = content(path)
+        self.text = data.decode("utf-8", "surrogateescape")
+        self._broken = ESCAPED.search(self.text) is not None
+        self._at, self._line, self._byte = 0, 1, self._offset
+
+    def place(self, element: _Element) -> tuple[int, int, bytes]:
+        """(line, byte, bytes) of an element, which is not before the last one asked for."""
+        between = self.text[self._at : element.start]
+        self._line += between.count("\n")
+        self._byte += len(between.encode("utf-8", "surrogateescape"))
+        self._at = element.start
+        return self._line, self._byte, self.text[element.start : element.stop].encode("utf-8", "surrogateescape")
+
+    def fault(self, element: _Element, columns: Columns, check: Callable[[Object], None] = lambda _: None) -> BadRow | None:
+        """What is wrong with an element; `check` raises BadValue."""
+        from ftcli.core.columns import BadValue
+        from ftcli.core.streams import UTF8_HINT, bad_utf8
+
+        bad = element.fault
+        size = element.stop - element.start
+        if bad is None and self._longest < 4 * size:
+            size = len(self.text[element.start : element.stop].encode("utf-8", "surrogateescape"))
+            if size > self._longest:
+                bad = BadValue(0, "line-too-long", f"a row of {size:,} bytes, more than max_line_bytes {self._longest:,}")
+        if bad is None and self._broken and ESCAPED.search(self.text, element.start, element.stop):
+            undecodable = bad_utf8(self.text[element.start : element.stop].encode("utf-8", "surrogateescape"))
+            assert undecodable is not None
+            bad = BadValue(0, "not-utf8", undecodable[1], None, UTF8_HINT)
+        if bad is None:
+            try:
+                check(check_row(element.value, columns))
+            except BadValue as error:
+                bad = error
+        if bad is None:
+            return None
+        line, start, raw = self.place(element)
+        return BadRow(self.path, bad.code, bad.reason, line=line, start=start, size=len(raw), field=bad.field, raw=raw, hint=bad.hint)
+
+    def elements(self) -> Iterator[_Element]:
+        """The elements of the array; raises DataError where the text stops being JSON: what comes behind is lost."""
+        text = self.text
+        if not text.strip():
+            return
+        try:
+            start, closing = _array(text, _skip(text, 0))
+            position = _skip(text, start + 1)
+            more = text[position : position + 1] != "]"
+            while more:
+                element = _element(text, position)
+                yield element
+                position = _skip(text, element.stop)
+                more = text[position : position + 1] == ","
+                if more:
+                    position = _skip(text, position + 1)
+                elif text[position : position + 1] != "]":
+                    raise json.JSONDecodeError("Expecting ',' or ']'", text, position)
+            rest = text[position + 1 :].strip()
+            if rest != closing and not (closing and rest.startswith(",") and rest.endswith(closing)):
+                raise json.JSONDecodeError("Extra data or a missing end", text, position + 1)
+        except json.JSONDecodeError as error:
+            hint = "Expected an array of objects, or an object whose data is one; a cut-off file was not written or copied to its end."
+            reason = f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
+            start = self._offset + len(text[: error.pos].encode("utf-8", "surrogateescape"))
+            raise DataError(f"{self.path}:{error.lineno} (byte {start:,}): {reason}", hint) from None
+        except RecursionError:
+            raise DataError(f"{self.path}: nested too deeply", "Unnest the document, or write it as JSON lines.") from None
+        except ValueError as error:
+            raise DataError(f"{self.path}: {str(error).partition(';')[0]}", "No row holds such a number: is this the right file?") from None
+
+
+def _is_lines(path: str, settings: Settings) -> bool:
+    """Whether the first line that is not blank is a whole object, and not one document that fills the file."""
+    line = next(first_lines(path, settings), None)
+    if line is None or isinstance(line, BadRow) or line[1].lstrip()[:1] != b"{":
+        return False
+    try:
+        value = json.loads(line[1].decode())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and not isinstance(value.get("data"), list)
+
+
+def _element(text: str, position: int) -> _Element:
+    """The value at `position`. What Python cannot hold costs this element only, if its end can be found."""
+    from ftcli.core.columns import BadValue
+
+    try:
+        value, end = DECODER.raw_decode(text, position)
+        return _Element(position, end, value)
+    except json.JSONDecodeError:
+        raise
+    except (RecursionError, ValueError) as error:
+        stop = _end(text, position)
+        if stop is None:
+            raise
+        deep = isinstance(error, RecursionError)
+        code: BadCode = "too-deep" if deep else "out-of-range"  # a number of more digits than Python reads
+        return _Element(position, stop, None, BadValue(0, code, "nested too deeply" if deep else str(error).partition(";")[0]))
+
+
+def _end(text: str, position: int) -> int | None:
+    """Where the array or object at `position` ends, by its brackets."""
+    depth = 0
+    if text[position : position + 1] not in {"[", "{"}:
+        return None
+    for match in BRACKET.finditer(text, position):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return match.end()
+    return None
+
+
+def _array(text: str, position: int) -> tuple[int, str]:
+    """(where the array opens, what must close the document after it)."""
+    if text[position : position + 1] != "{":
+        if text[position : position + 1] != "[":
+            raise json.JSONDecodeError("Expecting an array of objects", text, position)
+        return position, ""
+    while text[position : position + 1] in {"{", ","}:
+        key, position = DECODER.raw_decode(text, _skip(text, position + 1))
+        position = _skip(text, position)
+        if text[position : position + 1] != ":":
+            raise json.JSONDecodeError("Expecting ':'", text, position)
+        position = _skip(text, position + 1)
+        if key == "data" and text[position : position + 1] == "[":
+            return position, "}"
+        _, position = DECODER.raw_decode(text, position)
+        position = _skip(text, position)
+    raise json.JSONDecodeError("No array called data in this object", text, position)
+
+
+def _skip(text: str, position: int) -> int:
+    found = SPACE.match(text, position)
+    assert found is not None
+    return found.end()

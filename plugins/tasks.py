@@ -1,0 +1,15 @@
+"""The built-in tasks: classify and pretrain."""
+
+from __future__ import annotations
+
+from ftcli import hookimpl
+from ftcli.contracts import Task
+from ftcli.hookspecs import Register
+
+
+@hookimpl
+def register_tasks(register: Register[type[Task]]) -> None:
+    from ftcli.core.tasks import Classify, Pretrain
+
+    register("classify", Classify)
+    register("pretrain", Pretrain)

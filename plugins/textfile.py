@@ -1,0 +1,157 @@
+"""Plain text: a row is a line, a paragraph or the whole file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ftcli.contracts import Columns, Place, Reject
+from ftcli.errors import DataError
+from ftcli.records import BadRow, Piece
+from ftcli.settings import Settings
+
+from .fileformat import FileFormat
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ftcli.core.columns import Kind
+
+END = re.compile(rb"\r?\n")
+GAP = re.compile(rb"\n(?:\r?\n)+")
+"""Between paragraphs."""
+EDGES = re.compile(rb"(?:\r?\n)*(.*?)(?:\r?\n)*", re.DOTALL)
+
+
+class Text(FileFormat):
+    """.txt and .md, plain or .gz/.zst, by `dataset.sample_by`. There are no labels, and `dataset.text_column` does not matter.
+
+    line: the line without its end; empty lines are skipped. paragraph: what stands between empty lines. document: the file as it is;
+    an empty file has no row. CRLF is read as a line end, a byte order mark is dropped; a line of blanks is not empty.
+    """
+
+    name = "text"
+    suffixes: tuple[str, ...] = (".txt", ".md")
+
+    def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
+        from ftcli.core.streams import codec_of, cut_evenly, head
+
+        if not head(path, 1 << 12):
+            return []
+        size = Path(path).stat().st_size
+        if codec_of(path) or settings.dataset.sample_by != "line":
+            return [Piece(path, self.name, 0, size, "file", size)]
+        return [Piece(path, self.name, start, stop, "bytes", stop - start) for start, stop in cut_evenly(size, target_bytes)]
+
+    def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
+        raise DataError(
+            f"{path}: plain text has no label column {column!r}",
+            "Give labelled data as .jsonl, .csv, .tsv or .parquet, or leave out --label-column.",
+        )
+
+    def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
+        from ftcli.core.columns import batch_of
+
+        if columns.label is not None:
+            self.label_kind(piece.path, columns.label, settings)
+        by = settings.dataset.sample_by
+        for offset, block in _blocks(piece, settings, reject):
+            try:
+                rows = _rows(block, by)
+            except ValueError:
+                rows = _sifted(piece.path, offset, block, by, reject)
+            if len(rows):
+                yield batch_of(columns, [rows])
+
+    def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
+        from .jsonl import drained
+
+        long: list[BadRow] = []
+        for offset, block in _blocks(piece, settings, long.append):
+            yield from (Place(start=bad.start) for bad in drained(long))
+            yield from (Place(start=start, raw=raw) for start, raw in _split(offset, block, settings.dataset.sample_by))
+        yield from (Place(start=bad.start) for bad in drained(long))
+
+
+def _blocks(piece: Piece, settings: Settings, reject: Reject) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes that hold whole rows).
+
+    Raises:
+        DataError: a paragraph is too long, or a line in one: leaving out a line would change the text, so this is no bad row.
+    """
+    from ftcli.core.reject import strict
+    from ftcli.core.streams import BEGINNING, BOM, content, line_blocks
+
+    path, longest = piece.path, settings.dataset.max_line_bytes
+    if settings.dataset.sample_by == "document":
+        offset, text = content(path, longest + 1 + len(BOM))
+        if len(text) > longest:
+            reject(
+                BadRow(path, "line-too-long", f"a text of more than max_line_bytes {longest:,} bytes", start=offset, raw=text[:BEGINNING])
+            )
+        else:
+            yield offset, text
+        return
+    if settings.dataset.sample_by == "line":
+        start, stop = (piece.start, piece.stop) if piece.unit == "bytes" else (0, None)
+        yield from line_blocks(path, start, stop, longest=longest, reject=reject)
+        return
+    begin, waiting = 0, b""
+    for offset, block in line_blocks(path, longest=longest, reject=strict):
+        begin, waiting = (begin if waiting else offset), waiting + block
+        end = max(waiting.rfind(b"\n\n"), waiting.rfind(b"\n\r\n")) + 1
+        if end:
+            yield begin, waiting[:end]
+            begin, waiting = begin + end, waiting[end:]
+        if len(waiting) > longest:
+            strict(BadRow(path, "line-too-long", f"a paragraph of more than max_line_bytes {longest:,} bytes", start=begin))
+    if waiting:
+        yield begin, waiting
+
+
+def _rows(block: bytes, by: str) -> pa.Array:
+    """The rows of a block; raises ValueError when it is not UTF-8."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.array([block.replace(b"\r\n", b"\n") if b"\r" in block else block], pa.large_string())  # checks UTF-8
+    if by == "paragraph":
+        text = pc.utf8_trim(pc.split_pattern(text, "\n\n").values, "\n")
+    elif by == "line":
+        text = pc.split_pattern(text, "\n").values
+    return text.filter(pc.greater(pc.binary_length(text), 0))
+
+
+def _split(offset: int, block: bytes, by: str) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes as they stand in the file) of every row of a block."""
+    if by == "document":
+        yield offset, block
+        return
+    place = 0
+    for match in (*(GAP if by == "paragraph" else END).finditer(block), None):
+        start, end = place, match.start() if match else len(block)
+        if by == "paragraph":
+            start, end = EDGES.fullmatch(block, start, end).span(1)  # type: ignore[union-attr]  # anything matches
+        if start < end:
+            yield offset + start, block[start:end]
+        place = match.end() if match else end
+
+
+def _sifted(path: str, offset: int, block: bytes, by: str, reject: Reject) -> pa.Array:
+    """The good rows of a block that is not UTF-8."""
+    import pyarrow as pa
+
+    from ftcli.core.streams import UTF8_HINT, bad_utf8
+
+    good = []
+    for start, row in _split(offset, block, by):
+        bad = bad_utf8(row)
+        if bad is None:
+            good.append(row.replace(b"\r\n", b"\n"))
+        else:
+            before = row.count(b"\n", 0, bad[0])
+            reason = bad[1] + (f", in its line {before + 1}" if before else "")
+            reject(BadRow(path, "not-utf8", reason, start=start, size=len(row), raw=row, hint=UTF8_HINT))
+    return pa.array(good, pa.large_binary()).cast(pa.large_string())

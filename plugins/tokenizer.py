@@ -1,0 +1,95 @@
+"""The built-in tokenizer loader: `AutoTokenizer` on a folder or hub id, never with remote code unless the command line says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ftcli import hookimpl
+from ftcli.errors import MissingExtraError, TokenizerError, UsageError
+from ftcli.settings import Settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+MOST_BYTES = 256 << 20
+"""Of one file. The largest vocabularies (262,144 tokens) take 33 MB."""
+PACKAGES = ("sentencepiece", "tiktoken", "protobuf")
+
+
+@hookimpl(trylast=True)
+def load_tokenizer(settings: Settings) -> PreTrainedTokenizerBase:
+    path = settings.tokenizer.path
+    if path is None:
+        raise UsageError(
+            "no tokenizer: --tokenizer-path is missing", "Give a tokenizer folder or hub id, or make one: ftcli train-tokenizer"
+        )
+    _check_folder(path)
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            path, revision=settings.tokenizer.revision, trust_remote_code=settings.tokenizer.trust_remote_code
+        )
+    except Exception as error:
+        raise _explained(path, error) from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise TokenizerError(
+            f"the tokenizer in {path} has no vocabulary: transformers made an empty one",
+            "The folder lacks tokenizer.json (or vocab and merges files). Copy them from where the model comes from.",
+        )
+    return tokenizer
+
+
+def _check_folder(path: str) -> None:
+    folder = Path(path)
+    if folder.is_dir():
+        if not any((folder / name).is_file() for name in FILES):
+            there = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
+            raise TokenizerError(
+                f"{path} holds no tokenizer: there is {there}",
+                f"A tokenizer folder has one of {', '.join(FILES)}; or make one: ftcli train-tokenizer",
+            )
+        for file in sorted(folder.iterdir()):
+            if file.suffix in {".json", ".txt", ".jinja", ".model"} and not file.is_dir():
+                _check_file(file)
+    elif folder.exists():
+        raise TokenizerError(f"{path} is a file", "Give the folder that holds it.")
+    elif path.count("/") > 1 or path.startswith((".", "/", "~")):
+        raise TokenizerError(f"the tokenizer folder {path} does not exist", "Check --tokenizer-path; a hub id looks like Qwen/Qwen3-0.6B.")
+
+
+def _check_file(file: Path) -> None:
+    """A link that leads nowhere, a FIFO or a device would hang or be passed over in silence; a huge file takes all memory."""
+    if not file.is_file():
+        raise TokenizerError(
+            f"{file} is no file that can be read", "A link leads nowhere, or it is a device or FIFO: copy the real file there."
+        )
+    if file.stat().st_size > MOST_BYTES:
+        raise TokenizerError(
+            f"{file} has {file.stat().st_size:,} bytes; no tokenizer's file is that large", "Copy it again from its source."
+        )
+
+
+def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraError:
+    text = " ".join(str(error).split())
+    wanted = [package for package in PACKAGES if package in text.lower()]
+    if "trust_remote_code" in text:
+        return TokenizerError(
+            f"the tokenizer {path} brings Python code of its own",
+            "Read it, then add --trust-remote-code on the command line if you trust it.",
+        )
+    if wanted:
+        return MissingExtraError(
+            f"the tokenizer {path} cannot be loaded without {' or '.join(wanted)}",
+            f"Run: pip install {' '.join(PACKAGES)} - or use a folder with a tokenizer.json.",
+        )
+    if not Path(path).is_dir():
+        return TokenizerError(
+            f"the tokenizer {path} is neither a folder here nor to be had from the hub: {text[:200]}",
+            "Check the name, the network and HF_TOKEN; without a network give a folder.",
+        )
+    return TokenizerError(
+        f"the tokenizer {path} cannot be loaded: {type(error).__name__}: {text[:200]}", "A file in the folder is damaged or missing."
+    )

@@ -1,0 +1,1 @@
+"""The command line: options made from the settings, output, exit codes."""

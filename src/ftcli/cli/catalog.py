@@ -1,0 +1,258 @@
+"""What `ftcli` offers: every command with its help, its examples, its own options and the settings it shows as options.
+
+Nothing here imports the settings, so that `ftcli --help` stays cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ftcli.records import STAGES
+
+Kind = Literal["text", "int", "path", "switch", "list", "paths"]
+"""paths: the last positional argument, which takes all words that are left."""
+DATA = ("dataset", "tokenizer", "packing")
+RUN = (*DATA, "loader", "model", "train", "tracking", "runtime")
+NOT_OF_A_RUN = ("dataset.output_dir", "dataset.batch_size", "dataset.writer_batch_size")
+"""A run has an output directory of its own, and --batch-size would be taken for the training batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """An option (or, without flags, a positional argument) of one command that is no setting.
+
+    It reaches `run` as the keyword argument `name`: str, int, Path, bool, tuple[str, ...] or tuple[Path, ...] by `kind`.
+    """
+
+    name: str
+    help: str
+    kind: Kind = "text"
+    flags: tuple[str, ...] = ()
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """One command of `ftcli`."""
+
+    name: str
+    summary: str
+    """One line of `ftcli --help`."""
+    text: str
+    """What it does, in two or three sentences."""
+    examples: tuple[str, ...]
+    shows: tuple[str, ...] = ()
+    """Sections ("packing") and fields ("train.mode") that are options of this command."""
+    hides: tuple[str, ...] = ()
+    """Fields of those sections that are not: two fields may share a flag."""
+    own: tuple[Own, ...] = ()
+    sources: bool = False
+    """Whether positional arguments are sources, as with --dataset."""
+    works: bool = True
+    """Whether it does work that can be interrupted and continued: then a last line says how it ended and how long it took."""
+    computes: bool = True
+    """Whether the environment is set up before it runs."""
+    loads_plugins: bool = True
+    """Whether installed and local plugins are loaded before it runs; the built-ins always are."""
+    every_rank: bool = False
+    """Whether every rank of a job writes a JSON report: they differ in what each of them did."""
+
+    @property
+    def module(self) -> str:
+        return "ftcli.commands." + self.name.replace("-", "_")
+
+
+TOKENIZE = CommandSpec(
+    "tokenize",
+    "Read, encode and pack text into prepared data.",
+    "Reads the sources once, encodes them with the fastest engine whose ids were proved equal for this tokenizer, and publishes a directory"
+    " that datasets.load_from_disk() opens. The same content is never prepared twice; an interrupted run continues where it stopped.",
+    (
+        "ftcli tokenize reviews.csv --tokenizer-path tokenizer --label-column label --output-dir prepared",
+        "ftcli tokenize 'corpus/*.jsonl.gz' --tokenizer-path tokenizer --packing --max-length 1024 --output-dir packed",
+        "ftcli tokenize train=a.parquet test=b.parquet --tokenizer-path tokenizer --num-proc 8 --output-dir prepared",
+    ),
+    shows=(*DATA, "train.mode", "runtime"),
+    sources=True,
+    every_rank=True,
+)
+
+VERIFY = CommandSpec(
+    "verify",
+    "Prove that a run can learn before it starts.",
+    "Runs checks on the machine, the tokenizer, the prepared data, the first batches, the model and two optimizer steps. Each verdict comes"
+    " with its figures; each failure says what to do. It takes every option of `ftcli train`, so that the same line proves a run before"
+    " it starts.",
+    (
+        "ftcli verify --tokenizer-path tokenizer",
+        "ftcli verify --tokenizer-path tokenizer --dataset prepared --model-config config.json",
+        "ftcli verify --dataset prepared --tokenizer-path tokenizer --model-name-or-path model --stages model,steps --fail-on warn",
+    ),
+    shows=RUN,
+    hides=NOT_OF_A_RUN,
+    own=(
+        Own(
+            "stages",
+            "Stages to check; default: all.",
+            "list",
+            ("--stages",),
+            (),
+            STAGES,
+        ),
+        Own("level", "quick runs only the stages that need no torch.", "text", ("--level",), "full", ("quick", "full")),
+        Own("fail_on", "The mildest verdict that ends with exit code 1.", "text", ("--fail-on",), "fail", ("warn", "fail")),
+        Own("select", "Only these checks, by id.", "list", ("--select",), ()),
+        Own("ignore", "Leave these checks out, by id.", "list", ("--ignore",), ()),
+    ),
+)
+
+TRAIN = CommandSpec(
+    "train",
+    "Train a model on prepared data.",
+    "Trains with the Hugging Face Trainer on what `ftcli tokenize` published, from a configuration or from weights; sources that are not"
+    " prepared yet are tokenized first, by one process for all ranks. Every field of"
+    " TrainingArguments is an option under its own name. The loss is the true one whatever the accumulation; a run that cannot learn"
+    " is stopped.",
+    (
+        "ftcli train --mode classify --dataset prepared --tokenizer-path tokenizer --model-config config.json --output-dir runs/first",
+        "ftcli train --mode pretrain --dataset packed --tokenizer-path tokenizer --model-name-or-path model --bf16 --output-dir runs/cpt",
+        "ftcli train --dataset corpus.jsonl --packing --num-proc 8 --tokenizer-path tokenizer --model-config config.json --output-dir runs/new",
+        "ftcli train --config run.toml --resume-from-checkpoint --output-dir runs/first",
+    ),
+    shows=RUN,
+    hides=NOT_OF_A_RUN,
+)
+
+BENCHMARK = CommandSpec(
+    "benchmark",
+    "Measure tokenizing, batching or training.",
+    "Times the stages of the pipeline on your data and machine: warm-up, repeats, median with its spread, and the machine card."
+    " A difference inside the noise is called no difference.",
+    (
+        "ftcli benchmark tokenize --dataset reviews.csv --tokenizer-path tokenizer --variants hf,gigatoken",
+        "ftcli benchmark batch --dataset prepared --tokenizer-path tokenizer --variants dynamic,fixed",
+        "ftcli benchmark train --dataset prepared --tokenizer-path tokenizer --model-config config.json --steps 20 --repeats 5",
+    ),
+    shows=(*RUN, "benchmark"),
+    hides=("dataset.output_dir", "train.output_dir"),
+    own=(Own("action", "What to measure.", choices=("tokenize", "batch", "train"), required=True),),
+)
+
+TRAIN_TOKENIZER = CommandSpec(
+    "train-tokenizer",
+    "Train a fast tokenizer on your text.",
+    "Trains a tokenizer with the tokenizers library and saves a complete Hugging Face folder that passes `ftcli verify`.",
+    (
+        "ftcli train-tokenizer corpus.jsonl --vocab-size 16000 --output tokenizer",
+        "ftcli train-tokenizer 'texts/*.txt' --kind wordpiece --vocab-size 8000 --output tokenizer",
+    ),
+    shows=("dataset.sources", "dataset.text_column", "dataset.sample_by", "dataset.trust_pickle", "packing.max_length"),
+    own=(
+        Own("kind", "Byte-level BPE, WordPiece or Unigram.", "text", ("--kind",), "bpe", ("bpe", "wordpiece", "unigram")),
+        Own("vocab_size", "Entries of the vocabulary.", "int", ("--vocab-size",), 16_000),
+        Own("output", "Folder to write.", "path", ("--output", "--output-dir"), required=True),
+    ),
+    sources=True,
+)
+
+SAMPLE_DATA = CommandSpec(
+    "sample-data",
+    "Write a sample corpus to try things on.",
+    "Writes train, validation and test files of short Korean and English business texts with labels, made by a grammar: the same seed gives the"
+    " same rows, about 535 characters each, and millions are streamed.",
+    (
+        "ftcli sample-data --output sample",
+        "ftcli sample-data --output sample --rows 1000000 --labels 280 --seed 7",
+    ),
+    shows=("runtime.overwrite",),
+    computes=False,
+    own=(
+        Own("output", "Directory to write.", "path", ("--output", "--output-dir"), required=True),
+        Own("rows", "Rows to write.", "int", ("--rows",), 20_000),
+        Own("seed", "Seed of the corpus.", "int", ("--seed",), 42),
+        Own("labels", "Number of labels, 2 to 280.", "int", ("--labels",), 280),
+    ),
+)
+
+SETTINGS = CommandSpec(
+    "settings",
+    "Show settings, and where each value comes from.",
+    "Prints every value that somebody set with its origin: command line, environment, config file or profile.",
+    (
+        "ftcli settings --all",
+        "ftcli settings --config run.toml --profile highend",
+        'eval "$(ftcli settings --export-env --profile highend)"',
+    ),
+    own=(
+        Own("show_all", "Defaults too.", "switch", ("--all",), False),
+        Own("export_env", "Print shell lines for what the environment hook computes.", "switch", ("--export-env",), False),
+    ),
+    works=False,
+    computes=False,
+)
+
+PROFILES = CommandSpec(
+    "profiles",
+    "List, show or detect hardware profiles.",
+    "A profile is a file of settings for a class of machines. Its counts are ceilings, cut to the cores that are really there. Your own go"
+    " into ~/.config/ftcli/profiles/NAME.toml.",
+    ("ftcli profiles", "ftcli profiles show highend", "ftcli profiles detect"),
+    own=(
+        Own("action", "list, show NAME or detect.", default="list", choices=("list", "show", "detect")),
+        Own("name", "The profile to show.", default=""),
+    ),
+    works=False,
+    computes=False,
+)
+
+PLUGINS = CommandSpec(
+    "plugins",
+    "List, examine or start plugins.",
+    "list: every plugin with version, origin, file hash and hooks. doctor: loads each one alone and all together and says what is wrong."
+    " new NAME: writes a plugin project that works, with its test.",
+    ("ftcli plugins", "ftcli plugins doctor --plugins-dir my-plugins", "ftcli plugins new shortrows --output ."),
+    own=(
+        Own("action", "list, doctor or new NAME.", default="list", choices=("list", "doctor", "new")),
+        Own("name", "Name of the new plugin.", default=""),
+        Own("output", "Where `new` puts the project folder.", "path", ("--output", "--output-dir"), Path()),
+    ),
+    works=False,
+    computes=False,
+    loads_plugins=False,
+)
+
+CACHE = CommandSpec(
+    "cache",
+    "Check, list or clear away prepared data.",
+    "verify: reads every byte of prepared directories and compares it with the manifest; lists all damages, exit code 1 when there are any."
+    " list: what is prepared below a folder, and what is unfinished. clean: removes what dead runs left behind; a run that would go on"
+    " with it starts anew.",
+    ("ftcli cache verify prepared", "ftcli cache list .", "ftcli cache clean . --dry-run"),
+    own=(
+        Own("action", "list, verify or clean.", default="list", choices=("list", "verify", "clean")),
+        Own("folders", "Prepared directories (verify), or folders to look through; default: here.", "paths", default=()),
+        Own("dry_run", "Say what clean would remove, and remove nothing.", "switch", ("--dry-run",), False),
+    ),
+    works=False,
+    computes=False,
+)
+
+COMMANDS = {
+    spec.name: spec for spec in (TOKENIZE, VERIFY, TRAIN, BENCHMARK, CACHE, SETTINGS, PROFILES, PLUGINS, TRAIN_TOKENIZER, SAMPLE_DATA)
+}
+
+COMMON = (
+    Own("config", "Settings file (.toml, .yaml, .json). [FTCLI_CONFIG]", "path", ("--config",)),
+    Own("profile", "Hardware profile; auto detects one. [FTCLI_PROFILE]", "text", ("--profile",)),
+    Own("set", "section.field=value for any setting; repeatable.", "text", ("--set",)),
+    Own("json", "End stdout with the report as one JSON line, and print nothing else there.", "switch", ("--json",), False),
+    Own("quiet", "No progress on stderr.", "switch", ("--quiet", "-q"), False),
+    Own("verbose", "Log more, and show tracebacks.", "switch", ("--verbose", "-v"), False),
+    Own("plugins_dir", "Folder whose *.py files are loaded as plugins. [FTCLI_PLUGINS_DIR]", "path", ("--plugins-dir",)),
+    Own("no_plugins", "Load the built-in plugins only.", "switch", ("--no-plugins",), False),
+    Own("help", "Show this help.", "switch", ("--help", "-h"), False),
+)

@@ -1,0 +1,66 @@
+"""The entry point: words in, exit code out.
+
+0 ok, 1 a check or a run failed, 2 usage or settings, 3 interrupted and resumable.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ftcli.cli.app import COMPLETION_VARIABLE, PROGRAM, Root
+from ftcli.cli.streams import prepare
+
+if TYPE_CHECKING:
+    from ftcli.cli.catalog import CommandSpec
+    from ftcli.cli.parse import Parsed
+    from ftcli.errors import FtcliError
+
+INTERRUPTED = 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `ftcli` with these words (default: those of the process) and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    prepare()
+    if COMPLETION_VARIABLE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]  # public by its place, not by __all__
+
+        completion_init()
+    from ftcli.errors import FtcliError
+
+    try:
+        code = Root(_execute).main(words, prog_name=PROGRAM, standalone_mode=False)
+    except FtcliError as error:
+        return _refuse(error, words)
+    except SystemExit as end:  # completion ends this way
+        return end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return INTERRUPTED if code == 130 else int(code or 0)  # Typer's code for an interruption while parsing
+
+
+def _execute(spec: CommandSpec, parsed: Parsed) -> int:
+    from ftcli.cli.run import execute
+
+    return execute(spec, parsed)
+
+
+def _refuse(error: FtcliError, words: list[str]) -> int:
+    """Report an error of the command line itself."""
+    from ftcli.cli import output
+    from ftcli.masking import masked
+    from ftcli.records import Report
+
+    details = {"code": error.code, "message": masked(error.message), "hint": masked(error.hint)}
+    output.write_error(details, sys.stderr)
+    if "--json" in words:
+        command = words[0] if words and not words[0].startswith("-") else PROGRAM
+        output.write_json(Report(command=command, status="failed", seconds=0.0, metrics={}, error=details), sys.stdout)
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""A command's words to values: one spelling of flags, switches with and without a value, and an error that helps."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ftcli.cli.catalog import COMMANDS, COMMON, CommandSpec, Own
+from ftcli.cli.options import Option, options_of, setting_options
+from ftcli.errors import UsageError
+
+SOURCES = "dataset.sources"
+POSITIONAL = "SOURCE"
+"""Origin of sources that were typed without a flag."""
+TRUTH = {"true": "true", "false": "false"}
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What was typed: option key → every raw value in order, with the flag as typed."""
+
+    given: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the command's `run`, converted."""
+
+    def last(self, key: str) -> str | None:
+        return self.given[key][-1][0] if key in self.given else None
+
+    def has(self, key: str) -> bool:
+        return key in self.given
+
+    def settings(self) -> dict[str, tuple[Any, str]]:
+        """ "section.field" → (raw value, flag): the last one typed counts, sources and other lists add up."""
+        return {key: _merged(key, values) for key, values in self.given.items() if "." in key}
+
+
+def parse(spec: CommandSpec, typed: Sequence[str]) -> Parsed:
+    """Read the words behind a command's name.
+
+    Raises:
+        UsageError: an unknown option, a missing or superfluous value, a value that is not of its kind; with the nearest that would do.
+    """
+    options = {flag: option for option in options_of(spec) for flag in option.flags}
+    parsed, words, position = Parsed(), [], 0
+    while position < len(typed):
+        word, position = typed[position], position + 1
+        if word == "--":
+            words += [(rest, POSITIONAL) for rest in typed[position:]]
+            break
+        if not word.startswith("-") or word == "-":
+            words.append((word, POSITIONAL))
+            continue
+        flag, equals, attached = word.partition("=")
+        option, value = _find(spec, options, flag)
+        following = typed[position] if position < len(typed) else None
+        if equals and (option.takes == "switch" or value):
+            raise UsageError(f"{flag} takes no value, found {attached!r}", f"Write {flag} alone.")
+        if equals:
+            value = attached
+        elif value is None:
+            value, used = _value(option, flag, following, options)
+            position += used
+        if option.key == SOURCES and spec.sources:
+            words += [(part, flag) for part in _split(value)]
+        else:
+            parsed.given.setdefault(option.key, []).append((value, flag))
+    _place(spec, words, parsed)
+    _convert(spec, parsed)
+    return parsed
+
+
+def _find(spec: CommandSpec, options: Mapping[str, Option], flag: str) -> tuple[Option, str | None]:
+    """The option of a flag; its value already for --no-flag."""
+    plain = flag.replace("_", "-")
+    if plain in options:
+        return options[plain], None
+    positive = "--" + plain.removeprefix("--no-")
+    if plain.startswith("--no-") and positive in options and options[positive].takes == "bool":
+        return options[positive], "false"
+    raise unknown_option(spec, plain, list(options))
+
+
+def _value(option: Option, flag: str, following: str | None, options: Mapping[str, Option]) -> tuple[str, int]:
+    """An option's value, and how many of the following words it took."""
+    if option.takes == "switch":
+        return "true", 0
+    if option.takes == "bool":
+        truth = TRUTH.get((following or "").lower())
+        return (truth, 1) if truth else ("true", 0)
+    is_option = following is not None and following.partition("=")[0].replace("_", "-") in options
+    if option.bare is not None and (following is None or is_option or following == "--"):
+        return option.bare, 0
+    if following is None or is_option:
+        raise UsageError(f"{flag} needs a value", f"Write {flag} {option.metavar}.")
+    return following, 1
+
+
+def unknown_option(spec: CommandSpec, flag: str, flags: Sequence[str]) -> UsageError:
+    """The error for a flag that the command does not have, with what was probably meant."""
+    from ftcli.settings_train import NOT_OFFERED, REMOVED
+
+    message = f"ftcli {spec.name} has no option {flag}"
+    elsewhere = {option.flags[0]: option.key for option in setting_options()}
+    old = REMOVED.get(flag.lstrip("-").replace("-", "_")) or NOT_OFFERED.get(flag.lstrip("-").replace("-", "_"))
+    if flag in elsewhere:
+        users = ", ".join(name for name, other in COMMANDS.items() if any(flag in option.flags for option in options_of(other)))
+        use = f"It belongs to: ftcli {users}. " if users else ""
+        return UsageError(message, f"{use}Any setting can be given as --set {elsewhere[flag]}=VALUE.")
+    if old:
+        flags_of = {option.key: option.flags[0] for option in setting_options()}
+        return UsageError(message, f"Use {re.sub(r'[a-z]+[.][a-z0-9_]+', lambda key: flags_of.get(key[0], key[0]), old)}.")
+    near = difflib.get_close_matches(flag, [*flags, *elsewhere], n=1)
+    return UsageError(message, f"Did you mean {near[0]}?" if near else f"See: ftcli {spec.name} --help")
+
+
+def _place(spec: CommandSpec, words: list[tuple[str, str]], parsed: Parsed) -> None:
+    """Give the positional words to the positional arguments, or to the sources."""
+    if spec.sources:
+        if words:
+            parsed.given[SOURCES] = words
+        return
+    slots = [own for own in spec.own if not own.flags]
+    for own, (word, _) in zip(slots, words, strict=False):
+        parsed.given[own.name] = [(word, own.name.upper())]
+    if slots and slots[-1].kind == "paths" and len(words) >= len(slots):
+        parsed.given[slots[-1].name] = [(word, slots[-1].name.upper()) for word, _ in words[len(slots) - 1 :]]
+    elif len(words) > len(slots):
+        extra = words[len(slots)][0]
+        several = " Several sources are given as --dataset A,B." if any(key == SOURCES for key in parsed.given) else ""
+        raise UsageError(f"ftcli {spec.name} does not take the argument {extra!r}", f"See: ftcli {spec.name} --help.{several}")
+
+
+def _convert(spec: CommandSpec, parsed: Parsed) -> None:
+    for own in spec.own:
+        if own.name not in parsed.given:
+            if own.required and not parsed.has("help"):
+                what = own.flags[0] if own.flags else own.name.upper()
+                choices = f": {', '.join(own.choices)}" if own.choices else ""
+                raise UsageError(f"ftcli {spec.name} needs {what}{choices}", f"See: ftcli {spec.name} --help")
+            parsed.arguments[own.name] = own.default
+            continue
+        values = [part for raw, _ in parsed.given[own.name] for part in (_split(raw) if own.kind == "list" else [raw])]
+        flag = parsed.given[own.name][-1][1]
+        for value in values:
+            _check_choice(own, value, flag)
+        if own.kind == "paths":
+            parsed.arguments[own.name] = tuple(_converted(own, value, flag) for value in values)
+        else:
+            parsed.arguments[own.name] = tuple(values) if own.kind == "list" else _converted(own, values[-1], flag)
+    for own in COMMON:
+        if own.name in parsed.given and own.kind == "path":
+            _converted(own, parsed.given[own.name][-1][0], own.flags[0])
+
+
+def _check_choice(own: Own, value: str, flag: str) -> None:
+    if own.choices and value not in own.choices:
+        near = difflib.get_close_matches(value, own.choices, n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"{flag} = {value!r}: no such choice", f"Choose from: {', '.join(own.choices)}.{meant}")
+
+
+def _converted(own: Own, raw: str, flag: str) -> Any:
+    if own.kind == "switch":
+        return True
+    if own.kind in {"path", "paths"}:
+        if not raw:
+            raise UsageError(f"{flag} is empty", "Give a path.")
+        return Path(raw)
+    if own.kind == "int":
+        try:
+            return int(raw.replace("_", ""))
+        except ValueError:
+            raise UsageError(f"{flag} = {raw!r}: not a whole number", f"Write {flag} 1000, for example.") from None
+    return raw
+
+
+def _split(raw: str) -> list[str]:
+    return [part.strip() for part in raw.split(",") if part.strip()]
+
+
+def _merged(key: str, values: list[tuple[str, str]]) -> tuple[Any, str]:
+    from ftcli.sources import parse as read
+
+    flag = values[-1][1]
+    if key == SOURCES and POSITIONAL in {flag for _, flag in values}:  # split already; a file's own comma stays
+        return [raw for raw, _ in values], values[0][1]
+    parts = [read(key, raw) for raw, _ in values]
+    if all(isinstance(part, list) for part in parts):
+        return [item for part in parts for item in part], flag
+    return parts[-1], flag

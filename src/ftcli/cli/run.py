@@ -1,0 +1,224 @@
+"""One invocation: settings, machine, plugins, environment, the command, its report and its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any
+
+from ftcli.cli import logs, output, progress
+from ftcli.cli.catalog import CommandSpec
+from ftcli.cli.parse import Parsed
+from ftcli.cli.signals import termination_interrupts
+from ftcli.cli.streams import emit
+from ftcli.context import Context
+from ftcli.core.holder import this_rank
+from ftcli.core.ranks import muted
+from ftcli.errors import FtcliError, InterruptedRun, UsageError
+from ftcli.machine import detect
+from ftcli.masking import masked
+from ftcli.pluginmanager import Plugins
+from ftcli.records import Machine, Report, RunStatus
+from ftcli.sources import Resolved, check_key, resolve
+
+if TYPE_CHECKING:
+    from ftcli.context import Progress
+
+EXIT_CODES = {"ok": 0, "failed": 1, "interrupted": 3}
+CONTINUE = "Run the same command again to continue."
+
+
+class BugError(FtcliError):
+    """Anything that is not an `FtcliError`: ours to mend."""
+
+    code = "bug"
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """The common options, with their variables."""
+
+    config: Path | None
+    profile: str | None
+    plugins_dir: Path | None
+    allow: tuple[str, ...] | None
+    json: bool
+    quiet: bool
+    verbose: bool
+
+    @classmethod
+    def of(cls, parsed: Parsed) -> Switches:
+        environ = os.environ
+        config = parsed.last("config") or environ.get("FTCLI_CONFIG")
+        folder = None if parsed.has("no_plugins") else parsed.last("plugins_dir") or environ.get("FTCLI_PLUGINS_DIR")
+        names = "" if parsed.has("no_plugins") else environ.get("FTCLI_PLUGINS")
+        return cls(
+            config=Path(config) if config else None,
+            profile=parsed.last("profile") or environ.get("FTCLI_PROFILE") or None,
+            plugins_dir=Path(folder) if folder else None,
+            allow=None if names is None else tuple(name.strip() for name in names.split(",") if name.strip()),
+            json=parsed.has("json"),
+            quiet=parsed.has("quiet"),
+            verbose=parsed.has("verbose"),
+        )
+
+
+class Invocation:
+    """What is known of a run as it goes on, so that it can be reported wherever it ends."""
+
+    def __init__(self, spec: CommandSpec, parsed: Parsed) -> None:
+        self.spec = spec
+        self.parsed = parsed
+        self.switches = Switches.of(parsed)
+        self.started = time.monotonic()
+        self.progress: Progress = muted(progress.make(quiet=self.switches.quiet, terminal=_is_terminal(sys.stderr)))
+        self.resolved: Resolved | None = None
+        self.machine: Machine | None = None
+        self.plugins: Plugins | None = None
+        self.context: Context | None = None
+
+    def execute(self) -> int:
+        """Run the command and write its report; returns the exit code."""
+        with contextlib.redirect_stdout(sys.stderr), termination_interrupts():  # stdout is for the report, whatever libraries print
+            report, error = self._attempt()
+            problem = self._notify(report)
+        if problem is not None and error is None:
+            error, report = problem, replace(report, status="failed", error=as_dict(problem))
+        self._write(report, error)
+        return EXIT_CODES[report.status] if error is None else error.exit_code
+
+    def _attempt(self) -> tuple[Report, FtcliError | None]:
+        try:
+            self._prepare()
+            assert self.context is not None
+            report: Report = importlib.import_module(self.spec.module).run(self.context, **self._arguments())
+        except FtcliError as error:
+            failure = error
+        except KeyboardInterrupt:
+            failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", CONTINUE if self.spec.works else "")
+        except (SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the last net: no traceback reaches a user, nor does a panic in Rust
+            failure = self._bug(error)
+        else:
+            return report, None
+        finally:
+            self.progress.close()
+        return self._failed(failure), failure
+
+    def _prepare(self) -> None:
+        switches = self.switches
+        logs.configure(os.environ, quiet=switches.quiet, verbose=switches.verbose)
+        profile = switches.profile
+        notes: list[str] = []
+        if profile == "auto":
+            from ftcli.commands.profiles import choose
+
+            chosen = choose(detect())
+            profile = chosen.value
+            notes.append(f"profile {chosen.value}: {chosen.reason}")
+        self.resolved = resolve(self._cli(), switches.config, profile)
+        for warning in self.resolved.warnings:
+            self.progress.say(f"warning: {warning}")
+        settings = self.resolved.settings
+        self.machine = detect(settings.dataset.output_dir or settings.train.output_dir)
+        loads = self.spec.loads_plugins
+        self.plugins = Plugins(switches.plugins_dir if loads else None, switches.allow if loads else ())
+        self.context = Context(self.resolved, self.machine, self.plugins, self.progress, started=self.started)
+        if self.spec.computes:
+            from ftcli.environment import apply
+
+            self.context.notes += apply(self.plugins, settings, self.machine, os.environ, self.progress.say)
+        for note in notes:
+            self.context.note(note)
+
+    def _cli(self) -> dict[str, tuple[Any, str]]:
+        """Settings from the command line; --set reaches every field.
+
+        Raises:
+            UsageError: --set is not KEY=VALUE, or a key is given by its flag as well.
+        """
+        values = self.parsed.settings()
+        for raw, flag in self.parsed.given.get("set", ()):
+            key, equals, value = raw.partition("=")
+            if not equals:
+                raise UsageError(f"{flag} {raw}: no value", f"Write {flag} section.field=value.")
+            key = key.strip().replace("-", "_")
+            check_key(key, flag)
+            if key in values and values[key][1] != flag:
+                raise UsageError(f"{key} is given twice: by {values[key][1]} and by {flag}", "Leave one out.")
+            values[key] = (value, flag)
+        return values
+
+    def _arguments(self) -> dict[str, Any]:
+        arguments = self.parsed.arguments
+        if not self.spec.loads_plugins:
+            arguments = {**arguments, "plugins_dir": self.switches.plugins_dir, "allow": self.switches.allow}
+        return arguments
+
+    def _failed(self, error: FtcliError) -> Report:
+        status: RunStatus = "interrupted" if isinstance(error, InterruptedRun) else "failed"
+        if self.context is not None:
+            return self.context.report(self.spec.name, {}, status=status, error=error)
+        return Report(
+            command=self.spec.name,
+            status=status,
+            seconds=time.monotonic() - self.started,
+            metrics={},
+            machine=self.machine,
+            settings=self.resolved.origins if self.resolved else {},
+            error=as_dict(error),
+            notes=self.resolved.warnings if self.resolved else (),
+        )
+
+    def _bug(self, error: BaseException) -> FtcliError:
+        if self.switches.verbose:
+            emit("".join(format_exception(error)), sys.stderr)
+        path = logs.keep_traceback(error)
+        where = f"The traceback is in {path}; please report it." if path else "Run it with --verbose for the traceback, and report it."
+        return BugError(f"this is a bug in ftcli: {type(error).__name__}: {error}", where)
+
+    def _notify(self, report: Report) -> FtcliError | None:
+        """Tell the plugins; what one of them raises is its error, named."""
+        if self.plugins is None or self.resolved is None:
+            return None
+        try:
+            for _ in self.plugins.each("after_run", command=self.spec.name, settings=self.resolved.settings, report=report):
+                pass
+        except FtcliError as error:
+            return error
+        return None
+
+    def _write(self, report: Report, error: FtcliError | None) -> None:
+        if report.error is not None:
+            output.write_error(report.error, sys.stderr)
+        if this_rank():  # one report a run, not one a process
+            if self.switches.json and self.spec.every_rank:
+                output.write_json(report, sys.stdout)
+            return
+        if self.switches.json:
+            output.write_json(report, sys.stdout)
+            return
+        if error is None or report.checks:
+            output.write_human(report, sys.stdout, notes=self.switches.quiet)
+        if self.spec.works and not self.switches.quiet and (error is None or error.exit_code != UsageError.exit_code):
+            output.write_status(report, sys.stderr)
+
+
+def execute(spec: CommandSpec, parsed: Parsed) -> int:
+    """Run a parsed command; returns the exit code."""
+    return Invocation(spec, parsed).execute()
+
+
+def as_dict(error: FtcliError) -> dict[str, str]:
+    return {"code": error.code, "message": masked(error.message), "hint": masked(error.hint)}
+
+
+def _is_terminal(stream: Any) -> bool:
+    return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,1 @@
+"""One module a command: settings and plugins in, a `Report` out. Nothing here prints."""

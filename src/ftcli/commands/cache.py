@@ -1,0 +1,210 @@
+"""`ftcli cache`: what was prepared below a folder, whether it is still whole, and what dead runs left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.core.durable import size_of, writing
+from ftcli.core.figures import number, seconds, size
+from ftcli.core.lease import LEASE_NAME, Lease
+from ftcli.core.manifest import Damage, compare_files, read_manifest
+from ftcli.core.place import ATTEMPT
+from ftcli.errors import StoreError, UsageError
+from ftcli.records import MANIFEST_NAME, Check, Report
+
+HINT = "Prepare it again with the same settings and --overwrite."
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A working directory that was not published."""
+
+    path: Path
+    output: Path
+    bytes: int
+    age: float
+    """Seconds since its last sign of life."""
+    held: bool
+    """Whether a process works on it."""
+
+
+def run(context: Context, action: str, folders: Sequence[Path], dry_run: bool) -> Report:
+    """
+    Args:
+        action: list, verify or clean.
+        folders: prepared directories (verify) or folders to look through; none: here.
+        dry_run: clean says what it would remove.
+
+    Raises:
+        UsageError: verify without a directory, --dry-run where nothing is removed.
+        StoreError: a folder is not there, or verify is given one that ftcli did not prepare.
+    """
+    if dry_run and action != "clean":
+        raise UsageError(f"ftcli cache {action} removes nothing: --dry-run belongs to clean", "See: ftcli cache --help")
+    if action == "verify":
+        return _verify(context, folders)
+    for path in folders:
+        if not path.is_dir():
+            raise StoreError(f"{path} is no directory", "Name a folder to look through.")
+    return (_clean if action == "clean" else _list)(context, folders or [Path()], dry_run)
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+def _verify(context: Context, folders: Sequence[Path]) -> Report:
+    if not folders:
+        raise UsageError("ftcli cache verify needs a prepared directory", "Example: ftcli cache verify prepared")
+    manifests = [_manifest(folder) for folder in folders]
+    clock = time.perf_counter()
+    context.progress.start("verify", sum(entry["bytes"] for manifest in manifests for entry in manifest.get("files", ())), "B")
+    checks, rows, files, read = [], [], 0, 0
+    for folder, manifest in zip(folders, manifests, strict=True):
+        found: list[Damage] = [manifest["damage"]] if "damage" in manifest else []
+        for entry, damage in compare_files(folder, manifest, full=True) if not found else ():
+            context.progress.advance(entry["bytes"], damaged=len(found))
+            if damage is not None:
+                found.append(damage)
+        files += len(manifest.get("files", ()))
+        read += sum(entry["bytes"] for entry in manifest.get("files", ()))
+        rows += [[str(folder / damage.path), damage.kind, str(damage.expected), str(damage.found)] for damage in found]
+        checks.append(_verdict(folder, manifest, found))
+        if others := _unlisted(folder, manifest):
+            context.note(f"{folder}: {len(others):,} files are not of the prepared data, such as {others[0]}")
+    context.progress.close()
+    metrics = {"files": files, "bytes": read, "seconds": time.perf_counter() - clock, "damaged": len(rows)}
+    table = {"head": ["damaged file", "kind", "expected", "found"], "rows": rows}
+    return context.report(
+        "cache", metrics, status="failed" if rows else "ok", checks=tuple(checks), details={"table": table} if rows else {}
+    )
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """The manifest; where it is damaged, what is wrong with it under "damage".
+
+    Raises:
+        StoreError: the folder was not prepared by ftcli.
+    """
+    try:
+        manifest = read_manifest(folder)
+    except StoreError as error:
+        return {"damage": Damage(MANIFEST_NAME, "content", "a manifest with its own hash", error.message)}
+    if manifest is None:
+        raise StoreError(f"{folder} holds no data prepared by ftcli ({MANIFEST_NAME} is missing)", "List them: ftcli cache list FOLDER")
+    return manifest
+
+
+def _verdict(folder: Path, manifest: Mapping[str, Any], found: Sequence[Damage]) -> Check:
+    evidence = {"damages": [asdict(damage) for damage in found]}
+    if found:
+        return Check(f"cache:{folder}", "data", "fail", f"{len(found):,} damaged: {found[0].path} {found[0].words}", evidence, HINT)
+    files = manifest["files"]
+    whole = f"{len(files):,} files, {size(sum(entry['bytes'] for entry in files))}: all as they were published"
+    return Check(f"cache:{folder}", "data", "pass", whole, {"content_hash": manifest["content_hash"]})
+
+
+def _unlisted(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Files that the manifest does not list: `datasets` keeps its caches beside the data."""
+    known = {entry["path"] for entry in manifest.get("files", ())} | {MANIFEST_NAME}
+    return sorted(name for path in folder.rglob("*") if path.is_file() and (name := path.relative_to(folder).as_posix()) not in known)
+
+
+# -- list and clean ----------------------------------------------------------------------------------------------------
+
+
+def _list(context: Context, folders: Sequence[Path], _: bool) -> Report:
+    rows, prepared, held = [], 0, 0
+    for folder in _walk(folders):
+        if (folder / MANIFEST_NAME).is_file():
+            rows.append(_prepared(folder))
+            prepared += 1
+        else:
+            attempt = _attempt(folder)
+            held += attempt.held
+            state = "being prepared" if attempt.held else "unfinished"
+            rows.append([str(attempt.output), state, "", "", size(attempt.bytes), "", seconds(attempt.age)])
+    table = {"head": ["directory", "state", "rows", "tokens", "size", "fingerprint", "age"], "rows": rows}
+    metrics = {"prepared": prepared, "unfinished": len(rows) - prepared - held, "being_prepared": held}
+    return context.report("cache", metrics, details={"table": table} if rows else {})
+
+
+def _prepared(folder: Path) -> list[str]:
+    try:
+        manifest = read_manifest(folder) or {}
+    except StoreError:
+        return [str(folder), "damaged", "", "", "", "", ""]
+    splits = manifest["splits"].values()
+    rows, tokens = (sum(split[key] for split in splits) for key in ("rows", "tokens"))
+    age = time.time() - (folder / MANIFEST_NAME).stat().st_mtime
+    whole = sum(entry["bytes"] for entry in manifest["files"])
+    return [str(folder), "prepared", number(rows), number(tokens), size(whole), manifest["fingerprint"][:16], seconds(age)]
+
+
+def _clean(context: Context, folders: Sequence[Path], dry_run: bool) -> Report:
+    """Remove the working directories that nobody holds."""
+    rows, freed = [], 0
+    for folder in _walk(folders):
+        if not _is_attempt(folder):
+            continue
+        attempt = _attempt(folder)
+        if attempt.held:
+            context.note(f"left alone: {folder}, a process works on it")
+            continue
+        if not dry_run:
+            with writing(folder):
+                lease = Lease.attempt(folder)
+                if lease is None:
+                    context.note(f"left alone: {folder}, a process works on it")
+                    continue
+                lease.remove()
+        freed += attempt.bytes
+        rows.append([str(folder), size(attempt.bytes), seconds(attempt.age)])
+    table = {"head": ["would remove" if dry_run else "removed", "size", "age"], "rows": rows}
+    metrics = {"removed": 0 if dry_run else len(rows), "abandoned": len(rows), "bytes": freed}
+    return context.report("cache", metrics, details={"table": table} if rows else {})
+
+
+def _walk(folders: Sequence[Path]) -> Iterator[Path]:
+    """Prepared directories and working directories below the folders; what is inside of them is not looked at."""
+    for top in folders:
+        for root, names, files in os.walk(top):
+            folder = Path(root)
+            if MANIFEST_NAME in files or _is_attempt(folder):
+                names.clear()
+                yield folder
+            names.sort()
+
+
+def _is_attempt(folder: Path) -> bool:
+    """Whether it is a working directory of ftcli: by name and lease, or empty."""
+    return ATTEMPT.fullmatch(folder.name) is not None and ((folder / LEASE_NAME).is_file() or not any(folder.iterdir()))
+
+
+def _attempt(folder: Path) -> Attempt:
+    """What is known of a working directory without touching it."""
+    match = ATTEMPT.fullmatch(folder.name)
+    assert match is not None
+    newest = max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
+    return Attempt(folder, folder.with_name(match[1]), size_of(folder), time.time() - newest, _is_held(folder / LEASE_NAME))
+
+
+def _is_held(lease: Path) -> bool:
+    """Whether a process has the lock; the file is not made or signed."""
+    try:
+        descriptor = os.open(lease, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,112 @@
+"""`ftcli plugins`: list what is loaded, examine each plugin, start a new one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from ftcli import hookspecs
+from ftcli.context import Context
+from ftcli.contracts import CheckKind
+from ftcli.errors import FtcliError, UsageError
+from ftcli.markers import PROJECT
+from ftcli.pluginmanager import BUILT_INS, KINDS, Plugins
+from ftcli.records import STAGES, Check, Report, RunStatus
+
+HOOKS = tuple(name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), f"{PROJECT}_spec"))
+
+
+def run(
+    context: Context, action: str, name: str, output: Path, *, plugins_dir: Path | None = None, allow: Sequence[str] | None = None
+) -> Report:
+    """
+    Args:
+        context: with the built-ins only, so that a broken plugin can be examined.
+        action: list, doctor or new (`name` in `output`).
+        plugins_dir, allow: as for `Plugins`.
+
+    Raises:
+        UsageError: new without a usable name, or a name where none belongs.
+        PluginError: list, and a plugin cannot be loaded.
+        PublishError: new, and the project cannot be written.
+    """
+    if (action == "new") != bool(name):
+        raise UsageError(
+            f"ftcli plugins {action} {'needs a name' if action == 'new' else f'takes no name, found {name!r}'}", "See: ftcli plugins --help"
+        )
+    if action == "new":
+        from ftcli.commands.plugin_project import write_project
+
+        folder = write_project(name, output)
+        context.note(f"try it: ftcli plugins list --plugins-dir {folder / 'src'}, or install it: pip install -e {folder}")
+        return context.report("plugins", {"plugin": name}, paths={"output": str(folder)})
+    if action == "doctor":
+        return _doctor(context, plugins_dir, allow)
+    loaded = replace(context, plugins=Plugins(plugins_dir, allow))
+    rows = [[info.name, info.version, info.origin, info.file_hash, ", ".join(info.hooks)] for info in loaded.plugins.describe()]
+    table = {"head": ["plugin", "version", "origin", "file hash", "hooks"], "rows": rows}
+    return loaded.report("plugins", {"plugins": len(rows)}, details={"table": table})
+
+
+def _doctor(context: Context, plugins_dir: Path | None, allow: Sequence[str] | None) -> Report:
+    """Every plugin alone, then all together; a problem is a failed check."""
+    checks = [_examine(title, folder, names) for title, folder, names in _candidates(plugins_dir, allow)]
+    if all(check.status != "fail" for check in checks):  # else the whole would only repeat what is known
+        checks.append(_examine("all together", plugins_dir, allow))
+    problems = sum(check.status in {"fail", "warn"} for check in checks)
+    status: RunStatus = "failed" if any(check.status == "fail" for check in checks) else "ok"
+    return context.report("plugins", {"plugins": len(checks), "problems": problems}, status=status, checks=tuple(checks))
+
+
+def _candidates(plugins_dir: Path | None, allow: Sequence[str] | None) -> Iterator[tuple[str, Path | None, tuple[str, ...]]]:
+    """(title, file, entry points) to load one by one."""
+    yield "built-ins", None, ()
+    points = {point.name for distribution in distributions() for point in distribution.entry_points if point.group == PROJECT}
+    for name in sorted(points if allow is None else allow):
+        yield name, None, (name,)
+    if plugins_dir is not None:
+        files = sorted(plugins_dir.glob("*.py")) if plugins_dir.is_dir() else [plugins_dir]
+        for path in files:
+            yield path.stem, path, ()
+
+
+def _examine(title: str, file: Path | None, names: Sequence[str] | None) -> Check:
+    """Load it, ask for everything it registers, and look for functions that pluggy cannot see."""
+    try:
+        plugins = Plugins(file, names)
+        offers = [f"{kind} {name}" for kind in KINDS for name in plugins.registry(kind).names()]
+        broken = [problem for name, kind in plugins.registry("check").items() for problem in _check_problems(name, kind)]
+    except FtcliError as error:
+        return Check(f"plugin:{title}", "env", "fail", error.message, fix=error.hint or "Mend or remove it.")
+    if broken:
+        return Check(f"plugin:{title}", "env", "fail", "; ".join(broken), fix="Mend the registered check.")
+    unseen = [name for plugin in plugins.objects().values() for name in _unmarked(plugin)]
+    if unseen:
+        fix = "Mark them with @ftcli.hookimpl, or rename them."
+        return Check(f"plugin:{title}", "env", "warn", f"has the name of a hook but is not marked: {', '.join(unseen)}", fix=fix)
+    outside = plugins.describe()[len(BUILT_INS) :]
+    idle = [info.name for info in outside if not info.hooks]
+    if idle:
+        return Check(f"plugin:{title}", "env", "warn", f"has no hook: {', '.join(idle)}", fix=f"Hooks are: {', '.join(HOOKS)}.")
+    hooks = sorted({hook for info in outside or plugins.describe() for hook in info.hooks})
+    return Check(f"plugin:{title}", "env", "pass", f"{len(offers)} parts on offer; hooks: {', '.join(hooks)}")
+
+
+def _check_problems(name: str, kind: object) -> Iterator[str]:
+    if not isinstance(kind, CheckKind):
+        yield f"check {name!r} is registered as {type(kind).__name__}, not as ftcli.contracts.CheckKind"
+    elif kind.stage not in STAGES:
+        yield f"check {name!r} has the stage {kind.stage!r}; stages are {', '.join(STAGES)}"
+    elif kind.id != name:
+        yield f"check {name!r} calls itself {kind.id!r}"
+
+
+def _unmarked(plugin: Any) -> Iterator[str]:
+    for hook in HOOKS:
+        function = getattr(plugin, hook, None)
+        if inspect.isroutine(function) and not hasattr(function, f"{PROJECT}_impl"):
+            yield hook

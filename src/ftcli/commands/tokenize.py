@@ -1,0 +1,283 @@
+"""`ftcli tokenize`: sources → a published directory that `datasets.load_from_disk` opens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.contracts import Executor
+from ftcli.core.apart import Apart, Early
+from ftcli.core.durable import WRITE_ERRORS, refusal
+from ftcli.core.encode import Rescue, collect_labels, encode_shard, shard_name
+from ftcli.core.floor import SHARES, beside_machine, verdict
+from ftcli.core.footprint import Footprint
+from ftcli.core.holder import this_rank
+from ftcli.core.inputs import recorded
+from ftcli.core.job import Job, warm_up
+from ftcli.core.labels import label_map
+from ftcli.core.measure import peak_rss_mb
+from ftcli.core.publish import Attempt, check_place
+from ftcli.core.ranks import open_attempt
+from ftcli.core.read import Plan
+from ftcli.core.receipt import still_there
+from ftcli.core.recipe import Recipe, settle
+from ftcli.core.reject import REJECTS, Budget, accept, join, whole
+from ftcli.core.report import write_report
+from ftcli.core.shard import sidecar
+from ftcli.core.space import Shortage, estimate
+from ftcli.core.stamps import SourceHashes
+from ftcli.core.tally import Tally, rating
+from ftcli.core.workload import Workload, cache_dir, settle_workload, thread_count, worker_count, worker_threads
+from ftcli.core.write import split_metadata
+from ftcli.errors import DataError, PublishError
+from ftcli.records import MANIFEST_NAME, Report, ShardPlan, to_json
+
+Record = Mapping[str, Any]
+
+
+def run(context: Context) -> Report:
+    """Prepare data, or find that they are prepared already.
+
+    Raises:
+        UsageError: no source, tokenizer or output directory was given, or two choices contradict each other.
+        DataError, TokenizerError, EngineError, PublishError: named in the message; finished shards are kept for the next run.
+    """
+    hashes = SourceHashes(cache_dir(context))
+    earlier = still_there(context, hashes)
+    if earlier is not None:
+        return _reused(context, earlier)
+    if context.settings.dataset.output_dir is not None:
+        check_place(context.settings.dataset.output_dir)
+    if unkept := hashes.prepare():
+        context.note(unkept)
+    executor = context.plugins.registry("executor").get(context.settings.runtime.executor, "runtime.executor")()
+    try:
+        with closing(executor), closing(Apart(context.plugins, thread_count(context))) as apart, Footprint() as footprint:
+            return _prepare(context, executor, apart, hashes, footprint)
+    except OSError as error:
+        if error.errno in WRITE_ERRORS and context.settings.dataset.output_dir is not None:
+            raise refusal(error, context.settings.dataset.output_dir) from error
+        raise
+
+
+def _prepare(context: Context, executor: Executor, apart: Apart, hashes: SourceHashes, footprint: Footprint) -> Report:
+    def get_ready(plan: Plan) -> None:
+        if not this_rank():  # most ranks only wait
+            apart.start()
+            executor.start(worker_count(context, plan).value)
+
+    recipe = settle(context, get_ready, hashes)
+    need = estimate(context, recipe)
+    with open_attempt(
+        context, recipe.output, recipe.fingerprint, inputs=recipe.inputs, need_bytes=need, on_block=executor.close
+    ) as attempt:
+        if attempt.ready is not None:
+            accept(attempt.ready, context.settings, recipe.output)
+            return _reused(context, attempt.ready)
+        workers = worker_count(context, recipe.plan).value
+        with Early(apart, executor, worker_threads(context, workers), context.plugins) as load:
+            workload = settle_workload(context, recipe, load)
+        executor.start(workload.workers)
+        job = workload.job(context, recipe, attempt.directory, None)
+        names, ids = label_map(context, recipe, executor, partial(collect_labels, job), attempt.beat)
+        job = workload.job(context, recipe, attempt.directory, ids)
+        executor.each(partial(warm_up, job))
+        clock = time.perf_counter()
+        resumed, made = _encode(context, recipe, job, attempt, executor, workload.workers, footprint)
+        seconds = time.perf_counter() - clock
+        recipe.check_sources()
+        tally = Tally.of([*resumed, *made])
+        rejects = _rejects(recipe, attempt, [*resumed, *made], tally)
+        _refuse_nothing(context, recipe, tally, names)
+        slots = sum(tally.rows.values()) * recipe.policy.max_length if recipe.policy.packed else None
+        metrics = {
+            **tally.metrics(slots=slots, workers=workload.workers, source_bytes=recipe.plan.bytes),
+            **Tally.of(made).speeds(seconds=seconds, source_bytes=sum(recipe.plan.shards[record["shard"]].size for record in made)),
+            "engine": workload.engine.name,
+            "engine_proof": workload.engine.reason,
+            "shards_resumed": len(resumed),
+        }
+        for name, content in _small_files(recipe, job, tally, names).items():
+            attempt.write(name, content)
+        manifest = attempt.publish(
+            _manifest(context, recipe, workload, tally, names, metrics), [*map(shard_name, recipe.plan.shards), *rejects]
+        )
+    beside = beside_machine(context, executor, job, recipe.plan.shards, workload.workers, metrics, Tally.of(made).seconds, seconds)
+    return _report(context, manifest, reused=False, beside=beside, footprint=footprint)
+
+
+def _reused(context: Context, manifest: Mapping[str, Any]) -> Report:
+    output = context.settings.dataset.output_dir
+    context.note(f"{output} holds these data already (fingerprint {manifest['fingerprint']}): nothing to do")
+    return _report(context, manifest, reused=True)
+
+
+def _encode(
+    context: Context, recipe: Recipe, job: Job, attempt: Attempt, executor: Executor, workers: int, footprint: Footprint
+) -> tuple[list[Record], list[Record]]:
+    """The records of the shards that an earlier attempt had finished, and those of this one."""
+    progress = context.progress
+    records: list[Record] = []
+    waiting: list[ShardPlan] = []
+    strict, over = context.settings.dataset.on_bad == "strict", False
+    budget = Budget(context.settings.dataset.max_bad, sum(shard.size for shard in recipe.plan.shards))
+    for shard in recipe.plan.shards:
+        record = attempt.done(shard_name(shard))
+        if record is None or not whole(attempt.directory, record) or (record["rejects"] and strict):
+            waiting.append(shard)
+        else:
+            records.append(record)
+            over = budget.spend(record, shard.size)
+        attempt.beat()
+    if records:
+        context.note(f"going on after {len(records)} of {len(recipe.plan.shards)} shards that an earlier run finished")
+    progress.start("tokenize", sum(shard.size for shard in waiting), "B")
+    figures = {"rows": 0, "tokens": 0, "workers": min(workers, len(waiting))}
+    sizes = [shard.size for shard in recipe.plan.shards]
+    state = {
+        "done": sum(sizes) - sum(shard.size for shard in waiting),
+        "total": sum(sizes),
+        "shards_done": len(records),
+        "shards": len(sizes),
+    }
+    attempt.beat(**state)
+
+    def on_progress(size: int, rows: int, tokens: int, file: str = "") -> None:
+        figures["rows"] += rows
+        figures["tokens"] += tokens
+        state["done"] += size
+        attempt.beat(**state)
+        progress.advance(size, **figures, memory_mb=footprint.now_mb, **({"file": file} if file else {}))
+
+    made: list[Record] = []
+    shortage = Shortage(attempt.directory, sum(shard.size for shard in waiting))
+    for made_now in () if over else executor.run(partial(encode_shard, job), waiting, on_progress, Rescue(job, context.note)):
+        made.append(made_now)
+        shortage.finished(recipe.plan.shards[made_now["shard"]].size, made_now)
+        state["shards_done"] += 1
+        over = budget.spend(made_now, recipe.plan.shards[made_now["shard"]].size)
+        if over:
+            break
+    if over:
+        where = attempt.directory / "records" / REJECTS
+        raise budget.refusal(join(attempt.directory, [*records, *made], recipe.plan.shards, where)[1], where)
+    progress.close()
+    return records, made
+
+
+def _rejects(recipe: Recipe, attempt: Attempt, records: Sequence[Record], tally: Tally) -> list[str]:
+    """Write the rejects file, if a row was rejected; names what publishes it."""
+    if not tally.counts["rows_rejected"]:
+        return []
+    sidecar(attempt.directory, REJECTS).unlink(missing_ok=True)  # of an earlier run, whose sources may have been called otherwise
+    with attempt.shard(REJECTS) as writer:
+        count, _ = join(attempt.directory, records, recipe.plan.shards, writer.path(REJECTS))
+        if count != tally.counts["rows_rejected"]:
+            raise DataError(f"{count} rejects were written, {tally.counts['rows_rejected']} counted", "This is a bug in ftcli.")
+        writer.commit([REJECTS], {})
+    return [REJECTS]
+
+
+def _refuse_nothing(context: Context, recipe: Recipe, tally: Tally, names: Sequence[str] | None) -> None:
+    """Note what came out empty or not as planned; nothing to train on is a `DataError`."""
+    empty = [split for split in recipe.splits() if not tally.rows[split]]
+    if "train" in empty or len(empty) == len(recipe.splits()):
+        raise DataError(
+            f"no row was left to write: {tally.counts['rows_read']} read, {tally.counts['rows_rejected']} rejected, "
+            f"{tally.counts['rows_filtered']} filtered",
+            "Check --text-column, --min-length and --truncation-strategy.",
+        )
+    for split in empty:
+        context.note(f"the split {split} is empty")
+    unused = [name for number, name in enumerate(names or ()) if not tally.labels[number]]
+    if unused:
+        context.note(f"{len(unused)} of {len(names or ())} labels have no row: {', '.join(unused[:10])}{' …' if len(unused) > 10 else ''}")
+    for words in tally.failures[:3]:
+        context.note(words)
+    if len(tally.failures) > 3:
+        context.note(f"… and {len(tally.failures) - 3} more such failures of the engine")
+
+
+def _small_files(recipe: Recipe, job: Job, tally: Tally, names: list[str] | None) -> dict[str, str]:
+    """What makes the directory a `datasets.DatasetDict`: name → content."""
+    files = {"dataset_dict.json": json.dumps({"splits": recipe.splits()})}
+    for split in recipe.splits():
+        parts = sorted(Path(name).name for (_, part), name in job.files.items() if part == split)
+        metadata = split_metadata(
+            files=parts,
+            fingerprint=recipe.fingerprint,
+            split=split,
+            label_names=names,
+            packed=recipe.policy.packed,
+            rows=tally.rows[split],
+            size=tally.output_bytes[split],
+        )
+        files |= {f"{split}/{name}": content for name, content in metadata.items()}
+    return files
+
+
+def _manifest(
+    context: Context, recipe: Recipe, workload: Workload, tally: Tally, names: list[str] | None, metrics: Mapping[str, Any]
+) -> dict[str, Any]:
+    policy = recipe.policy
+    return {
+        "splits": {split: {"rows": tally.rows[split], "tokens": tally.tokens[split]} for split in recipe.splits()},
+        "label_names": names,
+        "task": recipe.task,
+        "max_length": policy.max_length,
+        "packing": recipe.packing,
+        "policy": policy,
+        "tokenizer": {"path": recipe.tokenizer_path, "hash": recipe.backend.hash, "vocab_size": len(recipe.tokenizer)},
+        "engine": workload.engine.proof,
+        "inputs": recorded(recipe.inputs),
+        "receipt": recipe.receipt,
+        "sources": recipe.plan.files,
+        "metrics": metrics,
+        "details": {**tally.details(names, policy.max_length), "tokens_per_text": tally.tokens_per_text},
+        "settings": context.resolved.origins,
+        "plugins": context.plugins.describe(),
+        "machine": context.machine,
+        "notes": context.notes,
+    }
+
+
+def _report(
+    context: Context,
+    manifest: Mapping[str, Any],
+    *,
+    reused: bool,
+    beside: Mapping[str, Any] | None = None,
+    footprint: Footprint | None = None,
+) -> Report:
+    output = context.settings.dataset.output_dir
+    assert output is not None
+    details = {**manifest["details"], "peak_rss_mb_of_one_process": max(peak_rss_mb(), footprint.largest_mb if footprint else 0.0)}
+    metrics = {**manifest["metrics"], "content_hash": manifest["content_hash"], "reused": reused, **dict.fromkeys(SHARES)}
+    metrics["peak_rss_mb"] = max(details["peak_rss_mb_of_one_process"], footprint.peak_mb if footprint else 0.0)
+    speed, length = metrics["examples_per_second"], details["tokens_per_text"]
+    word = rating(speed, length)
+    if word is not None:
+        details["rating"] = word + (" when they were made" if reused else "")
+    elif speed is not None:
+        context.note(f"no rating: its bands of examples/s are for texts of about 200 tokens, these have {length:,.0f} on average")
+    if beside is not None:
+        metrics |= beside["shares"]
+        details |= beside["details"]
+        if speed is not None:
+            details["verdict"] = verdict(speed, word and word.split(" (")[0], beside["shares"], details["time"])
+    paths = {"output": str(output), "manifest": str(output / MANIFEST_NAME)}
+    report = context.report("tokenize", to_json(metrics), paths=paths, details=details)
+    if this_rank():
+        return report
+    try:
+        return replace(report, paths={**paths, **write_report(report, context.settings.runtime.report_dir, "tokenize")})
+    except PublishError as error:  # the data are published: that is what was asked for
+        context.note(f"no report: {error.message}")
+        return replace(report, notes=(*report.notes, context.notes[-1]))

@@ -1,0 +1,98 @@
+"""`ftcli train`: from prepared data to a trained model, with a report in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from ftcli.commands import tokenize
+from ftcli.context import Context
+from ftcli.core.gate import RUN_FILE
+from ftcli.core.preflight import preflight
+from ftcli.core.report import write_report
+from ftcli.core.run import prepare
+from ftcli.core.signals import Signals
+from ftcli.core.train import fit
+from ftcli.errors import InterruptedRun
+from ftcli.masking import masked
+from ftcli.records import MANIFEST_NAME, Report, to_json
+from ftcli.settings import update
+
+
+def run(context: Context) -> Report:
+    """Train, and write model, metrics and report to train.output_dir.
+
+    A run that a signal stopped is reported as "interrupted" with its checkpoint.
+
+    Raises:
+        FtcliError: the run cannot start, or had to stop; then the report of what was done is in the run's folder.
+    """
+    context = _prepared(context)
+    with _libraries(context.settings.runtime.threads or context.machine.cores), Signals() as signals:
+        prepared = prepare(context)
+        checks = preflight(context, prepared)
+        outcome = fit(prepared, signals)
+    error = outcome.failure
+    if outcome.status == "interrupted":
+        resume = "Go on with the same command and --resume-from-checkpoint auto."
+        error = InterruptedRun(f"stopped by {signals.received} after step {outcome.metrics['steps']}; the checkpoint is complete", resume)
+    report = context.report(
+        "train",
+        outcome.metrics,
+        status=outcome.status,
+        checks=(*checks, *outcome.checks),
+        paths=outcome.paths,
+        details=outcome.details,
+        error=error,
+    )
+    if prepared.arguments.process_index == 0:
+        report = replace(report, paths={**report.paths, **write_report(report, prepared.output, "report")})
+        _write(prepared.output / RUN_FILE, report)
+    if outcome.failure is not None:
+        raise outcome.failure
+    return report
+
+
+def _prepared(context: Context) -> Context:
+    """The same run on prepared data: those that are given, or made now under the output directory, once for all ranks and runs."""
+    settings = context.settings
+    sources, output = settings.dataset.sources or [], settings.train.output_dir
+    if output is None or not sources or (len(sources) == 1 and not _is_raw(Path(sources[0]))):
+        return context
+    target = output / "prepared"
+    context.note(f"{', '.join(sources)}: not prepared yet, so tokenized first into {target}")
+    inner = context.with_settings(update(settings, {"dataset.output_dir": target}))
+    tokenize.run(inner)
+    context.notes[:] = inner.notes
+    return replace(context.with_settings(update(settings, {"dataset.sources": [str(target)]})), notes=context.notes)
+
+
+def _is_raw(source: Path) -> bool:
+    """Whether it is no output of `ftcli tokenize`; a damaged one is, and is refused when it is opened."""
+    return not (source / MANIFEST_NAME).exists()
+
+
+@contextmanager
+def _libraries(threads: int) -> Iterator[None]:
+    """torch computes with `threads`, and transformers draws no bars of its own; both as before afterwards."""
+    before, bars = torch.get_num_threads(), transformers_logging.is_progress_bar_enabled()
+    torch.set_num_threads(threads)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _write(path: Path, report: Report) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(masked(json.dumps(to_json(report), indent=1, ensure_ascii=False)), encoding="utf-8")
+    temporary.replace(path)

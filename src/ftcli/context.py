@@ -1,0 +1,105 @@
+"""What a command gets: settings with origins, the machine, the plugins, and where progress goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from ftcli.errors import FtcliError
+from ftcli.machine import detect
+from ftcli.masking import masked
+from ftcli.pluginmanager import Plugins
+from ftcli.records import Check, Machine, Report, RunStatus
+from ftcli.settings import Settings
+from ftcli.sources import Resolved, resolve
+
+
+class Progress(Protocol):
+    """A progress bar, or nothing. One stage at a time; `start` ends the stage before it."""
+
+    def start(self, stage: str, total: float | None, unit: str) -> None:
+        """Begin a stage ("encode") of `total` units ("B", "rows", "steps"); None: the total is unknown."""
+        ...
+
+    def advance(self, amount: float, **figures: Any) -> None:
+        """Add to the stage; `figures` (rows=…, tokens=…, loss=…) are shown beside the bar."""
+        ...
+
+    def say(self, message: str) -> None:
+        """One line for people, on stderr, above the bar."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Quiet:
+    """Progress that goes nowhere."""
+
+    def start(self, stage: str, total: float | None, unit: str) -> None: ...
+
+    def advance(self, amount: float, **figures: Any) -> None: ...
+
+    def say(self, message: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Context:
+    """One invocation. `notes` collects automatic choices with their reasons; they end in the report."""
+
+    resolved: Resolved
+    machine: Machine
+    plugins: Plugins
+    progress: Progress = field(default_factory=Quiet)
+    notes: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def make(cls, values: Mapping[str, Any] | None = None, plugins: Plugins | None = None, **resolve_options: Any) -> Context:
+        """A context from "section.field" values, for tests, benchmarks and plugin authors."""
+        cli = {key: (value, "argument") for key, value in (values or {}).items()}
+        return cls(resolve(cli, **resolve_options), detect(), plugins or Plugins(allow=()))
+
+    @property
+    def settings(self) -> Settings:
+        return self.resolved.settings
+
+    def note(self, message: str) -> None:
+        """Record a choice or a warning and show it."""
+        message = masked(message)
+        self.notes.append(message)
+        self.progress.say(message)
+
+    def with_settings(self, settings: Settings) -> Context:
+        """The same invocation with other settings (a benchmark's variant); origins of changed values are not kept."""
+        return replace(self, resolved=replace(self.resolved, settings=settings), notes=list(self.notes))
+
+    def report(
+        self,
+        command: str,
+        metrics: Mapping[str, Any],
+        *,
+        status: RunStatus = "ok",
+        checks: tuple[Check, ...] = (),
+        paths: Mapping[str, str] | None = None,
+        details: Mapping[str, Any] | None = None,
+        error: FtcliError | None = None,
+    ) -> Report:
+        """The command's report with everything the context knows filled in."""
+        return Report(
+            command=command,
+            status=status,
+            seconds=time.monotonic() - self.started,
+            metrics=metrics,
+            checks=checks,
+            paths=paths or {},
+            machine=self.machine,
+            settings=self.resolved.origins,
+            plugins=self.plugins.describe(),
+            error=None if error is None else {"code": error.code, "message": masked(error.message), "hint": masked(error.hint)},
+            notes=(*self.resolved.warnings, *self.notes),
+            details=details or {},
+        )

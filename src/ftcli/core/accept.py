@@ -1,0 +1,90 @@
+"""Encoded rows → documents: the length policy and the label map, and the rows that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ftcli.contracts import Encoded
+from ftcli.core.columns import shown
+from ftcli.core.job import Job
+from ftcli.core.join import Group, as_batch, parted, share_out
+from ftcli.core.policy import Counts, Documents, TooLong
+from ftcli.core.ragged import Ints, take_ranges, to_offsets
+from ftcli.core.reject import Fault
+
+Accepted = tuple[Encoded, Documents, Ints | None, Counts, dict[int, Fault]]
+"""What was kept of a batch, its rows after the policy, their labels, the counts, and the rows that cannot be used."""
+
+
+def accept(job: Job, group: Group, encoded: Encoded) -> Iterator[tuple[Group, Accepted, list[Counts]]]:
+    """What a group became, with the counts of its members: all at once, or one by one where rows are bad or cut."""
+    accepted = _accepted(job, as_batch(group), encoded)
+    shares = None if accepted[4] and len(group) > 1 else share_out(group, accepted[1].source, accepted[3])
+    if shares is not None:
+        yield group, accepted, shares
+        return
+    for members, part in parted(group, encoded):
+        own = _accepted(job, members[0][1], part)
+        yield members, own, [own[3]]
+
+
+def _accepted(job: Job, rows: pa.RecordBatch, encoded: Encoded) -> Accepted:
+    """What the rows became: without those that cannot be used, which come last, by row."""
+    labels, faults = _labels(rows, job)
+    lengths = np.diff(encoded.offsets)
+    most = job.settings.dataset.max_row_tokens
+    if most is not None:
+        faults |= {
+            row: _too_long(job, rows, row, int(lengths[row]), most, "max_row_tokens") for row in np.flatnonzero(lengths > most).tolist()
+        }
+    kept, part = _without(encoded, lengths, faults)
+    counts = Counts()
+    try:
+        documents = job.policy.apply(part, counts)
+    except TooLong as error:
+        limit = f"max_length {job.policy.max_length}"
+        faults |= {int(kept[row]): _too_long(job, rows, int(kept[row]), tokens, error.limit, limit) for row, tokens in error.rows.items()}
+        kept, part = _without(encoded, lengths, faults)
+        counts = Counts()
+        documents = job.policy.apply(part, counts)
+    return part, documents, labels if labels is None or not faults else labels[kept], counts, faults
+
+
+def _without(encoded: Encoded, lengths: Ints, faults: Mapping[int, Fault]) -> tuple[Ints, Encoded]:
+    """The rows that have no fault: their numbers, and what they were encoded to."""
+    kept = np.arange(len(lengths))
+    if not faults:
+        return kept, encoded
+    kept = np.delete(kept, list(faults))
+    return kept, Encoded(take_ranges(encoded.ids, encoded.offsets[:-1][kept], lengths[kept]), to_offsets(lengths[kept]))
+
+
+def _too_long(job: Job, rows: pa.RecordBatch, row: int, tokens: int, limit: int, setting: str) -> Fault:
+    return Fault(
+        "too-many-tokens",
+        f"the text has {tokens:,} tokens, {limit:,} fit into {setting}: {rows.column('text')[row].as_py()[:60]!r}…",
+        job.columns.text,
+        "Raise the limit, choose another --truncation-strategy, or put such rows aside with --on-bad quarantine.",
+    )
+
+
+def _labels(rows: pa.RecordBatch, job: Job) -> tuple[Ints | None, dict[int, Fault]]:
+    """Label ids of the rows, int64 [rows], and the rows whose label is unknown."""
+    if job.label_ids is None:
+        return None, {}
+    column = rows.column("label")
+    ids = pc.index_in(column, value_set=pa.array(list(job.label_ids), column.type))
+    faults = {}
+    if ids.null_count:
+        hint = "Add it to --label-names, leave that out to take all labels, or put such rows aside with --on-bad quarantine."
+        for row in np.flatnonzero(pc.is_null(ids).to_numpy(zero_copy_only=False)).tolist():
+            reason = f"the label {shown(column[row].as_py()).rpartition(' (')[0]} is not among the label names"
+            faults[row] = Fault("unknown-label", reason, job.columns.label or "", hint)
+        ids = ids.fill_null(0)
+    order: Ints = np.fromiter(job.label_ids.values(), np.int64, len(job.label_ids))
+    numbers: Ints = order[ids.to_numpy()]
+    return numbers, faults

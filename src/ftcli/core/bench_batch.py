@@ -1,0 +1,84 @@
+"""What `benchmark batch` times: from the store to the model's arguments, by collator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ftcli.context import Context
+from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset
+from ftcli.core.measure import Variant
+from ftcli.core.probe import Probe
+from ftcli.errors import UsageError
+
+
+def variants(context: Context) -> list[Variant]:
+    """One variant a collator that fits the data; `transformers` is its own DataCollatorWithPadding on the same rows through `datasets`.
+
+    Raises:
+        UsageError: no prepared data or no tokenizer, or `transformers` is asked for where its collator cannot work.
+    """
+    settings = context.settings
+    if not settings.dataset.sources or not settings.tokenizer.path:
+        raise UsageError("benchmark batch needs --dataset PREPARED and --tokenizer-path DIR", "Prepare data with: ftcli tokenize")
+    probe = Probe(context)
+    split = probe.train_split
+    registry = context.plugins.registry("collator")
+    fitting = [name for name, kind in registry.items() if kind.packed == split.packed]
+    asked = list(dict.fromkeys(settings.benchmark.variants or ()))
+    problem = _problem(probe)
+    if problem and "transformers" in asked:
+        raise UsageError(f"the variant transformers cannot be measured: {problem}", f"Variants: {', '.join(fitting)}.")
+    if problem and not asked:
+        context.note(f"transformers is left out: {problem}")
+    names = asked or [*fitting, *([] if problem else ["transformers"])]
+    return [_transformers(probe) if name == "transformers" else collator_variant(probe, name) for name in names]
+
+
+def _problem(probe: Probe) -> str:
+    """Why DataCollatorWithPadding cannot take these rows; empty when it can."""
+    if probe.train_split.packed:
+        return "DataCollatorWithPadding does not keep packed texts apart"
+    return "" if probe.tokenizer.pad_token_id is not None else "DataCollatorWithPadding needs a PAD token, and the tokenizer has none"
+
+
+def order_of(probe: Probe, name: str) -> np.ndarray:
+    """The rows of one run, in the order that the collator wants: the first `benchmark.rows` of an epoch."""
+    kind = probe.context.plugins.registry("collator").get(name, "benchmark.variants")
+    split, size = probe.train_split, probe.settings.train.per_device_train_batch_size
+    grouped = kind.order == "grouped"
+    sampler = LengthGroupedSampler(split.lengths, size, 0) if grouped else EpochSampler(len(split), 0)
+    return sampler.order()[: probe.settings.benchmark.rows]
+
+
+def collator_variant(probe: Probe, name: str) -> Variant:
+    order, size = order_of(probe, name), probe.settings.train.per_device_train_batch_size
+    collator = probe.make_collator(name)
+    dataset = StoreDataset(probe.train_split)
+    batches = [order[start : start + size].tolist() for start in range(0, len(order), size)]
+    tokens = int(probe.train_split.lengths[order].sum())
+
+    def run() -> Mapping[str, float]:
+        slots = sum(collator(dataset.__getitems__(batch))["input_ids"].numel() for batch in batches)
+        return {"real tokens": tokens, "rows": len(order), "slots": slots}
+
+    return Variant(name, run)
+
+
+def _transformers(probe: Probe) -> Variant:
+    from datasets import load_from_disk
+    from transformers import DataCollatorWithPadding
+
+    rows = load_from_disk(str(probe.store.path))["train"].remove_columns("length")
+    collator = DataCollatorWithPadding(probe.tokenizer)
+    order, size = order_of(probe, "dynamic"), probe.settings.train.per_device_train_batch_size
+    tokens = int(probe.train_split.lengths[order].sum())
+
+    def run() -> Mapping[str, float]:
+        slots = 0
+        for start in range(0, len(order), size):
+            slots += collator(rows.__getitems__(order[start : start + size].tolist()))["input_ids"].numel()
+        return {"real tokens": tokens, "rows": len(order), "slots": slots}
+
+    return Variant("transformers", run)

@@ -1,0 +1,81 @@
+"""What `benchmark train` times: optimizer steps of the planned model on the prepared rows, by collator and precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+
+import torch
+
+from ftcli.context import Context
+from ftcli.core.arguments import bf16_choice
+from ftcli.core.batch import StoreDataset
+from ftcli.core.bench_batch import order_of
+from ftcli.core.forward import inputs_of
+from ftcli.core.measure import Variant
+from ftcli.core.model import build
+from ftcli.core.probe import Probe
+from ftcli.core.tasks import count_targets
+from ftcli.errors import UsageError
+
+PRECISIONS = ("fp32", "bf16")
+
+
+def variants(context: Context) -> list[Variant]:
+    """One variant a collator and precision ("bucketed/bf16"); by default the run's own collator, the one that pads to the maximum, and both
+    precisions where the device has them. Every variant starts from the same weights.
+
+    Raises:
+        UsageError: prepared data, tokenizer or model are missing, or a variant's name is not COLLATOR/PRECISION.
+    """
+    settings = context.settings
+    if not settings.dataset.sources or not settings.tokenizer.path:
+        raise UsageError("benchmark train needs --dataset PREPARED, --tokenizer-path DIR and a model", "Prepare data with: ftcli tokenize")
+    probe = Probe(context)
+    device = torch.device("cuda" if torch.cuda.is_available() and not settings.train.use_cpu else "cpu")
+    has_bf16, reason = bf16_choice(context, on_gpu=device.type == "cuda")
+    packed = probe.train_split.packed
+    collators = ["packed"] if packed else ["bucketed", "fixed"]
+    names = list(dict.fromkeys(settings.benchmark.variants or ())) or [
+        f"{collator}/{precision}" for precision in (("bf16", "fp32") if has_bf16 else ("fp32",)) for collator in collators
+    ]
+    context.note(f"{'bf16 and fp32' if has_bf16 else 'fp32'} on {device}: {reason}")
+    torch.set_num_threads(settings.runtime.threads or context.machine.cores)
+    model = build(context, probe.task, probe.store, probe.tokenizer).to(device).train()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    return [_variant(name, probe, model, start, device) for name in names]
+
+
+def _variant(name: str, probe: Probe, model: torch.nn.Module, start: Mapping[str, torch.Tensor], device: torch.device) -> Variant:
+    collator_name, _, precision = name.partition("/")
+    precision = precision or "fp32"
+    if precision not in PRECISIONS:
+        raise UsageError(
+            f"the variant {name!r} is not COLLATOR/PRECISION", f"Precisions: {', '.join(PRECISIONS)}; for example bucketed/bf16."
+        )
+    train = probe.settings.train
+    size = train.per_device_train_batch_size
+    order = order_of(probe, collator_name)[: size * probe.settings.benchmark.steps]
+    collator, dataset = probe.make_collator(collator_name), StoreDataset(probe.train_split)
+    batches = [order[place : place + size].tolist() for place in range(0, len(order), size)]
+    tokens = int(probe.train_split.lengths[order].sum())
+
+    def run() -> Mapping[str, float]:
+        model.load_state_dict(start)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=train.learning_rate, fused=True)
+        slots = 0
+        for rows in batches:
+            batch = {key: value.to(device) for key, value in collator(dataset.__getitems__(rows)).items()}
+            slots += batch["input_ids"].numel()
+            with torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext():
+                logits = model(**inputs_of(batch)).logits
+                loss = probe.task.loss(logits, batch["labels"], count_targets(batch["labels"]))
+            torch.autograd.backward(loss)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), train.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return {"real tokens": tokens, "rows": len(order), "slots": slots, "steps": len(batches)}
+
+    return Variant(name, run)

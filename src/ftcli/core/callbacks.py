@@ -1,0 +1,128 @@
+"""What happens beside the steps: progress, the metrics file, plugins' `on_step`, signals, and the marker of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ftcli.context import Context
+from ftcli.core.checkpoints import seal
+from ftcli.core.meter import Meter
+from ftcli.core.signals import Signals
+from ftcli.errors import FtcliError, PluginError
+from ftcli.records import Step, to_json
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class RunCallback(TrainerCallback):  # type: ignore[misc]
+    """Our side of a run; the flow stays the Trainer's.
+
+    Args:
+        identity: what `checkpoints.seal` writes beside every checkpoint.
+        on_length: called with the number of optimizer steps when it is known.
+        on_first_step: called after step 1.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        meter: Meter,
+        signals: Signals,
+        identity: Mapping[str, Any],
+        on_length: Callable[[int], None],
+        on_first_step: Callable[[], None],
+    ) -> None:
+        self.context = context
+        self.meter = meter
+        self.signals = signals
+        self.identity = identity
+        self.on_length = on_length
+        self.on_first_step = on_first_step
+        self.interrupted = False
+        self._saved = -1
+        self._shown: dict[str, Any] = {}
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
+        self.on_length(state.max_steps)
+        self.context.progress.start("train", state.max_steps, "steps")
+        if state.is_world_process_zero:
+            if state.global_step:
+                self.context.progress.advance(state.global_step)
+            lines = [
+                json.dumps(to_json(entry)) + "\n" for entry in state.log_history
+            ]  # a resumed run drops what was logged after its checkpoint
+            (Path(args.output_dir) / METRICS_FILE).write_text("".join(lines), encoding="utf-8")
+        self.meter.start()
+
+    def on_epoch_begin(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **parts: Any) -> None:
+        """Tell our sampler the epoch: accelerate's loader loses it where a resumed run skips batches on several processes."""
+        sampler = parts["train_dataloader"].batch_sampler
+        while hasattr(sampler, "batch_sampler"):
+            sampler = sampler.batch_sampler
+        if hasattr(sampler.sampler, "set_epoch"):
+            sampler.sampler.set_epoch(int(state.epoch or 0))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
+        self.meter.step()
+        if state.global_step == 1:
+            self.on_first_step()
+        if state.is_world_process_zero:
+            self.context.progress.advance(1, **self._shown)
+        if state.global_step >= state.max_steps:
+            control.should_log = True
+        if self._stopped(args):
+            self.interrupted = True
+            control.should_log = control.should_save = control.should_training_stop = True
+            control.should_evaluate = False
+        return control
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
+        if self.interrupted or self._stopped(args):
+            self.interrupted = control.should_training_stop = True
+            control.should_evaluate = False
+            control.should_save = self._saved != state.global_step
+        return control
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
+        if not state.is_world_process_zero:
+            return
+        entry = state.log_history[-1]
+        with (Path(args.output_dir) / METRICS_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(to_json(entry)) + "\n")
+        if "loss" in entry:
+            self._shown.update(loss=entry["loss"], lr=entry["learning_rate"])
+            step = Step(entry["step"], entry["epoch"], entry["loss"], entry.get("grad_norm"), entry["learning_rate"])
+            _notify(self.context, step)
+        elif "eval_loss" in entry:
+            self._shown.update({name: entry[name] for name in ("eval_loss", "eval_accuracy") if name in entry})
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
+        self._saved = state.global_step
+        if state.is_world_process_zero:
+            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.identity)
+
+    def _stopped(self, args: TrainingArguments) -> bool:
+        """Whether any rank was asked to stop: all end at the same step."""
+        if args.world_size == 1:
+            return self.signals.received is not None
+        flag = torch.tensor([self.signals.received is not None], dtype=torch.int32, device=args.device)
+        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+        return bool(flag.item())
+
+
+def _notify(context: Context, step: Step) -> None:
+    for implementation in context.plugins.hook.on_step.get_hookimpls():
+        try:
+            implementation.function(**dict.fromkeys(implementation.argnames, step))
+        except FtcliError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"plugin {implementation.plugin_name!r} failed in on_step at step {step.step}: {error!r}", "Fix it or leave it out."
+            ) from error

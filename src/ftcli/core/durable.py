@@ -1,0 +1,107 @@
+"""Writing that survives a crash, and the words for what the file system refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ftcli.errors import PublishError
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_SPACE = "Free space there or choose another output directory, then run the same command again: finished shards are kept."
+_ACCESS = "Choose an output directory that this user may write to, or change its permissions."
+_FILES = "Raise the limit on open files (ulimit -n) or use fewer workers."
+_LOCKS = "This file system offers no locks: choose an output directory on a local disk, or mount it with locks."
+_MOUNT = "The output directory cannot be a mount point: choose a directory inside it."
+_TAKEN = "Something else was put there in the meantime: choose another output directory."
+_OTHER = "Check the disk, then run the same command again: finished shards are kept."
+HINTS = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EROFS: "The file system is mounted read-only: choose another output directory.",
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+    errno.ENOLCK: _LOCKS,
+    errno.EOPNOTSUPP: _LOCKS,
+    errno.EBUSY: _MOUNT,
+    errno.EXDEV: _MOUNT,
+    errno.ENOENT: "Another run removed or took over the working directory: run the same command again.",
+    errno.ENAMETOOLONG: "Choose a shorter name: the working directory beside the output needs 26 bytes more.",
+    errno.ENOTDIR: "A part of the path is a file: choose another output directory.",
+    errno.EEXIST: _TAKEN,
+    errno.ENOTEMPTY: _TAKEN,
+}
+WRITE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+"""Errors that mean the output even where they do not say which file they are about."""
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes this user may still write at `path` or at its nearest existing parent."""
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(nearest).free
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file or of all files under a folder; 0 when there is nothing."""
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+
+
+def refusal(error: OSError, path: Path) -> PublishError:
+    """What the file system refused at `path`, with the bytes written and free where space is the matter."""
+    where = Path(error.filename) if isinstance(error.filename, str) else path
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        try:
+            reason += f": {size_of(where):,} bytes of it written, {free_bytes(where):,} bytes free"
+        except OSError as unknown:
+            reason += f": free bytes unknown ({unknown.strerror})"
+    return PublishError(f"cannot write {where}: {reason}", HINTS.get(error.errno or 0, _OTHER))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn every OSError of the block into a `PublishError` that names the file (or else `path`), the figures and the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(error, path) from error
+
+
+def sync(path: Path) -> None:
+    """Make a file's content or a folder's entries durable."""
+    with writing(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def put(data: bytes, temporary: Path, final: Path) -> None:
+    """Write a file whole and durably: nobody ever sees a part of it under its final name."""
+    with writing(temporary):
+        temporary.write_bytes(data)
+        sync(temporary)
+        temporary.replace(final)
+        sync(final.parent)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap two directories by one system call; False where the system or the file system has no such call."""
+    import ctypes
+
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM):
+        return False
+    raise OSError(code, os.strerror(code), str(other))

@@ -1,0 +1,67 @@
+"""Calls into tokenizer libraries: whatever they raise becomes an `EngineError`, whatever they return is checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+
+from ftcli.contracts import Encoded, Encoder
+from ftcli.errors import EngineError, FtcliError
+
+_POOLS = ("RAYON_NUM_THREADS", "FASTOKENS_BPE_THREADS")
+
+
+@contextmanager
+def guarded(what: str) -> Iterator[None]:
+    """Turn any exception of a library into an EngineError that begins with `what`.
+
+    A Rust panic is a BaseException, not an Exception. A MemoryError counts too: the reference takes a batch in small pieces.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, FtcliError):
+        raise
+    except BaseException as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise EngineError(f"{what}: {type(error).__name__}: {reason[:300]}") from error
+
+
+def encode_checked(encoder: Encoder, texts: pa.Array, name: str, id_limit: int = 2**31) -> Encoded:
+    """`encoder.encode(texts)`.
+
+    Raises:
+        EngineError: it raised, panicked, or returned something that is not one range of ids in 0 … id_limit - 1 a text.
+    """
+    with guarded(f"{name} failed while encoding"):
+        encoded = encoder.encode(texts)
+        ids, offsets = encoded.ids, encoded.offsets
+        typed = ids.dtype == np.int32 and offsets.dtype == np.int64 and ids.ndim == offsets.ndim == 1
+        fits = typed and len(offsets) == len(texts) + 1 and offsets[0] == 0 and offsets[-1] == len(ids)
+        sound = fits and bool((np.diff(offsets) >= 0).all())
+        largest = int(ids.view(np.uint32).max(initial=0)) if sound else 0  # a negative id becomes a large one
+    if not typed:
+        raise EngineError(f"{name} returned ids of {ids.dtype}{list(ids.shape)} and offsets of {offsets.dtype}{list(offsets.shape)}")
+    if not sound:
+        raise EngineError(f"{name} returned {len(offsets) - 1} rows and {len(ids)} ids that do not fit {len(texts)} texts")
+    if largest >= id_limit:
+        raise EngineError(f"{name} returned the id {np.uint32(largest).view(np.int32)}, which is not in 0 … {id_limit - 1}")
+    return encoded
+
+
+@contextmanager
+def limited_pool(threads: int) -> Iterator[None]:
+    """Let a Rust library that starts its thread pool inside take `threads` threads. The first batch starts the pool, which then stays."""
+    before = {name: os.environ.get(name) for name in _POOLS}
+    os.environ.update(dict.fromkeys(_POOLS, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,128 @@
+"""What a report says first: one sentence and four to eight figures for each command."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftcli.core.figures import between, megabytes, number, percent, quantity, seconds
+
+CARDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    label: str
+    value: str
+    note: str = ""
+    tone: str = ""
+    """"pass", "warn" or "fail" where the figure is a verdict."""
+
+
+def headline(doc: Mapping[str, Any]) -> list[Card]:
+    """Cards for a report as `to_json` gives it; none when the command got nowhere."""
+    kind = doc["command"].split()[0]
+    if kind == "verify":
+        return _verify(doc)
+    if not doc["metrics"]:
+        return []
+    makers = {"tokenize": _tokenize, "train": _train, "benchmark": _benchmark}
+    return makers[kind](doc)[:CARDS] if kind in makers else []
+
+
+def lede(doc: Mapping[str, Any]) -> str:
+    """The result in one sentence; empty when there is none to tell."""
+    metrics: Mapping[str, Any] = doc["metrics"]
+    kind = doc["command"].split()[0]
+    if kind == "verify":
+        bad = [check["id"] for check in doc["checks"] if check["status"] in ("fail", "error")]
+        if bad:
+            return f"{len(bad)} of {len(doc['checks'])} checks failed: {', '.join(bad)}."
+        return f"Nothing stands in the way of a run: none of {len(doc['checks'])} checks failed." if doc["checks"] else ""
+    if kind == "tokenize" and metrics.get("reused"):
+        return "The prepared data of an earlier run with the same fingerprint was used; nothing was written."
+    if kind == "tokenize" and metrics.get("rows_written") is not None:
+        return f"{number(metrics['rows_written'])} rows became {number(metrics.get('tokens'))} tokens in {seconds(doc['seconds'])}."
+    if kind == "train" and metrics.get("steps"):
+        span = f"{number(metrics['steps'])} steps ({number(metrics.get('epochs'))} epochs) in {seconds(doc['seconds'])}"
+        return f"{span}; the loss went from {number(metrics.get('first_loss'))} to {number(metrics.get('final_loss'))}."
+    if kind == "benchmark" and metrics.get("ratios"):
+        count = Counter(row["verdict"] for row in metrics["ratios"])
+        return f"{len(metrics['ratios'])} comparisons: " + ", ".join(f"{n} {verdict}" for verdict, n in count.items()) + "."
+    return ""
+
+
+def _tokenize(doc: Mapping[str, Any]) -> list[Card]:
+    m = doc["metrics"].get
+    rows, tokens, cut = m("rows_written"), m("tokens"), m("rows_truncated")
+    lost = f"{number(m('rows_rejected'))} rejected, {number(m('rows_filtered'))} filtered"
+    verdict, rating = doc["details"].get("verdict") or "", (doc["details"].get("rating") or "").split(" (")[0]
+    speed = verdict.split(": ", 1)[-1] if ": " in verdict else verdict.partition("; ")[2]
+    return [
+        Card("Speed", quantity(m("examples_per_second"), "examples/s"), speed or rating),
+        Card("Token rate", quantity(m("tokens_per_second"), "tokens/s"), f"{quantity(m('megabytes_per_second'), 'MB/s')} of text"),
+        Card("Rows written", number(rows), f"of {number(m('rows_read'))} read: {lost}"),
+        Card("Tokens", number(tokens), f"{number(tokens / rows)} a row" if rows and tokens is not None else ""),
+        Card("Rows truncated", number(cut), _share(cut, rows, f" of rows, {number(m('tokens_cut'))} tokens cut")),
+        *([Card("Packing waste", percent(m("packing_waste")))] if m("packing_waste") is not None else []),
+        Card("Peak memory", megabytes(m("peak_rss_mb")), "all processes together"),
+        Card("Engine", number(m("engine")), m("engine_proof") or ""),
+    ]
+
+
+def _verify(doc: Mapping[str, Any]) -> list[Card]:
+    if not doc["checks"]:
+        return []
+    m, count = doc["metrics"].get, Counter(check["status"] for check in doc["checks"])
+    failed = count["fail"] + count["error"]
+    cards = [
+        Card("Passed", quantity(count["pass"], f"of {len(doc['checks'])}"), tone="" if failed else "pass"),
+        Card("Failed", number(failed), tone="fail" if failed else ""),
+        Card("Warnings", number(count["warn"]), tone="warn" if count["warn"] else ""),
+        Card("Skipped", number(count["skipped"])),
+    ]
+    if "first_loss" in doc["metrics"]:
+        cards.append(_first_loss(doc))
+    if "first_grad_norm" in doc["metrics"]:
+        cards.append(Card("First gradient norm", number(m("first_grad_norm"))))
+    return cards
+
+
+def _train(doc: Mapping[str, Any]) -> list[Card]:
+    m = doc["metrics"].get
+    return [
+        _first_loss(doc),
+        Card("Final loss", number(m("final_loss")), f"{number(m('steps'))} steps, {number(m('epochs'))} epochs"),
+        Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}"),
+        Card("Held-out loss", number(m("eval_loss"))),
+        Card("Throughput", quantity(m("real_tokens_per_second"), "tokens/s"), f"without padding; MFU {percent(m('mfu'))}"),
+        Card("Padding", percent(m("padding_share")), "of the slots computed"),
+        Card("Waiting for data", percent(m("data_wait_share")), "of the time"),
+        Card("Peak memory", megabytes(m("peak_rss_mb")), f"GPU {megabytes(m('peak_gpu_mb'))}"),
+    ]
+
+
+def _first_loss(doc: Mapping[str, Any]) -> Card:
+    first, expected = doc["metrics"].get("first_loss"), doc["metrics"].get("expected_first_loss")
+    factor = f"{number(first / expected)}× the " if first is not None and expected else ""
+    note = f"{factor}expected {number(expected)}"
+    return Card("First loss", number(first), note)
+
+
+def _benchmark(doc: Mapping[str, Any]) -> list[Card]:
+    tones = {"faster": "pass", "slower": "fail"}
+    ratios = []
+    for row in doc["metrics"].get("ratios") or ():
+        note = f"{row['verdict']}; {between(row['low'], row['high'], '×')}"
+        ratios.append(Card(row["name"], quantity(row["median"], "×"), note, tones.get(row["verdict"], "")))
+    measurements = []
+    for row in doc["metrics"].get("measurements") or ():
+        note = f"{between(row['low'], row['high'], row['unit'])}; {quantity(row['n'], 'runs')}"
+        measurements.append(Card(row["name"], quantity(row["median"], row["unit"]), note))
+    return ratios[: CARDS // 2] + measurements
+
+
+def _share(part: float | None, whole: float | None, words: str) -> str:
+    return f"{percent(part / whole)}{words}" if part is not None and whole else ""

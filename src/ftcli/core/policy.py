@@ -1,0 +1,135 @@
+"""The length policy: which texts stay, what is cut, where BOS and EOS go; every cut token is counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ftcli.contracts import Encoded
+from ftcli.core.ragged import Ids, Ints, append_where, surround, take_ranges, to_offsets
+
+Truncation = Literal["keep_start", "keep_end", "drop", "split", "error"]
+
+
+class TooLong(Exception):  # noqa: N818 - turned into a DataError by the reader of the text, who knows its file
+    """Texts of the batch, by row their tokens, have more than the `limit` that fit, and truncation is "error"."""
+
+    def __init__(self, rows: dict[int, int], limit: int) -> None:
+        super().__init__(rows, limit)
+        self.rows, self.limit = rows, limit
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened to rows and tokens; `add` joins the counts of batches and shards."""
+
+    rows_read: int = 0
+    rows_kept: int = 0
+    rows_filtered: int = 0
+    rows_rejected: int = 0
+    rows_truncated: int = 0
+    tokens_cut: int = 0
+    texts_split: int = 0
+    parts_added: int = 0
+    """Rows or documents beyond the first that split texts gave."""
+
+    def add(self, other: Counts) -> None:
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Rows after the policy: flat ids, lengths, and which text of the batch each came from (a split text gives several)."""
+
+    ids: Ids
+    lengths: Ints
+    source: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class LengthPolicy:
+    """How texts become rows of at most `max_length` tokens.
+
+    Special tokens survive truncation, as with Hugging Face's `truncation=True`: the text is cut, then they are added. When
+    packing, they are added first and a long text is cut into parts that follow each other.
+    """
+
+    max_length: int
+    min_length: int
+    truncation: Truncation
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    eos: int | None = None
+    """Appended to texts that do not end with it already."""
+    packed: bool = False
+    packer_splits: bool = False
+    """The packer cuts long texts itself, where packs end."""
+
+    @property
+    def room(self) -> int:
+        """Tokens of text that fit into a row."""
+        return self.max_length - len(self.prefix) - len(self.suffix) - (self.eos is not None)
+
+    def apply(self, encoded: Encoded, counts: Counts) -> Documents:
+        """
+        Args:
+            encoded: ids of a batch of texts without special tokens.
+            counts: added to in place.
+
+        Raises:
+            TooLong: texts are too long, and truncation is "error"; names them all.
+        """
+        lengths = np.diff(encoded.offsets)
+        starts = encoded.offsets[:-1]
+        counts.rows_read += len(lengths)
+        keep = lengths >= self.min_length
+        limit = self.max_length if self.packed else self.room
+        if self.truncation == "drop":
+            keep &= lengths + (self.max_length - self.room if self.packed else 0) <= limit
+        source = np.flatnonzero(keep)
+        counts.rows_kept += len(source)
+        counts.rows_filtered += len(lengths) - len(source)
+        starts, lengths = starts[source], lengths[source]
+        if self.packed:
+            return self._parts(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source, counts)
+        starts, lengths, source = self._cut(starts, lengths, source, self.room, counts)
+        return Documents(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source)
+
+    def _compose(self, ids: Ids, lengths: Ints) -> tuple[Ids, Ints]:
+        ids, lengths = surround(ids, lengths, np.array(self.prefix, np.int32), np.array(self.suffix, np.int32))
+        if self.eos is None:
+            return ids, lengths
+        ends = to_offsets(lengths)[1:]
+        missing = np.ones(len(lengths), np.bool_)
+        filled = lengths > 0
+        missing[filled] = ids[ends[filled] - 1] != self.eos
+        return append_where(ids, lengths, missing, self.eos)
+
+    def _parts(self, ids: Ids, lengths: Ints, source: Ints, counts: Counts) -> Documents:
+        if self.packer_splits and self.truncation == "split":
+            return Documents(ids, lengths, source)
+        starts = to_offsets(lengths)[:-1]
+        starts, lengths, source = self._cut(starts, lengths, source, self.max_length, counts)
+        return Documents(take_ranges(ids, starts, lengths), lengths, source)
+
+    def _cut(self, starts: Ints, lengths: Ints, source: Ints, limit: int, counts: Counts) -> tuple[Ints, Ints, Ints]:
+        long = lengths > limit
+        if not long.any():
+            return starts, lengths, source
+        if self.truncation == "error":
+            raise TooLong(dict(zip(source[long].tolist(), lengths[long].tolist(), strict=True)), limit)
+        if self.truncation == "split":
+            counts.texts_split += int(long.sum())
+            parts = np.maximum(1, -(-lengths // limit))  # a text without tokens stays one row
+            counts.parts_added += int(parts.sum()) - len(lengths)
+            which = np.repeat(np.arange(len(lengths)), parts)
+            place = np.arange(len(which)) - np.repeat(to_offsets(parts)[:-1], parts)
+            return starts[which] + place * limit, np.minimum(lengths[which] - place * limit, limit), source[which]
+        counts.rows_truncated += int(long.sum())
+        counts.tokens_cut += int((lengths[long] - limit).sum())
+        if self.truncation == "keep_end":
+            starts = np.where(long, starts + lengths - limit, starts)
+        return starts, np.minimum(lengths, limit), source

@@ -1,0 +1,289 @@
+"""What checks look at: each part of the planned run, built once, on first use, exactly as `train` builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftcli.context import Context
+from ftcli.contracts import BatchSpec, Collator, Task
+from ftcli.core.store import Rows, SplitData, Store
+from ftcli.errors import DataError, FtcliError, ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from ftcli.core.forward import Forward, Gradients
+
+BATCH_ROWS = 12
+"""Rows of the audited batch: enough to hold short and long ones, few enough for one fp32 forward of a large model."""
+MOST_LOGITS = 2**28
+"""Logits of a language model's audited batch: 1 GiB in fp32, of which backward holds four. Packs of 1,024 tokens and 151,669 ids: 1."""
+T = TypeVar("T")
+
+
+class Missing(Exception):  # noqa: N818 - not an error: the check is skipped with this reason
+    """A part that was not given, so that a check cannot run."""
+
+
+class Probe:
+    """The parts of one planned run. Asking for a part that cannot be built raises `Missing` (not given) or `FtcliError` (unusable)."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.settings = context.settings
+        self.machine = context.machine
+        self._parts: dict[str, Any] = {}
+
+    def origin(self, key: str) -> str:
+        """Where a setting's value comes from."""
+        return self.context.resolved.origin(key)
+
+    def set_by_user(self, key: str) -> bool:
+        origin = self.origin(key)
+        return origin != "default" and not origin.startswith("profile ")
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self._part("tokenizer", self._load_tokenizer)
+
+    @property
+    def store(self) -> Store:
+        return self._part("store", self._open_store)
+
+    @property
+    def train_split(self) -> SplitData:
+        return self.store.split("train")
+
+    @cached_property
+    def task_name(self) -> str:
+        """The task of the run: what the user says, else what the labels of the data suggest."""
+        if self.settings.train.mode:
+            return self.settings.train.mode
+        try:
+            labelled = bool(self.store.label_names)
+        except (Missing, FtcliError):  # FT201 says what is wrong with them
+            labelled = self.settings.dataset.label_column is not None
+        return "classify" if labelled else "pretrain"
+
+    @property
+    def task(self) -> Task:
+        return self._part("task", self._make_task)
+
+    @property
+    def rows(self) -> Rows:
+        """The audited rows: random ones of the train split, the shortest and the longest of a larger draw among them."""
+        return self._part("rows", self._draw)
+
+    @property
+    def shown(self) -> list[dict[str, Any]]:
+        """The audited rows as people read them."""
+        return self._part("shown", self._decode)
+
+    @property
+    def collator_name(self) -> str:
+        return self._part("collator_name", self._choose_collator)
+
+    @property
+    def collator(self) -> Collator:
+        return self._part("collator", lambda: self.make_collator(self.collator_name))
+
+    @property
+    def batch(self) -> Mapping[str, torch.Tensor]:
+        """The first batch as the collator makes it."""
+        return self._part("batch", lambda: self.collator(self.rows))
+
+    @property
+    def places(self) -> NDArray[np.bool_]:
+        """Where the rows' tokens stand in the first batch, [rows, width]."""
+        return self._part("places", self._find)
+
+    @property
+    def config(self) -> Any:
+        """The model's configuration as given, before the task sets its part."""
+        return self._part("config", self._load_config)
+
+    @property
+    def vocabulary(self) -> tuple[int, int]:
+        """Ids of the tokenizer, and rows of the embedding, which are as many or more."""
+        return self._part("vocabulary", self._compare_vocabularies)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model in fp32, in evaluation mode, on the CPU."""
+        return self._part("model", self._build_model)
+
+    @property
+    def forward(self) -> Forward:
+        """Logits and loss of the audited batch."""
+        return self._part("forward", self._run_forward)
+
+    @property
+    def gradients(self) -> Gradients:
+        """Gradients of the audited batch."""
+        return self._part("gradients", self._run_backward)
+
+    def give(self, **parts: Any) -> None:
+        """Parts that the caller has built already: store=…, tokenizer=…"""
+        self._parts.update(parts)
+
+    def ready(self, name: str) -> Any:
+        """A part that a check has built, else None."""
+        part = self._parts.get(name)
+        return None if isinstance(part, (FtcliError, Missing)) else part
+
+    def _part(self, name: str, build: Callable[[], T]) -> T:
+        """Build once; a part that failed fails the same way each time, without the cost."""
+        if name not in self._parts:
+            try:
+                self._parts[name] = build()
+            except (FtcliError, Missing) as error:
+                self._parts[name] = error
+        value: T = self._parts[name]
+        if isinstance(value, (FtcliError, Missing)):
+            raise value
+        return value
+
+    def _make_task(self) -> Task:
+        task: Task = self.context.plugins.registry("task").get(self.task_name, "train.mode")()
+        return task
+
+    def _load_tokenizer(self) -> Any:
+        if not self.settings.tokenizer.path:
+            raise Missing("no --tokenizer-path")
+        return self.context.plugins.hook.load_tokenizer(settings=self.settings)
+
+    def _open_store(self) -> Store:
+        sources = self.settings.dataset.sources
+        if not sources:
+            raise Missing("no --dataset")
+        return Store.open(Path(sources[0]))
+
+    def _draw(self) -> Rows:
+        split = self.train_split
+        if not len(split):
+            raise DataError(f"{self.store.path}: the split train has no rows", "Check the sources and their split names.")
+        generator = np.random.default_rng(self.settings.train.seed)
+        drawn = generator.choice(len(split), size=min(len(split), 50 * BATCH_ROWS), replace=False)
+        most = self._batch_rows(split.lengths[drawn])
+        if most == 1:
+            return split.rows(drawn[:1])
+        by_length = drawn[np.argsort(split.lengths[drawn], kind="stable")]
+        middle = by_length[1:-1]
+        chosen = generator.choice(middle, size=min(len(middle), most - 2), replace=False)
+        return split.rows(np.unique(np.concatenate([by_length[:1], chosen, by_length[-1:]])))
+
+    def _batch_rows(self, lengths: NDArray[np.int64]) -> int:
+        """`BATCH_ROWS`, or for a language model as many as keep its logits under `MOST_LOGITS`: 2 at least, or 1 pack."""
+        if self.task.needs_labels:
+            return BATCH_ROWS
+        least = 1 if self.train_split.packed else 2
+        return max(least, min(BATCH_ROWS, MOST_LOGITS // max(1, int(lengths.max()) * len(self.tokenizer))))
+
+    def _decode(self) -> list[dict[str, Any]]:
+        from ftcli.core.audit import decoded_rows
+
+        return decoded_rows(self.rows, self.tokenizer, self.store.label_names)
+
+    def _choose_collator(self) -> str:
+        if self.settings.loader.collator:
+            return self.settings.loader.collator
+        return "packed" if self.train_split.packed else "bucketed"
+
+    def make_collator(self, name: str) -> Collator:
+        """A collator by name, for this run's tokenizer, data and task. `train` pads on the right whatever the tokenizer says."""
+        from ftcli.core.gate import check_collator
+
+        tokenizer = self.tokenizer
+        kind = self.context.plugins.registry("collator").get(name, "loader.collator")
+        check_collator(name, kind, self.task, self.train_split, self.store)
+        pad = next((found for found in (tokenizer.pad_token_id, tokenizer.eos_token_id) if found is not None), 0)
+        collator: Collator = kind.make(
+            BatchSpec(
+                pad_token_id=pad,
+                padding_side="right",
+                max_length=self.store.max_length,
+                pad_to_multiple_of=self.settings.loader.pad_to_multiple_of,
+                task=self.task,
+            )
+        )
+        return collator
+
+    def _find(self) -> NDArray[np.bool_]:
+        from ftcli.core.audit import token_places
+
+        ids, lengths = self.batch["input_ids"].numpy(), self.rows.input_ids.lengths
+        places = token_places(ids, self.rows)
+        if len(ids) != len(lengths) or (places.sum(-1) != lengths).any():
+            raise Missing("the batch does not hold the rows as they were prepared (see FT301)")
+        return places
+
+    def _load_config(self) -> Any:
+        model = self.settings.model
+        if model.config is None and model.name_or_path is None:  # before transformers and with it torch are imported
+            raise Missing("no --model-config or --model-name-or-path")
+        from transformers import AutoConfig
+
+        from ftcli.core.config import from_file
+
+        if model.config is not None:
+            return from_file(model.config, model.config_overrides, lambda _: None)
+        try:
+            return AutoConfig.from_pretrained(
+                model.name_or_path, revision=model.revision, trust_remote_code=self.settings.tokenizer.trust_remote_code
+            )
+        except Exception as error:  # whatever a damaged file makes transformers raise
+            raise ModelError(
+                f"{model.name_or_path} has no usable configuration: {str(error)[:200]}", "Check --model-name-or-path."
+            ) from error
+
+    def _compare_vocabularies(self) -> tuple[int, int]:
+        ids, rows = len(self.tokenizer), int(self.config.get_text_config().vocab_size)
+        if ids > rows:
+            raise ModelError(
+                f"the tokenizer has {ids:,} ids, the model's embedding {rows:,} rows: an id would have no vector",
+                f"From scratch: --config-overrides vocab_size={ids}. A trained model needs its own tokenizer.",
+            )
+        return ids, rows
+
+    def _build_model(self) -> Any:
+        from ftcli.core.model import build
+
+        _ = self.vocabulary
+        model = build(self.context, self.task, self.store, self.tokenizer).float().eval()
+        model.config.use_cache = False  # as Trainer does; with a cache packed documents are not kept apart
+        return model
+
+    def _run_forward(self) -> Forward:
+        from ftcli.core.forward import forward
+        from ftcli.core.tasks import count_targets
+
+        model, batch, task = self.model, self.batch, self.task
+        if not count_targets(batch["labels"]):
+            raise Missing("the first batch has no target (see FT302)")
+        try:
+            return forward(model, batch, task)
+        except Exception as error:  # models check nothing: what does not fit is an IndexError, a RuntimeError or worse
+            words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise ModelError(
+                f"{type(model).__name__} cannot take the first batch: {words}",
+                "Compare the batch (FT301) and the lengths (FT204) with the model's configuration.",
+            ) from error
+
+    def _run_backward(self) -> Gradients:
+        result = self.forward
+        self.require_memory(2)
+        return result.gradients()
+
+    def require_memory(self, copies: int) -> None:
+        """Raise `Missing` when `copies` of the fp32 weights, the model's own among them, do not fit into the memory that was free at the start."""
+        need = 4 * copies * sum(parameter.numel() for parameter in self.model.parameters())
+        free = self.machine.memory_available_bytes
+        if need > free:
+            raise Missing(f"it takes {need / 2**30:.0f} GB of memory, {free / 2**30:.0f} GB were free")

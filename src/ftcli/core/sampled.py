@@ -1,0 +1,91 @@
+"""Rows of the data that every engine is compared on, in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from ftcli.contracts import Encoded, Encoder
+from ftcli.core.backend import Backend
+from ftcli.core.guard import encode_checked
+from ftcli.core.proof import Difference, differing_rows, rows_with_pair, to_array
+from ftcli.core.reference import PythonEncoder, load_reference, row_of, with_affixes
+from ftcli.errors import EngineError
+
+ROWS = 2_000
+BYTES = 400_000
+"""Costs about 0.2 s, once a run: `tokenizer(rows)` does 2.5 to 5 MB/s."""
+
+
+class SampledRows:
+    """Rows with the ids that `tokenizer(text)` itself gives.
+
+    Args:
+        texts: up to ROWS rows and about BYTES bytes of them are used.
+        tokenizer: the tokenizer of the run.
+        backend: what was prepared of it.
+        special: whether the ids are those with special tokens.
+    """
+
+    def __init__(self, texts: Sequence[str], tokenizer: object, backend: Backend, special: bool) -> None:
+        rows: list[str] = []
+        size = 0
+        for text in texts[:ROWS]:
+            size += len(text.encode())
+            if rows and size > BYTES:
+                break
+            rows.append(text)
+        self.texts = to_array(rows)
+        self.backend = backend
+        self._tokenizer = tokenizer
+        self._whole = special and not backend.constant
+        self._affixes = (backend.prefix, backend.suffix) if special else ((), ())
+        self._expected = self._encode(self.texts, special)
+
+    def _encode(self, texts: pa.Array, special: bool) -> Encoded:
+        random = self.backend.random
+        encoder = load_reference(self.backend.json, "", 1, special) if random else PythonEncoder(self._tokenizer, special)
+        return encoder.encode(texts)
+
+    def difference(self, encoder: Encoder, name: str, excluded: str = "", doubled: int | None = None) -> tuple[int, Difference] | None:
+        """The first row whose ids are not the tokenizer's, with its number; rows that go to the reference are passed over.
+
+        Raises:
+            EngineError: the engine failed, or the tokenizer puts something else around a row than the backend's prefix and suffix.
+        """
+        encoded = with_affixes(encode_checked(encoder, self.texts, name), *self._affixes)
+        characters = set(excluded)
+        pairs = None if doubled is None else rows_with_pair(encoded, doubled)
+        for row in differing_rows(self._expected, encoded).tolist():
+            self._check_affixes(row)
+            text = self.texts[row].as_py()
+            if characters.isdisjoint(text) and (pairs is None or not pairs[row]):
+                return row, Difference(text, tuple(row_of(self._expected, row).tolist()), tuple(row_of(encoded, row).tolist()))
+        return None
+
+    def _check_affixes(self, row: int) -> None:
+        if self._whole or not any(self._affixes):
+            return
+        plain = with_affixes(self._encode(self.texts.slice(row, 1), special=False), *self._affixes)
+        if row_of(self._expected, row).tolist() != plain.ids.tolist():
+            raise EngineError(
+                f"the tokenizer adds other special tokens to row {row} of the data than to other texts: {self.texts[row].as_py()[:80]!r}",
+                "Use --no-add-special-tokens, or a tokenizer whose post-processor adds a fixed beginning and end.",
+            )
+
+    def confirmed(self, threads: int) -> Backend:
+        """The backend, without its JSON where the tokenizer's Python class gives other ids for these rows.
+
+        Raises:
+            EngineError: only the folder can be used, and it holds another tokenizer than the one in use.
+        """
+        note = "the tokenizer's Python class gives other ids than its backend: it encodes, slowly"
+        for backend in (self.backend, replace(self.backend, json="", notes=(*self.backend.notes, note))):
+            if self.difference(load_reference(backend.json, backend.folder, threads, self._whole), "the reference") is None:
+                return backend
+        raise EngineError(
+            f"the tokenizer in use and the one in {self.backend.folder} give other ids for a row of the data",
+            "Save the tokenizer with save_pretrained and give that folder.",
+        )

@@ -1,0 +1,235 @@
+"""Opening prepared data: memory-mapped Arrow, checked before use, read by row without a Python object per token."""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ftcli.core.publish import check_files, read_manifest
+from ftcli.core.ragged import row_hash
+from ftcli.errors import StoreError
+from ftcli.records import MANIFEST_NAME
+
+INPUT_IDS, LENGTH, LABELS, SEQ_LENGTHS = "input_ids", "length", "labels", "seq_lengths"
+TRIES = 5
+"""How often a directory that is replaced while it is opened is opened anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """A list<int32> column of n rows: row i is `values[offsets[i]:offsets[i + 1]]`."""
+
+    values: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def row(self, index: int) -> NDArray[np.int32]:
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a split, in the order asked for. `labels` int64 [rows] or None; `seq_lengths`: tokens of each document in a row, or None."""
+
+    index: NDArray[np.int64]
+    input_ids: Ragged
+    labels: NDArray[np.int64] | None = None
+    seq_lengths: Ragged | None = None
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+class SplitData:
+    """One split. Columns stay in their memory-mapped record batches; `rows` copies only what is asked for."""
+
+    def __init__(self, name: str, files: list[Path]) -> None:
+        self.name = name
+        tables = []
+        for path in files:
+            with pa.memory_map(str(path)) as source:
+                tables.append(pa.ipc.open_stream(source).read_all())
+        self.table: pa.Table = pa.concat_tables(tables)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of every row."""
+        lengths: NDArray[np.int64] = self.table.column(LENGTH).to_numpy().astype(np.int64)
+        return lengths
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64] | None:
+        """Label id of every row, or None."""
+        return self.table.column(LABELS).to_numpy().astype(np.int64) if LABELS in self.table.column_names else None
+
+    @property
+    def packed(self) -> bool:
+        return SEQ_LENGTHS in self.table.column_names
+
+    def content_hashes(self) -> NDArray[np.uint64]:
+        """64 bits of every row's ids: equal rows have equal hashes, in every split and store."""
+        parts = []
+        for chunk in self.table.column(INPUT_IDS).chunks:
+            offsets = chunk.offsets.to_numpy()
+            values = chunk.values.to_numpy()[offsets[0] : offsets[-1]] if len(chunk) else np.zeros(0, np.int32)
+            parts.append(row_hash(values, np.diff(offsets).astype(np.int64), 0))
+        return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+
+    def rows(self, index: NDArray[np.int64] | list[int]) -> Rows:
+        """Rows by number."""
+        wanted = np.asarray(index, dtype=np.int64)
+        if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
+            raise IndexError(f"split {self.name!r} has {len(self)} rows")
+        labels = None if self.labels is None else self.labels[wanted]
+        seq_lengths = self._seq_lengths.gather(wanted) if self.packed else None
+        return Rows(wanted, self._input_ids.gather(wanted), labels, seq_lengths)
+
+    @cached_property
+    def _input_ids(self) -> _Chunks:
+        return _Chunks(self.table.column(INPUT_IDS))
+
+    @cached_property
+    def _seq_lengths(self) -> _Chunks:
+        return _Chunks(self.table.column(SEQ_LENGTHS))
+
+
+class Store:
+    """A published directory. `Store.open` is the only door, so that an unchecked one is never read.
+
+    All it gives is of one version: a map stays whole when another version takes the directory's path, and a split that was not mapped
+    by then is refused.
+    """
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any], descriptor: int) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._directory = descriptor  # held open, so that no other directory gets its inode
+        self._splits: dict[str, SplitData] = {}
+        weakref.finalize(self, os.close, descriptor)
+
+    @classmethod
+    def open(cls, path: Path) -> Store:
+        """Open prepared data after the cheap check (every file present with its size).
+
+        Raises:
+            StoreError: no prepared data there, an unknown format, or a damaged file; names it.
+        """
+        for last in (*[False] * (TRIES - 1), True):
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            except OSError as error:
+                raise StoreError(f"{path} cannot be opened: {error.strerror}", "Check its permissions.") from error
+            store = cls(path, {}, descriptor)
+            try:
+                store.manifest = read_manifest(path, descriptor) or {}
+                if not store.manifest:
+                    break
+                check_files(path, store.manifest, at=descriptor)
+            except StoreError:
+                if last or store.is_current():
+                    raise
+            else:
+                return store
+        raise StoreError(f"{path} holds no data prepared by ftcli ({MANIFEST_NAME} is missing)", _how_to_prepare(path))
+
+    def is_current(self) -> bool:
+        """Whether no other version has taken the directory's path."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._directory))
+        except OSError:
+            return False
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.manifest["fingerprint"])
+
+    @property
+    def split_names(self) -> list[str]:
+        return list(self.manifest["splits"])
+
+    @property
+    def label_names(self) -> list[str] | None:
+        return self.manifest.get("label_names")
+
+    @property
+    def max_length(self) -> int:
+        return int(self.manifest["max_length"])
+
+    @property
+    def eval_split(self) -> str | None:
+        """The split to evaluate on: validation, else test."""
+        return next((name for name in ("validation", "test") if name in self.split_names), None)
+
+    def split(self, name: str) -> SplitData:
+        """A split by name.
+
+        Raises:
+            StoreError: there is none; names those that exist.
+        """
+        if name not in self.manifest["splits"]:
+            raise StoreError(f"{self.path} has no split {name!r}", f"Splits: {', '.join(self.split_names)}.")
+        if name not in self._splits:
+            self._splits[name] = self._map(name)
+        return self._splits[name]
+
+    def _map(self, name: str) -> SplitData:
+        folder = self.path / name
+        try:
+            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+            split = SplitData(name, [folder / entry["filename"] for entry in state["_data_files"]])
+        except (OSError, pa.ArrowException, ValueError) as error:
+            if self.is_current():
+                raise StoreError(f"{folder} cannot be opened: {error}", f"What is wrong with it: ftcli cache verify {self.path}") from error
+        else:
+            if self.is_current():
+                return split
+        raise StoreError(f"{self.path} was replaced by another version while it was open", "Run the same command again.")
+
+
+class _Chunks:
+    """Rows of a chunked list<int32> column, gathered without joining the chunks (which would copy the memory map)."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._parts = [
+            (chunk.values.to_numpy(zero_copy_only=True), chunk.offsets.to_numpy(zero_copy_only=True))
+            for chunk in column.chunks
+            if len(chunk)
+        ]
+        self._starts = np.cumsum([0, *(len(offsets) - 1 for _, offsets in self._parts)])
+
+    def gather(self, wanted: NDArray[np.int64]) -> Ragged:
+        which = np.searchsorted(self._starts, wanted, side="right") - 1
+        pieces = []
+        for chunk, row in zip(which.tolist(), (wanted - self._starts[which]).tolist(), strict=True):
+            values, offsets = self._parts[chunk]
+            pieces.append(values[offsets[row] : offsets[row + 1]])
+        lengths = np.fromiter((len(piece) for piece in pieces), np.int64, len(pieces))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        values = np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
+        return Ragged(values, offsets)
+
+
+def _how_to_prepare(path: Path) -> str:
+    source = path if path.exists() else "SOURCE"
+    return f"Prepare it first: ftcli tokenize {source} --tokenizer-path TOKENIZER --output-dir PREPARED; then give --dataset PREPARED."

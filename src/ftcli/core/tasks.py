@@ -1,0 +1,131 @@
+"""What is learned: labels, model class, configuration and the true loss of each task."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from ftcli.core.collate import IGNORED
+from ftcli.core.store import Rows, Store
+from ftcli.errors import DataError, TokenizerError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Classify:
+    """One label a text, by a head on a pooled token."""
+
+    name = "classify"
+    needs_labels = True
+
+    def model_class(self) -> Any:
+        from transformers import AutoModelForSequenceClassification  # 0.3 s, and `tokenize` needs no model
+
+        return AutoModelForSequenceClassification
+
+    def configure(self, config: Any, store: Store, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Label map, number of labels and special tokens.
+
+        Raises:
+            DataError: the store has no labels, or fewer than two.
+            TokenizerError: there is no PAD token, by which a decoder finds the last token of a text.
+        """
+        if tokenizer.pad_token_id is None:
+            eos = tokenizer.eos_token or "<pad>"
+            raise TokenizerError(
+                "the tokenizer has no PAD token, and a batch of several texts needs one",
+                f'Add "pad_token": {eos!r} to its tokenizer_config.json (for classification the EOS token will do), then tokenize again.',
+            )
+        names = label_names(store)
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: number for number, name in enumerate(names)}
+        config.problem_type = "single_label_classification"
+        _special_tokens(config, tokenizer)
+        config.pad_token_id = tokenizer.pad_token_id
+
+    def chance_loss(self, config: Any, store: Store) -> float:  # noqa: ARG002 - the contract's
+        """ln(labels)."""
+        return math.log(config.num_labels)
+
+    def labels(self, rows: Rows) -> NDArray[np.int64]:
+        """One a row."""
+        if rows.labels is None:
+            raise DataError("the prepared data have no labels", "Prepare them with --label-column.")
+        return rows.labels
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+        """`logits` [rows, labels], `labels` [rows]."""
+        return _cross_entropy(logits, labels, items)
+
+
+class Pretrain:
+    """The next token of a text, never across texts."""
+
+    name = "pretrain"
+    needs_labels = False
+
+    def model_class(self) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM
+
+    def configure(self, config: Any, store: Store, tokenizer: PreTrainedTokenizerBase) -> None:  # noqa: ARG002 - the contract's
+        """Special tokens. PAD is left out when it is EOS too: torch gives the padding row of an embedding no gradient, and EOS must be learned."""
+        _special_tokens(config, tokenizer)
+        config.pad_token_id = None if tokenizer.pad_token_id == tokenizer.eos_token_id else tokenizer.pad_token_id
+
+    def chance_loss(self, config: Any, store: Store) -> float:  # noqa: ARG002 - the contract's
+        """ln(rows of the output layer)."""
+        return math.log(config.get_text_config().vocab_size)
+
+    def labels(self, rows: Rows) -> NDArray[np.int64]:
+        """One a token: the token itself, not shifted, but none at the start of a document."""
+        labels = rows.input_ids.values.astype(np.int64)
+        lengths = rows.input_ids.lengths if rows.seq_lengths is None else rows.seq_lengths.values.astype(np.int64)
+        lengths = lengths[lengths > 0]
+        labels[np.cumsum(lengths) - lengths] = IGNORED
+        return labels
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+        """`logits` [rows, width, vocabulary], `labels` [rows, width] not shifted; position i predicts label i + 1."""
+        shifted = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # moving the labels spares a copy of the logits
+        return _cross_entropy(logits.flatten(0, 1), shifted.flatten(), items)
+
+
+def label_names(store: Store) -> list[str]:
+    """Names in id order.
+
+    Raises:
+        DataError: there are no labels, or fewer than two.
+    """
+    names = store.label_names
+    if not names:
+        raise DataError(f"{store.path} was prepared without labels", "Prepare it with --label-column, or train with --mode pretrain.")
+    if len(names) < 2:
+        raise DataError(f"{store.path} has one label only ({names[0]!r}): there is nothing to tell apart", "Check the label column.")
+    return names
+
+
+def count_targets(labels: torch.Tensor) -> torch.Tensor:
+    """Targets in a batch: rows, or tokens that a position before them predicts."""
+    return (labels if labels.ndim == 1 else labels[:, 1:]).ne(IGNORED).sum()
+
+
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+    total = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+    if items is None:
+        items = labels.ne(IGNORED).sum()
+    return total / (items.to(total.device) if isinstance(items, torch.Tensor) else items)
+
+
+def _special_tokens(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """BOS and EOS as the tokenizer has them, so that the saved model and its tokenizer agree."""
+    for name in ("bos_token_id", "eos_token_id"):
+        if (found := getattr(tokenizer, name)) is not None:
+            setattr(config, name, found)

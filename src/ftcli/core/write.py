@@ -1,0 +1,171 @@
+"""Rows → Arrow IPC stream files that `datasets` opens, in record batches whose size no setting changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ftcli.core.ragged import Ids, Ints, to_offsets
+
+BATCH_ROWS = 8_192
+"""Rows of a record batch. Fixed: the bytes of the output must not depend on how many rows were read or buffered at a time."""
+
+BUFFER_TOKENS = 1 << 24
+"""Tokens (64 MB) above which whole record batches are written however few rows they are, so that long rows do not fill the memory."""
+
+
+def schema(*, labels: bool, packed: bool) -> pa.Schema:
+    """Columns of prepared data: ids and length always, a label id a row or the lengths of the packed documents where there are any."""
+    ids = pa.list_(pa.int32())
+    fields = [pa.field("input_ids", ids), pa.field("length", pa.int32())]
+    if labels:
+        fields.append(pa.field("labels", pa.int64()))
+    if packed:
+        fields.append(pa.field("seq_lengths", ids))
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows that wait to be written: one flat array a column, and where each row begins in the lists."""
+
+    ids: Ids
+    offsets: Ints
+    labels: NDArray[np.int64] | None
+    documents: Ids | None
+    """Tokens of every document of packed rows."""
+    document_offsets: Ints | None
+
+    def cut(self, start: int, stop: int) -> _Rows:
+        labels = None if self.labels is None else self.labels[start:stop]
+        ids, offsets = _between(self.ids, self.offsets, start, stop)
+        if self.documents is None or self.document_offsets is None:
+            return _Rows(ids, offsets, labels, None, None)
+        return _Rows(ids, offsets, labels, *_between(self.documents, self.document_offsets, start, stop))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class RowWriter:
+    """Writes one file. Rows are buffered until `buffer_rows` or `BUFFER_TOKENS` are there, then written in batches of `BATCH_ROWS`.
+
+    Args:
+        buffer_rows: an execution knob; at least one batch is always buffered.
+    """
+
+    def __init__(self, path: Path, *, labels: bool, packed: bool, buffer_rows: int = BATCH_ROWS) -> None:
+        self._schema = schema(labels=labels, packed=packed)
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_stream(self._file, self._schema)
+        self._buffer_rows = max(buffer_rows, BATCH_ROWS)
+        self._pending: list[_Rows] = []
+        self._pending_rows = self._pending_tokens = 0
+
+    def add(self, ids: Ids, lengths: Ints, labels: NDArray[np.int64] | None = None, seq_lengths: tuple[Ids, Ints] | None = None) -> None:
+        """Append rows.
+
+        Args:
+            ids: int32, all rows joined.
+            lengths: int64 [rows].
+            labels: int64 [rows].
+            seq_lengths: tokens of every document, joined, and documents of every row.
+        """
+        documents, counts = seq_lengths or (None, None)
+        offsets = to_offsets(lengths)
+        assert offsets[-1] == len(ids)
+        self._pending.append(_Rows(ids, offsets, labels, documents, None if counts is None else to_offsets(counts)))
+        self._pending_rows += len(lengths)
+        self._pending_tokens += len(ids)
+        if self._pending_rows >= self._buffer_rows or self._pending_tokens >= BUFFER_TOKENS:
+            while self._pending_rows >= BATCH_ROWS:
+                self._write(BATCH_ROWS)
+
+    def _write(self, rows: int) -> None:
+        """Write the first `rows` rows that wait, as one record batch."""
+        taken: list[_Rows] = []
+        missing = rows
+        while missing:
+            first = self._pending.pop(0)
+            taken.append(first.cut(0, min(missing, len(first))))
+            if len(first) > missing:
+                self._pending.insert(0, first.cut(missing, len(first)))
+            missing -= len(taken[-1])
+        self._pending_rows -= rows
+        self._pending_tokens -= sum(len(part.ids) for part in taken)
+        self._writer.write_batch(_batch(taken, self._schema))
+
+    def close(self) -> None:
+        """Write what is buffered and end the file."""
+        while self._pending_rows:
+            self._write(min(BATCH_ROWS, self._pending_rows))
+        self._writer.close()
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.close()
+
+
+def _between(values: Ids, offsets: Ints, start: int, stop: int) -> tuple[Ids, Ints]:
+    """The lists start..stop of a list column."""
+    return values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start]
+
+
+def _batch(parts: Sequence[_Rows], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows joined, copied once, into buffers that hold nothing else: on disk Arrow fills a buffer up to 64 bytes with whatever follows
+    it in memory."""
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    columns = [_lists(np.concatenate([part.ids for part in parts]), lengths), pa.array(lengths.astype(np.int32))]
+    if parts[0].labels is not None:
+        columns.append(pa.array(np.concatenate([part.labels for part in parts if part.labels is not None])))
+    if parts[0].documents is not None:
+        counts = np.concatenate([np.diff(part.document_offsets) for part in parts if part.document_offsets is not None])
+        columns.append(_lists(np.concatenate([part.documents for part in parts if part.documents is not None]), counts))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _lists(values: Ids, lengths: Ints) -> pa.ListArray:
+    offsets = to_offsets(lengths)
+    assert offsets[-1] == len(values) < 2**31
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+
+
+def split_metadata(
+    *, files: Sequence[str], fingerprint: str, split: str, label_names: Sequence[str] | None, packed: bool, rows: int, size: int
+) -> dict[str, str]:
+    """The small files that make a split's folder a `datasets.Dataset`: name → content."""
+    integer = {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"}
+    features: dict[str, Any] = {"input_ids": integer, "length": {"dtype": "int32", "_type": "Value"}}
+    if label_names is not None:
+        features["labels"] = {"names": list(label_names), "_type": "ClassLabel"}
+    if packed:
+        features["seq_lengths"] = integer
+    state: Mapping[str, Any] = {
+        "_data_files": [{"filename": name} for name in files],
+        "_fingerprint": fingerprint[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+    info = {
+        "builder_name": "ftcli",
+        "features": features,
+        "splits": {split: {"name": split, "num_bytes": size, "num_examples": rows, "dataset_name": "ftcli"}},
+    }
+    return {"state.json": json.dumps(state, indent=2), "dataset_info.json": json.dumps(info, indent=2, ensure_ascii=False)}

@@ -1,0 +1,99 @@
+"""What goes wrong, in words for people.
+
+    FtcliError                  message + hint; exit code 1
+    ├── UsageError              the command line cannot be right; exit code 2
+    │   └── SettingsError       a setting's value, key or origin is wrong
+    ├── PluginError             a plugin cannot be loaded, clashes or misbehaves
+    ├── DataError               a source, file or row cannot be used
+    ├── TokenizerError          the tokenizer folder cannot be loaded or used
+    ├── EngineError             an engine failed or differs from the reference
+    ├── WorkerDied              a worker process ended before its work was done
+    ├── StoreError              a prepared directory is missing, damaged or of another fingerprint
+    ├── PublishError            the result cannot be written (disk full, permissions, someone else holds it)
+    ├── ModelError              the model or its configuration cannot be used
+    ├── TrainError              a run became impossible or unhealthy
+    ├── MissingExtraError       an optional package is needed; the hint holds the exact install command
+    └── InterruptedRun          stopped by a signal, resumable; exit code 3
+
+Everything that a user can cause is an `FtcliError`; anything else that reaches the command line is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class FtcliWarning(UserWarning):
+    """Something a user should change, found where no report is at hand."""
+
+
+class FtcliError(Exception):
+    """An error for people.
+
+    Args:
+        message: what is wrong, where (file:line, row, key and origin) and with which value.
+        hint: what to do about it, one sentence; empty when the message already says so.
+    """
+
+    code = "error"
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[type[FtcliError], tuple[str, str]]:
+        return type(self), (self.message, self.hint)
+
+
+class UsageError(FtcliError):
+    code = "usage"
+    exit_code = 2
+
+
+class SettingsError(UsageError):
+    code = "settings"
+
+
+class PluginError(FtcliError):
+    code = "plugin"
+
+
+class DataError(FtcliError):
+    code = "data"
+
+
+class TokenizerError(FtcliError):
+    code = "tokenizer"
+
+
+class EngineError(FtcliError):
+    code = "engine"
+
+
+class WorkerDied(FtcliError):  # noqa: N818 - the process died, the error only says so
+    code = "worker"
+
+
+class StoreError(FtcliError):
+    code = "store"
+
+
+class PublishError(FtcliError):
+    code = "publish"
+
+
+class ModelError(FtcliError):
+    code = "model"
+
+
+class TrainError(FtcliError):
+    code = "train"
+
+
+class MissingExtraError(FtcliError):
+    code = "missing-extra"
+
+
+class InterruptedRun(FtcliError):  # noqa: N818 - not a failure: the run can be resumed
+    code = "interrupted"
+    exit_code = 3

@@ -1,0 +1,66 @@
+"""What a setting's field declares besides its type: help, flag, whether `--help` lists it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+
+def _share(value: Any) -> Any:
+    text = value.strip() if isinstance(value, str) else ""
+    return float(text[:-1]) / 100 if text.endswith("%") else value
+
+
+Share = Annotated[float, BeforeValidator(_share)]
+"""A part of a whole, written as 0.001 or 0.1%."""
+
+
+class Section(BaseModel):
+    """A section of the settings tree: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+def setting(
+    default: Any,
+    help_: str,
+    *,
+    flag: str | None = None,
+    bare: str | None = None,
+    hidden: bool = False,
+    **constraints: Any,
+) -> Any:
+    """Declare a setting.
+
+    Args:
+        default: value when nobody sets it; None means unset.
+        help_: one sentence for `--help` and the settings reference.
+        flag: flag when it is not `--field-name`.
+        bare: value of the flag when it is given without one.
+        hidden: leave it out of `--help` (it still works).
+        constraints: pydantic's (ge, le, …).
+    """
+    extra: dict[str, Any] = {"hidden": hidden}
+    if flag is not None:
+        extra["flag"] = flag
+    if bare is not None:
+        extra["bare"] = bare
+    return Field(default, description=help_, json_schema_extra=extra, **constraints)
+
+
+def extra(info: FieldInfo, key: str) -> Any:
+    """What `setting` stored under `key`, or None."""
+    declared = info.json_schema_extra
+    return declared.get(key) if isinstance(declared, dict) else None
+
+
+def flag_of(name: str, info: FieldInfo) -> str:
+    """The field's flag: `--max-length` for max_length unless it declares another."""
+    return extra(info, "flag") or "--" + name.replace("_", "-")
+
+
+def variable_of(section: str, name: str) -> str:
+    """The field's environment variable: DATASET_NUM_PROC for dataset.num_proc."""
+    return f"{section}_{name}".upper()

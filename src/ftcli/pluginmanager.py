@@ -1,0 +1,179 @@
+"""Plugins of one invocation: built-ins, installed entry points, and a folder only when it is named."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+from ftcli import hookspecs
+from ftcli.errors import FtcliError, PluginError
+from ftcli.markers import PROJECT
+from ftcli.records import PluginInfo
+from ftcli.registry import AnyRegistry, Registry
+
+BUILT_INS = (
+    "ftcli.plugins.environment",
+    "ftcli.plugins.tokenizer",
+    "ftcli.plugins.sources",
+    "ftcli.plugins.engines",
+    "ftcli.plugins.tasks",
+    "ftcli.plugins.packers",
+    "ftcli.plugins.collators",
+    "ftcli.plugins.checks",
+    "ftcli.plugins.executors",
+    "ftcli.plugins.exporters",
+    "ftcli.plugins.steplog",
+)
+KINDS = ("source", "engine", "task", "packer", "collator", "check", "executor", "exporter")
+
+
+class Plugins:
+    """The plugin manager that is built per invocation and passed in.
+
+    Args:
+        plugins_dir: folder whose `*.py` files are loaded as plugins, or one such file; None loads none. The current directory is never
+            searched.
+        allow: names of entry points to load; None loads all, an empty sequence none.
+
+    Raises:
+        PluginError: a plugin cannot be imported, misspells a hook or clashes with another; names plugin and origin.
+    """
+
+    def __init__(self, plugins_dir: Path | None = None, allow: Sequence[str] | None = None) -> None:
+        self.plugins_dir = plugins_dir
+        self.allow = None if allow is None else tuple(allow)
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        self._info: dict[str, PluginInfo] = {}
+        self._registries: dict[str, AnyRegistry] = {}
+        for name in BUILT_INS:  # pluggy calls the last registered first, so that outsiders come before the built-ins
+            self._add(importlib.import_module(name), name.removeprefix("ftcli.plugins."), "built-in", version(PROJECT))
+        self._load_entry_points(allow)
+        if plugins_dir is not None:
+            self._load_folder(plugins_dir)
+
+    @property
+    def hook(self) -> Any:
+        """pluggy's caller: `plugins.hook.on_step(step=…)`."""
+        return self._manager.hook
+
+    def registry(self, kind: str) -> AnyRegistry:
+        """The registry of a kind ("engine", "collator" …), filled on first use by asking every plugin."""
+        if kind not in KINDS:
+            raise AssertionError(f"unknown kind {kind!r}")
+        if kind not in self._registries:
+            registry: AnyRegistry = Registry(kind)
+            hook = f"register_{kind}s"
+            for name, caller in self._callers(hook):
+                self._guard(name, hook, caller, register=registry.registrar(name))
+            self._registries[kind] = registry
+        return self._registries[kind]
+
+    def each(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Any]]:
+        """Call a hook plugin by plugin: (plugin's name, its result), built-ins first.
+
+        Raises:
+            PluginError: one raised anything but an `FtcliError`; names plugin and hook.
+        """
+        for name, caller in self._callers(hook):
+            for result in self._guard(name, hook, caller, **arguments):
+                yield name, result
+
+    def describe(self) -> tuple[PluginInfo, ...]:
+        """Every loaded plugin with version, origin, file hash and hooks, built-ins first."""
+        return tuple(self._info.values())
+
+    def objects(self) -> dict[str, Any]:
+        """Name → module or object of every loaded plugin."""
+        return {name: plugin for name, plugin in self._manager.list_name_plugin() if plugin is not None}
+
+    def _callers(self, hook: str) -> Iterator[tuple[str, Any]]:
+        everyone = self.objects()
+        for name, plugin in everyone.items():
+            others = [other for other in everyone.values() if other is not plugin]
+            yield name, self._manager.subset_hook_caller(hook, remove_plugins=others)
+
+    def _guard(self, name: str, hook: str, caller: Any, **arguments: Any) -> Any:
+        try:
+            return caller(**arguments)
+        except FtcliError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"plugin {name!r} ({self._info[name].origin}) failed in {hook}: {error!r}", "Run: ftcli plugins doctor"
+            ) from error
+
+    def _add(self, plugin: Any, name: str, origin: str, plugin_version: str) -> None:
+        if name in self._info:
+            raise PluginError(
+                f"two plugins are called {name!r}: {self._info[name].origin} and {origin}",
+                "Rename or remove one of them.",
+            )
+        try:
+            self._manager.register(plugin, name=name)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            known = ", ".join(sorted(n for n in dir(hookspecs) if hasattr(getattr(hookspecs, n), f"{PROJECT}_spec")))
+            raise PluginError(f"plugin {name!r} ({origin}): {error}", f"Hooks are: {known}.") from error
+        hooks = tuple(sorted(caller.name for caller in self._manager.get_hookcallers(plugin) or ()))
+        self._info[name] = PluginInfo(name, plugin_version, origin, _file_hash(plugin), hooks)
+
+    def _load_entry_points(self, allow: Sequence[str] | None) -> None:
+        seen: set[str] = set()
+        for point in sorted(entry_points(group=PROJECT), key=lambda point: point.name):
+            if allow is not None and point.name not in allow:
+                continue
+            seen.add(point.name)
+            assert point.dist is not None  # only entry points made by hand have none
+            origin = f"entry point {point.name} of {point.dist.name}"
+            try:
+                plugin = point.load()
+            except (Exception, SystemExit) as error:
+                raise PluginError(
+                    f"plugin {point.name!r} ({origin}) cannot be imported: {error!r}",
+                    "Fix or uninstall it, or leave it out with FTCLI_PLUGINS=name,name (empty: none).",
+                ) from error
+            self._add(plugin, point.name, origin, point.dist.version)
+        missing = [name for name in allow or () if name not in seen]
+        if missing:
+            raise PluginError(f"FTCLI_PLUGINS names {missing[0]!r}, which no installed distribution offers", "Run: ftcli plugins list")
+
+    def _load_folder(self, folder: Path) -> None:
+        if not folder.exists():
+            raise PluginError(f"the plugins folder {folder} does not exist", "Give --plugins-dir an existing folder.")
+        for path in [folder] if folder.is_file() else sorted(folder.glob("*.py")):
+            self._add(_import_file(path), path.stem, str(path), "0")
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = f"ftcli_local_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise PluginError(
+            f"plugin {path.stem!r} ({path}) cannot be imported: {error!r}", "Fix the file or move it out of the folder."
+        ) from error
+    return module
+
+
+def _file_hash(plugin: Any) -> str:
+    """sha256 of the plugin's source file, so that a manifest can tell an edited plugin from the one that made it."""
+    module = plugin if isinstance(plugin, ModuleType) else inspect.getmodule(type(plugin))
+    path = getattr(module, "__file__", None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] if path else ""

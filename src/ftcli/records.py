@@ -1,0 +1,226 @@
+"""The records that travel between layers: frozen, standard library only, each serialised by `to_json`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, Literal
+
+REPORT_SCHEMA = "ftcli.report/1"
+MANIFEST_SCHEMA = "ftcli.manifest/1"
+MANIFEST_NAME = "ftcli-manifest.json"
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+CheckStatus = Literal["pass", "info", "warn", "fail", "error", "skipped"]
+RunStatus = Literal["ok", "failed", "interrupted"]
+STAGES = ("env", "settings", "tokenizer", "data", "batch", "model", "steps")
+
+
+def to_json(value: Any) -> Any:
+    """Any record, path, mapping or sequence as what `json.dumps` takes; a non-finite float becomes null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_json(item) for item in value]
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None  # noqa: PLR0124 - NaN test
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):  # a numpy or torch scalar
+        return to_json(value.item())
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A setting's value with where it came from ("--num-proc", "DATASET_NUM_PROC", "run.toml", "profile highend", "default")."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An automatic choice and its reason in words: `Choice(2, "48 by profile highend, 2 used: 2 cores by affinity")`."""
+
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tweak:
+    """One environment variable that the `environment` hook wants, and why."""
+
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    name: str
+    memory_bytes: int
+    capability: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the process may use here; every figure has its source in `how` (key: field name, value: words)."""
+
+    cores: int
+    memory_bytes: int
+    memory_available_bytes: int
+    cpu_model: str
+    cpu_flags: tuple[str, ...]
+    """Only those that decide something: avx2, avx512f, avx512_bf16, amx_bf16."""
+    disk_kind: Literal["ssd", "hdd", "memory", "network", "unknown"]
+    disk_free_bytes: int
+    gpus: tuple[Gpu, ...]
+    platform: str
+    python: str
+    load_average: float | None
+    how: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    name: str
+    version: str
+    origin: str
+    """"built-in", "entry point NAME of DISTRIBUTION" or the file's path."""
+    file_hash: str
+    hooks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One verdict of `verify`.
+
+    `evidence` holds the figures, decoded text and row numbers behind the verdict; `fix` is one sentence, empty on pass.
+    """
+
+    id: str
+    stage: str
+    status: CheckStatus
+    summary: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A figure with its spread: median and 95 % bootstrap interval over n runs."""
+
+    name: str
+    unit: str
+    median: float
+    low: float
+    high: float
+    n: int
+    samples: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of one source file: `unit` says what start and stop count ("bytes", "rows", "row_groups", "batches", "file")."""
+
+    path: str
+    format: str
+    start: int
+    stop: int
+    unit: str
+    size: int
+    """Bytes on disk that the piece stands for: the planner balances by it, progress counts it."""
+
+
+BadCode = Literal[
+    "not-utf8",
+    "not-json",
+    "not-an-object",
+    "missing-field",
+    "duplicate-key",
+    "wrong-type",
+    "null",
+    "out-of-range",
+    "surrogate",
+    "line-too-long",
+    "too-deep",
+    "ragged",
+    "unterminated-quote",
+    "unknown-label",
+    "too-many-tokens",
+]
+"""Why a row is rejected; the list is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be used, with where it lies in the decompressed content; unknown is None."""
+
+    path: str
+    code: BadCode
+    reason: str
+    """For people, without the place."""
+    line: int | None = None
+    """From 1, in formats that have lines."""
+    row: int | None = None
+    """From 1, in formats that have none."""
+    start: int | None = None
+    """First byte."""
+    size: int | None = None
+    """Bytes, without the line end."""
+    field: str | None = None
+    raw: bytes | None = None
+    """The row's bytes; a rejects file caps them."""
+    sha256: str | None = None
+    """Of the whole row, where `raw` is only its beginning."""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """A deterministic unit of work. Nothing here depends on the number of workers."""
+
+    index: int
+    split: Split
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a command returns; `to_json` of it is the document of `--json`."""
+
+    command: str
+    status: RunStatus
+    seconds: float
+    metrics: Mapping[str, Any]
+    checks: tuple[Check, ...] = ()
+    paths: Mapping[str, str] = field(default_factory=dict)
+    machine: Machine | None = None
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    plugins: tuple[PluginInfo, ...] = ()
+    error: Mapping[str, str] | None = None
+    notes: tuple[str, ...] = ()
+    """Choices with their reasons and warnings, in words, in the order they were made."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Series and tables behind the plots (histograms, curves); not part of the fixed metric names."""
+    schema: str = REPORT_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What `on_step` plugins see after an optimizer step; unknown figures are None."""
+
+    step: int
+    epoch: float
+    loss: float | None
+    grad_norm: float | None
+    learning_rate: float | None

@@ -1,0 +1,195 @@
+"""The typed settings tree: one frozen section a noun, the single source of names, types, defaults, help, flags and variables.
+
+A field `section.field` is the variable `SECTION_FIELD`, the key `field` under `[section]` in a file, and, where a command
+shows it, the flag `--field` (or the name in its `flag`). Unset is None; then the reason for what is used is in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
+
+from ftcli.fields import Section, Share, setting
+from ftcli.settings_train import TrainSettings
+
+
+class DatasetSettings(Section):
+    """What is read, and how it is prepared."""
+
+    sources: list[str] | None = setting(
+        None,
+        "Files, globs, directories or hub ids to read; SPLIT=PATH names the split. For verify and train: the prepared directory.",
+        flag="--dataset",
+    )
+    output_dir: Path | None = setting(None, "Where the prepared data are published.")
+    text_column: str = setting("text", "Column that holds the text.")
+    label_column: str | None = setting(None, "Column that holds the label (classification).")
+    label_names: list[str] | None = setting(None, "Label names in id order; default: the sorted distinct labels of all splits.")
+    sample_by: Literal["line", "paragraph", "document"] = setting("line", "What is a row in a .txt file.")
+    validation_fraction: float = setting(0.0, "Share of the train rows to hold out as validation, chosen by seed.", ge=0, lt=1)
+    test_fraction: float = setting(0.0, "Share of the train rows to hold out as test, chosen by seed.", ge=0, lt=1)
+    seed: int = setting(42, "Seed of the split.", flag="--split-seed")
+    trust_pickle: bool = setting(False, "Let code in .pkl sources run (a DataFrame needs it): only for files you made.")
+    on_bad: Literal["strict", "quarantine"] = setting(
+        "strict", "A row that cannot be used: strict stops there, quarantine puts it into rejects.jsonl and goes on."
+    )
+    max_bad: Share = setting(0.001, "Largest share of rows that quarantine may reject (0.001 or 0.1%).", ge=0, le=1)
+    max_line_bytes: int = setting(256_000_000, "Longest line (or text) that is read; a longer one is a bad row.", ge=1, hidden=True)
+    max_row_tokens: int | None = setting(None, "A text with more tokens is a bad row; default: no limit.", ge=1, hidden=True)
+    num_proc: int | None = setting(None, "Worker processes; default: the cores that are really there.", ge=1)
+    batch_size: int = setting(50_000, "Rows encoded at a time, at most; about 4 MB are read at a time.", ge=1)
+    writer_batch_size: int = setting(50_000, "Rows gathered before they are written; it never changes an output byte.", ge=1)
+    memory_mode: Literal["auto", "memory", "balanced", "disk"] = setting(
+        "auto", "How much memory reading and writing may take; auto decides by what is free."
+    )
+    shard_bytes: int | None = setting(
+        None,
+        "Source bytes in a shard; default: 16 to 64 MB, by the size of all. Changes the layout of the output, not its rows.",
+        ge=1,
+        hidden=True,
+    )
+
+
+class TokenizerSettings(Section):
+    """The tokenizer and how text becomes ids."""
+
+    path: str | None = setting(None, "Tokenizer folder or hub id.", flag="--tokenizer-path")
+    revision: str | None = setting(None, "Revision of a hub tokenizer.", flag="--tokenizer-revision", hidden=True)
+    engine: str = setting(
+        "auto",
+        "auto takes the fastest engine whose ids were proved equal for this tokenizer.",
+        flag="--tokenizer-engine",
+    )
+    audit: Share = setting(
+        0.0, "Share of the rows that the reference encodes as well during the run (0.001 or 0.1%); a difference stops it.", ge=0, le=1
+    )
+    add_special_tokens: bool = setting(True, "Add what the tokenizer's post-processor adds (BOS, CLS, SEP …).")
+    add_eos: bool | None = setting(None, "End every text with EOS, never twice; default: yes for pretrain, no for classify.")
+    trust_remote_code: bool = setting(False, "Run Python code that comes with the tokenizer or model (command line only).")
+
+
+class PackingSettings(Section):
+    """How long rows are, and whether several texts share one."""
+
+    strategy: str | None = setting(
+        None,
+        "none, concat (cut a stream) or bfd (best fit, texts whole); bare --packing means bfd.",
+        flag="--packing",
+        bare="bfd",
+    )
+    max_length: int | None = setting(None, "Tokens in a row; default: 1,024 packed, else the tokenizer's limit up to 1,024.", ge=2)
+    min_length: int = setting(1, "Texts with fewer tokens are filtered out, and counted.", ge=0)
+    truncation_strategy: Literal["keep_start", "keep_end", "drop", "split", "error"] | None = setting(
+        None, "What happens to a text longer than max_length; default: split when packing, else keep_start."
+    )
+
+
+class LoaderSettings(Section):
+    """From the store to batches."""
+
+    collator: str | None = setting(None, "dynamic, fixed, bucketed or packed; default: the best one for data and device.")
+    pad_to_multiple_of: int = setting(1, "Round padded widths up to this.", ge=1)
+    num_workers: int = setting(0, "DataLoader workers; 0 is right for stored data.", flag="--dataloader-num-workers", ge=0)
+    prefetch_factor: int | None = setting(None, "Batches a worker prepares ahead.", flag="--dataloader-prefetch-factor", ge=1)
+    pin_memory: bool = setting(True, "Page-locked batches where there is a GPU.", flag="--dataloader-pin-memory")
+    persistent_workers: bool = setting(False, "Keep workers between epochs.", flag="--dataloader-persistent-workers")
+
+
+class ModelSettings(Section):
+    """The model: from a configuration (random weights) or from a folder or hub id."""
+
+    name_or_path: str | None = setting(None, "Model folder or hub id to start from.", flag="--model-name-or-path")
+    config: Path | None = setting(None, "config.json to start from scratch with.", flag="--model-config")
+    config_overrides: str | None = setting(None, "Changes to the configuration: hidden_size=256,num_hidden_layers=4")
+    revision: str | None = setting(None, "Revision of a hub model.", flag="--model-revision", hidden=True)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(
+        None, "Type of the weights; default: float32, which keeps small updates."
+    )
+    attn_implementation: str | None = setting(None, "sdpa, eager, flash_attention_2 …; default: the model's own choice.")
+
+
+class RuntimeSettings(Section):
+    """Where and how the work runs."""
+
+    executor: str = setting("local", "local, or one that a plugin offers.")
+    cache_dir: Path | None = setting(None, "Where proofs are kept; default: ~/.cache/ftcli (XDG_CACHE_HOME).")
+    report_dir: Path = setting(Path("ftcli-reports"), "Where tokenize, verify and benchmark put their HTML and JSON reports.")
+    overwrite: bool = setting(False, "Replace what an earlier run wrote there.")
+    floor: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "Measure engine and disk alone after tokenizing, in 1.5 s at most, to rate the speed; auto: after 10 s of work.",
+        hidden=True,
+    )
+    threads: int | None = setting(None, "Threads a process computes with; default: the cores that are really there.", ge=1)
+    lease_timeout: float = setting(
+        20.0,
+        "Seconds without a sign of life from the process that prepares the data, after which those that wait for it give up.",
+        ge=2,
+        hidden=True,
+    )
+    manage_environment: bool = setting(True, "Apply what the environment hook computes.", hidden=True)
+
+
+class BenchmarkSettings(Section):
+    """How things are measured."""
+
+    repeats: int = setting(5, "Timed runs of each variant.", ge=1)
+    warmup: int = setting(1, "Runs before timing.", ge=0)
+    rows: int = setting(20_000, "Rows (tokenize, batch) used for a run.", ge=1)
+    steps: int = setting(20, "Optimizer steps of one timed run (train).", ge=1)
+    variants: list[str] | None = setting(None, "Engines, collators or settings to compare; default: all that apply.")
+    budget: float | None = setting(None, "Seconds after which no further repeat is started.", gt=0)
+
+
+class TrackingSettings(Section):
+    """Where a run is reported to."""
+
+    report_to: list[str] | None = setting(None, "tensorboard, mlflow, wandb, trackio …; default: none.")
+    run_name: str | None = setting(None, "Name of the run in the trackers.")
+
+
+class Settings(BaseModel):
+    """Everything that can be set. Build it with `ftcli.sources.resolve`, which knows where each value comes from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: DatasetSettings = DatasetSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    packing: PackingSettings = PackingSettings()
+    loader: LoaderSettings = LoaderSettings()
+    model: ModelSettings = ModelSettings()
+    train: TrainSettings = TrainSettings()
+    runtime: RuntimeSettings = RuntimeSettings()
+    benchmark: BenchmarkSettings = BenchmarkSettings()
+    tracking: TrackingSettings = TrackingSettings()
+
+
+def sections() -> dict[str, type[Section]]:
+    """Section name → model, in the tree's order."""
+    return {name: cast("type[Section]", info.annotation) for name, info in Settings.model_fields.items()}
+
+
+def walk() -> Iterator[tuple[str, str, FieldInfo]]:
+    """Every field as (section, field, info)."""
+    for section, model in sections().items():
+        for name, info in model.model_fields.items():
+            yield section, name, info
+
+
+def get(settings: Settings, key: str) -> Any:
+    """The value of "section.field"."""
+    section, _, name = key.partition(".")
+    return getattr(getattr(settings, section), name)
+
+
+def update(settings: Settings, values: dict[str, Any]) -> Settings:
+    """A copy with "section.field" values changed and validated; for tests, benchmarks and plugins."""
+    tree = settings.model_dump()
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        tree[section][name] = value
+    return Settings.model_validate(tree)

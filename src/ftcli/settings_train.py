@@ -1,0 +1,166 @@
+"""The `train` section: our few own switches and every field of `transformers.TrainingArguments` under its own name.
+
+A test compares the names with the installed transformers, so that an upgrade cannot drift in silence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from ftcli.fields import Section, setting
+
+Json = dict[str, Any]
+
+OWN = frozenset({"mode", "verify", "on_unhealthy", "patience", "bf16"})
+"""Fields that are ours, or whose None means "decide by the device"; they are not handed to TrainingArguments as they are."""
+
+NOT_OFFERED = {
+    "dataloader_num_workers": "loader.num_workers",
+    "dataloader_pin_memory": "loader.pin_memory",
+    "dataloader_persistent_workers": "loader.persistent_workers",
+    "dataloader_prefetch_factor": "loader.prefetch_factor",
+    "report_to": "tracking.report_to",
+    "run_name": "tracking.run_name",
+    "hub_token": "the environment variable HF_TOKEN, which no checkpoint stores",
+    "remove_unused_columns": "nothing: stored data hold no unused column",
+    "label_names": "nothing: the task names its labels",
+    "length_column_name": "loader.collator = bucketed",
+    "disable_tqdm": "--quiet",
+    "local_rank": "the launcher",
+    "do_train": "the command",
+    "do_eval": "train.eval_strategy",
+    "do_predict": "the command",
+    "parallelism_config": "accelerator_config",
+}
+"""TrainingArguments that are set elsewhere, and where."""
+
+REMOVED = {
+    "group_by_length": "train.train_sampling_strategy = group_by_length, or loader.collator = bucketed",
+    "evaluation_strategy": "train.eval_strategy",
+    "warmup_ratio": "train.warmup_steps (a value under 1 is a share)",
+    "no_cuda": "train.use_cpu",
+    "adafactor": "train.optim = adafactor",
+    "fp16_backend": "train.fp16",
+    "half_precision_backend": "train.fp16",
+    "logging_dir": "the variable TENSORBOARD_LOGGING_DIR",
+    "overwrite_output_dir": "runtime.overwrite",
+    "save_safetensors": "nothing: safetensors is always used",
+    "include_tokens_per_second": "nothing: tokens per second are always reported",
+}
+"""Names that older transformers had, and what to use."""
+
+
+def hf() -> Any:
+    """A field handed on to TrainingArguments when set."""
+    return setting(None, "As in transformers.TrainingArguments.", hidden=True)
+
+
+class TrainSettings(Section):
+    """The training run. Names are those of `transformers.TrainingArguments`."""
+
+    mode: str | None = setting(None, "classify or pretrain; default: classify when there are labels.")
+    output_dir: Path | None = setting(None, "Where checkpoints, the model and the report go.")
+    num_train_epochs: float = setting(3.0, "Passes over the data.", gt=0)
+    max_steps: int = setting(-1, "Stop after this many optimizer steps; -1: by epochs.", ge=-1)
+    per_device_train_batch_size: int = setting(8, "Rows a device takes at once.", ge=1)
+    per_device_eval_batch_size: int = setting(8, "Rows a device evaluates at once.", ge=1)
+    gradient_accumulation_steps: int = setting(1, "Batches summed into one optimizer step.", ge=1)
+    learning_rate: float = setting(5e-5, "Peak learning rate.", gt=0)
+    lr_scheduler_type: str = setting("linear", "Schedule after the warm-up: linear, cosine, constant …")
+    warmup_steps: float = setting(0.0, "Warm-up in optimizer steps, or as a share when under 1.", ge=0)
+    weight_decay: float = setting(0.0, "Weight decay.", ge=0)
+    max_grad_norm: float = setting(1.0, "Gradient norm that is clipped to; 0: no clipping.", ge=0)
+    optim: str = setting("adamw_torch_fused", "Optimizer.")
+    seed: int = setting(42, "Seed of weights, order and dropout.")
+    bf16: bool | None = setting(None, "bfloat16 autocast; default: where the device has it.")
+    fp16: bool | None = setting(None, "float16 autocast (never on a CPU: 30 to 100 times slower than float32 there).")
+    gradient_checkpointing: bool | None = setting(None, "Recompute activations to save memory.")
+    torch_compile: bool | None = setting(None, "Compile the model.")
+    logging_steps: float = setting(10, "Steps between log lines.", gt=0)
+    eval_strategy: Literal["no", "steps", "epoch"] | None = setting(
+        None, "When to evaluate; default: each epoch when there is held-out data."
+    )
+    eval_steps: float | None = setting(None, "Steps between evaluations.")
+    save_strategy: Literal["no", "steps", "epoch", "best"] | None = setting(None, "When to save; default: each epoch.")
+    save_steps: float = setting(500, "Steps between checkpoints.", gt=0)
+    save_total_limit: int | None = setting(2, "Checkpoints to keep.", ge=1)
+    resume_from_checkpoint: str | None = setting(None, "A checkpoint folder, or auto for the newest in the output directory.", bare="auto")
+    load_best_model_at_end: bool | None = setting(None, "End with the best checkpoint instead of the last.")
+    metric_for_best_model: str | None = setting(None, "What best means.", hidden=True)
+    verify: bool = setting(True, "Run the quick checks before training.")
+    on_unhealthy: Literal["warn", "stop"] = setting("stop", "What NaN or an impossible loss does.")
+    patience: int | None = setting(None, "Stop after this many evaluations without a better eval loss.", ge=1)
+
+    lr_scheduler_kwargs: Json | None = hf()
+    optim_args: str | None = hf()
+    adam_beta1: float | None = hf()
+    adam_beta2: float | None = hf()
+    adam_epsilon: float | None = hf()
+    optim_target_modules: list[str] | None = hf()
+    average_tokens_across_devices: bool | None = hf()
+    label_smoothing_factor: float | None = hf()
+    bf16_full_eval: bool | None = hf()
+    fp16_full_eval: bool | None = hf()
+    tf32: bool | None = hf()
+    activation_checkpointing: bool | None = hf()
+    activation_checkpointing_kwargs: Json | None = hf()
+    gradient_checkpointing_kwargs: Json | None = hf()
+    torch_compile_backend: str | None = hf()
+    torch_compile_mode: str | None = hf()
+    use_liger_kernel: bool | None = hf()
+    liger_kernel_config: Json | None = hf()
+    use_cache: bool | None = hf()
+    neftune_noise_alpha: float | None = hf()
+    torch_empty_cache_steps: int | None = hf()
+    auto_find_batch_size: bool | None = hf()
+    logging_strategy: str | None = hf()
+    logging_first_step: bool | None = hf()
+    log_on_each_node: bool | None = hf()
+    logging_nan_inf_filter: bool | None = hf()
+    include_num_input_tokens_seen: str | None = hf()
+    log_level: str | None = hf()
+    log_level_replica: str | None = hf()
+    project: str | None = hf()
+    trackio_space_id: str | None = hf()
+    trackio_bucket_id: str | None = hf()
+    trackio_static_space_id: str | None = hf()
+    eval_delay: float | None = hf()
+    prediction_loss_only: bool | None = hf()
+    eval_on_start: bool | None = hf()
+    eval_do_concat_batches: bool | None = hf()
+    eval_use_gather_object: bool | None = hf()
+    eval_accumulation_steps: int | None = hf()
+    include_for_metrics: list[str] | None = hf()
+    batch_eval_metrics: bool | None = hf()
+    save_only_model: bool | None = hf()
+    save_on_each_node: bool | None = hf()
+    enable_jit_checkpoint: bool | None = hf()
+    push_to_hub: bool | None = hf()
+    hub_private_repo: bool | None = hf()
+    hub_model_id: str | None = hf()
+    hub_strategy: str | None = hf()
+    hub_always_push: bool | None = hf()
+    hub_revision: str | None = hf()
+    greater_is_better: bool | None = hf()
+    ignore_data_skip: bool | None = hf()
+    restore_callback_states_from_checkpoint: bool | None = hf()
+    full_determinism: bool | None = hf()
+    data_seed: int | None = hf()
+    use_cpu: bool | None = hf()
+    accelerator_config: Json | None = hf()
+    dataloader_drop_last: bool | None = hf()
+    dataloader_multiprocessing_context: str | None = hf()
+    dataloader_in_order: bool | None = hf()
+    train_sampling_strategy: str | None = hf()
+    ddp_find_unused_parameters: bool | None = hf()
+    ddp_bucket_cap_mb: int | None = hf()
+    ddp_broadcast_buffers: bool | None = hf()
+    ddp_static_graph: bool | None = hf()
+    ddp_backend: str | None = hf()
+    ddp_timeout: int | None = hf()
+    fsdp: str | None = hf()
+    fsdp_config: Json | str | None = hf()
+    deepspeed: Json | str | None = hf()
+    debug: str | None = hf()
+    skip_memory_metrics: bool | None = hf()

@@ -1,0 +1,300 @@
+"""Where settings come from: CLI > environment > config file > profile > defaults, and the origin of every value."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from ftcli.errors import FtcliError, SettingsError
+from ftcli.fields import variable_of
+from ftcli.masking import masked_values
+from ftcli.records import Value
+from ftcli.settings import Settings, sections, walk
+from ftcli.settings_train import NOT_OFFERED, REMOVED
+
+CLI_ONLY = {"tokenizer.trust_remote_code", "dataset.trust_pickle"}
+"""Keys that run code: a file, a variable or a profile found on disk must not be able to turn them on."""
+MOST_BYTES, MOST_VALUES = 200_000, 10_000
+"""What a config file may have. YAML takes 2 s for so much; its aliases let 300 bytes stand for 10⁹ values."""
+SWITCHES = ("FTCLI_PROFILE", "FTCLI_CONFIG", "FTCLI_PLUGINS", "FTCLI_PLUGINS_DIR", "FTCLI_LOG")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings with the origin of every value ("section.field" → Value) and what should be said about them."""
+
+    settings: Settings
+    origins: Mapping[str, Value]
+    warnings: tuple[str, ...]
+    profile: str | None = None
+
+    def origin(self, key: str) -> str:
+        return self.origins[key].origin
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Raw values of one source: "section.field" → (value, origin)."""
+
+    values: Mapping[str, tuple[Any, str]]
+
+    def tree(self, above: Sequence[Layer]) -> dict[str, dict[str, Any]]:
+        """Section → field → value, without what a layer above sets: pydantic would merge two tables, and the value would have two origins."""
+        nested: dict[str, dict[str, Any]] = {}
+        for key, (value, _) in self.values.items():
+            section, _, name = key.partition(".")
+            if not any(key in layer.values for layer in above):
+                nested.setdefault(section, {})[name] = value
+        return nested
+
+
+def resolve(
+    cli: Mapping[str, tuple[Any, str]] | None = None,
+    config: Path | None = None,
+    profile: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Resolved:
+    """Merge all sources into validated settings.
+
+    Args:
+        cli: "section.field" → (raw value, flag as typed).
+        config: a .toml, .yaml, .yml or .json file.
+        profile: name of a packaged or user's profile, or a path ending in .toml.
+        environ: default `os.environ`.
+
+    Raises:
+        SettingsError: an unknown key or an impossible value; names key, value, origin and the nearest known key.
+    """
+    environ = os.environ if environ is None else environ
+    warnings = misspelt_variables(environ)
+    for key, (_, origin) in (cli or {}).items():
+        check_key(key, origin)
+    layers = [
+        Layer({key: (parse(key, value), origin) for key, (value, origin) in (cli or {}).items()}),
+        environment_layer(environ),
+        file_layer(config) if config else Layer({}),
+        profile_layer(profile) if profile else Layer({}),
+    ]
+    for layer in layers[1:]:
+        for key in CLI_ONLY & set(layer.values):
+            value, origin = layer.values[key]
+            raise SettingsError(
+                f"{key} = {value!r} (from {origin}): only the command line may set this",
+                "It runs code. Give it as a flag.",
+            )
+    settings = _validate(layers)
+    origins: dict[str, Value] = {}
+    for section, name, _ in walk():
+        key = f"{section}.{name}"
+        origin = next((layer.values[key][1] for layer in layers if key in layer.values), "default")
+        origins[key] = Value(masked_values(getattr(getattr(settings, section), name)), origin)
+    return Resolved(settings, origins, tuple(warnings), profile)
+
+
+def _validate(layers: list[Layer]) -> Settings:
+    trees = [layer.tree(above=layers[:place]) for place, layer in enumerate(layers)]
+
+    class Layered(BaseSettings, Settings):
+        model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return tuple(InitSettingsSource(settings_cls, init_kwargs=tree) for tree in trees)
+
+    try:
+        merged = Layered()
+    except ValidationError as error:
+        raise SettingsError(_explain(error, layers), "See: ftcli settings") from None
+    return Settings.model_construct(**{name: getattr(merged, name) for name in Settings.model_fields})
+
+
+def _explain(error: ValidationError, layers: list[Layer]) -> str:
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False):
+        key = ".".join(str(part) for part in problem["loc"][:2])
+        value, origin = next((layer.values[key] for layer in layers if key in layer.values), ("", "default"))
+        lines.append(f"{key} = {value!r} (from {origin}): {problem['msg']}")
+    return "\n".join(lines)
+
+
+def environment_layer(environ: Mapping[str, str]) -> Layer:
+    """SECTION_FIELD variables; an empty one counts as unset."""
+    values: dict[str, tuple[Any, str]] = {}
+    for section, name, _ in walk():
+        variable = variable_of(section, name)
+        if environ.get(variable, "").strip():
+            key = f"{section}.{name}"
+            values[key] = (parse(key, environ[variable]), variable)
+    return Layer(values)
+
+
+def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
+    """Warnings for variables that look like settings but are none: DATASET_NUMPROC, FTCLI_PROFIL."""
+    known = {variable_of(section, name) for section, name, _ in walk()} | set(SWITCHES)
+    prefixes = (*(section.upper() + "_" for section in sections()), "FTCLI_")
+    warnings = []
+    for variable in environ:
+        if variable in known or not variable.startswith(prefixes):
+            continue
+        near = difflib.get_close_matches(variable, known, n=1, cutoff=0.8)
+        if near:
+            warnings.append(f"the variable {variable} is not a setting and has no effect; did you mean {near[0]}?")
+    return warnings
+
+
+def file_layer(path: Path) -> Layer:
+    """A config file's values; unknown keys are fatal."""
+    if not path.is_file():
+        raise SettingsError(f"the config file {path} does not exist", "Check --config and FTCLI_CONFIG.")
+    return _from_tree(_load(path), str(path))
+
+
+def profile_layer(name: str) -> Layer:
+    """A profile's values, by name (user's profiles first, then the packaged ones) or by path."""
+    path = profile_path(name)
+    values = _load(path) if isinstance(path, Path) else tomllib.loads(path.read_text(encoding="utf-8"))
+    values.pop("profile", None)
+    return _from_tree(values, f"profile {Path(name).stem}")
+
+
+def user_profiles() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ftcli" / "profiles"
+
+
+def profile_names() -> list[str]:
+    packaged = [entry.name.removesuffix(".toml") for entry in resources.files("ftcli.profiles").iterdir() if entry.name.endswith(".toml")]
+    return sorted({*packaged, *(path.stem for path in user_profiles().glob("*.toml"))})
+
+
+def profile_path(name: str) -> Any:
+    """Path or packaged resource of a profile.
+
+    Raises:
+        SettingsError: there is none; names the ones that exist.
+    """
+    for candidate in (Path(name), user_profiles() / f"{name}.toml"):
+        if candidate.suffix == ".toml" and candidate.is_file():
+            return candidate
+    packaged = resources.files("ftcli.profiles") / f"{name}.toml"
+    if packaged.is_file():
+        return packaged
+    near = difflib.get_close_matches(name, profile_names(), n=1)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    raise SettingsError(f"there is no profile {name!r}", f"Profiles: {', '.join(profile_names())}.{meant}")
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise SettingsError(f"{path}: {path.stat().st_size:,} bytes, a config file has {MOST_BYTES:,} at most", "Is it a config file?")
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            loaded: Any = tomllib.loads(text)
+        elif path.suffix in {".yaml", ".yml"}:
+            loaded = _yaml(path, text)
+        elif path.suffix == ".json":
+            loaded = json.loads(text)
+        else:
+            raise SettingsError(f"{path}: a config file ends in .toml, .yaml, .yml or .json", "Rename it.")
+    except FtcliError:
+        raise
+    except Exception as error:
+        raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
+    if not isinstance(loaded, dict):
+        raise SettingsError(
+            f"{path}: the top level must be sections, found {type(loaded).__name__}",
+            "Write [section] tables with field = value.",
+        )
+    return loaded
+
+
+def _yaml(path: Path, text: str) -> Any:
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(text) or {}
+    except yaml.MarkedYAMLError as error:  # its own words quote the file, which may hold a token
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise SettingsError(f"{path} cannot be read: {error.problem}{line}", "Mend the file.") from None
+    waiting, values = [loaded], 0
+    while waiting:
+        value = waiting.pop()
+        values += 1
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if values > MOST_VALUES:
+            raise SettingsError(f"{path}: its aliases stand for more than {MOST_VALUES:,} values", "Write the values out.")
+    return loaded
+
+
+def _from_tree(tree: Mapping[str, Any], origin: str) -> Layer:
+    values: dict[str, tuple[Any, str]] = {}
+    for section, fields in tree.items():
+        if not isinstance(fields, Mapping):
+            near = [f"[{s}] {n}" for s, n, _ in walk() if n == section]
+            hint = f"Did you mean {' or '.join(near)}?" if near else f"Sections are: {', '.join(sections())}."
+            raise SettingsError(f"{origin}: {section} stands outside a section", hint)  # without its value, which may be a token
+        for name, value in fields.items():
+            check_key(f"{section}.{name}", origin)
+            values[f"{section}.{name}"] = ("no" if value is False and "no" in _choices(section, name) else value, origin)
+    return Layer(values)
+
+
+def _choices(section: str, name: str) -> tuple[Any, ...]:
+    """The words a field accepts; YAML reads a bare `no` among them as False."""
+    annotation = sections()[section].model_fields[name].annotation
+    return next((get_args(part) for part in (annotation, *get_args(annotation)) if get_origin(part) is Literal), ())
+
+
+def check_key(key: str, origin: str) -> None:
+    """Raise `SettingsError` with the nearest known key if `key` is not "section.field"."""
+    section, _, name = key.partition(".")
+    known = sections()
+    if section in known and name in known[section].model_fields:
+        return
+    elsewhere = (NOT_OFFERED.get(name) or REMOVED.get(name)) if section == "train" else None
+    if elsewhere:
+        raise SettingsError(f"{key} (from {origin}) is not a setting", f"Use {elsewhere}.")
+    every = [f"{s}.{n}" for s, n, _ in walk()]
+    near = difflib.get_close_matches(key, every, n=1) or [k for k in every if k.endswith(f".{name or section}")][:1]
+    raise SettingsError(f"{key} (from {origin}) is not a setting", f"Did you mean {near[0]}?" if near else "See: ftcli settings")
+
+
+def parse(key: str, raw: Any) -> Any:
+    """Text from a flag or a variable as what the field's type wants: lists split at commas, JSON for tables; the rest is left to pydantic."""
+    section, _, name = key.partition(".")
+    info: FieldInfo = sections()[section].model_fields[name]
+    kinds = _kinds(info.annotation)
+    if not isinstance(raw, str):
+        return raw
+    text = raw.strip()
+    if list in kinds and text[:1] != "[":
+        return [item.strip() for item in re.split(r",", text) if item.strip()]
+    if (dict in kinds and text[:1] == "{") or (list in kinds and text[:1] == "["):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SettingsError(f"{key} = {raw!r}: not JSON: {error}", "Quote it as a JSON document.") from error
+    return raw
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The plain types inside a field's annotation."""
+    origin = get_origin(annotation)
+    if origin in {Union, UnionType}:
+        return set().union(*(_kinds(part) for part in get_args(annotation)))
+    return {str} if origin is Literal else {origin or annotation}

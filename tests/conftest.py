@@ -1,0 +1,73 @@
+"""Every test runs in an empty home, without our variables, and leaves the environment as it found it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from verifying import World
+
+pytest_plugins = ["reliability"]
+
+REAL_DATA = Path(os.environ.get("FTCLI_REAL_DATA") or Path(__file__).resolve().parent.parent.parent / "shared" / "data")
+"""Read here, because the isolation below hides FTCLI_* variables."""
+
+SECTIONS = ("DATASET", "TOKENIZER", "PACKING", "LOADER", "MODEL", "TRAIN", "RUNTIME", "BENCHMARK", "TRACKING", "FTCLI")
+HIDDEN = tuple(f"{section}_" for section in SECTIONS)
+LIBRARIES = (
+    "PYTEST_",  # names the phase of the running test
+    "TORCHINDUCTOR_",  # torch, when it is imported
+)
+"""Beginnings of variables that libraries set on import or use; everything else that changes is a test's fault."""
+
+# A suite started in the background of a script inherits SIGINT ignored, and so would every process that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when huggingface_hub is imported: no test reaches the network
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An empty home, no settings from outside, 100 columns, and a guard against tests that change os.environ."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(HIDDEN):
+                patch.delenv(name)
+        patch.setenv("HOME", str(home))
+        for variable, folder in {"CONFIG": ".config", "CACHE": ".cache", "DATA": ".local/share", "STATE": ".local/state"}.items():
+            patch.setenv(f"XDG_{variable}_HOME", str(home / folder))
+        for name in ("NO_COLOR", "FORCE_COLOR", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            patch.delenv(name, raising=False)
+        patch.setenv("COLUMNS", "100")
+        patch.setenv("TERM", "xterm")
+        before = dict(os.environ)
+        yield
+        after = dict(os.environ)
+    changed = sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name) and not name.startswith(LIBRARIES)
+    )
+    assert not changed, f"the test changed os.environ: {', '.join(changed)}"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets; the test is skipped where there is none."""
+    if not REAL_DATA.is_dir():
+        pytest.skip("needs the real data: set FTCLI_REAL_DATA to its folder")
+    return REAL_DATA
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Tokenizers, prepared data and configurations that tests of `verify` share; its table of planted faults is printed at the end (-s)."""
+    from verifying import World
+
+    made = World(tmp_path_factory.mktemp("world"))
+    yield made
+    made.print_table()

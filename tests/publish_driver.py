@@ -1,0 +1,129 @@
+"""Publishes a tiny prepared directory, well or naively: the program that the fault tests kill, starve and race.
+
+Run as a script it imports the commit layer without the rest of ftcli, so that one run takes some 70 ms:
+
+    python -S -E -s publish_driver.py FTCLI_PACKAGE SITE_PACKAGES MODE OUTPUT VERSION
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import types
+from pathlib import Path
+
+START, END = "/start-of-the-commit-layer", "/end-of-the-commit-layer"
+
+
+def content(version: str) -> dict[str, bytes]:
+    """Every file of a version except the manifest. Sizes are equal in all versions, as in a re-run with another seed."""
+    names = ("train/data-00000-of-00002.arrow", "train/data-00001-of-00002.arrow", "a/deep/folder/data.arrow")
+    shards = {name: (f"{version}{index} " * 3000).encode() for index, name in enumerate(names)}
+    return {**shards, "train/state.json": f'{{"version": "{version}"}}'.encode(), "dataset_dict.json": b'{"splits": ["train"]}'}
+
+
+def mark(path: str) -> None:
+    """Leave a system call that a trace can find: opening a file that does not exist."""
+    with contextlib.suppress(FileNotFoundError):
+        os.close(os.open(path, os.O_RDONLY))
+
+
+def prepare(output: Path, version: str, *, wait: bool = False, slow: float = 0.0, patience: float = 60.0, stop_after: int = 99) -> int:
+    """Publish `version` at `output`, unless it stops after some shards, and return how many shards had to be written for it."""
+    from ftcli.core.publish import Attempt, fingerprint
+
+    files = content(version)
+    shards = {f"train-{index}": name for index, name in enumerate(files) if name.endswith(".arrow")}
+    worked = 0
+    with Attempt.open(output, fingerprint({"version": version}), replace=True, wait=wait, patience=patience) as attempt:
+        if attempt.ready:
+            return 0
+        for shard_name, file_name in shards.items():
+            if attempt.done(shard_name) is None:
+                if worked == stop_after:
+                    return worked
+                worked += 1
+                with attempt.shard(shard_name) as shard:
+                    shard.path(file_name).write_bytes(files[file_name])
+                    shard.commit([file_name], {"rows": 3000})
+                time.sleep(slow)
+        for name in ("train/state.json", "dataset_dict.json"):
+            attempt.write(name, files[name])
+        attempt.publish({"rows": 9000}, shards)
+    return worked
+
+
+def manifest_of(output: Path, version: str) -> bytes:
+    """The manifest that `prepare` writes, made without it."""
+    from ftcli.core.manifest import describe, fingerprint, seal
+    from ftcli.records import MANIFEST_SCHEMA
+
+    files = []
+    for name, data in sorted(content(version).items()):
+        sample = output.with_name(f"{output.name}.sample")
+        sample.write_bytes(data)
+        files.append(describe(sample, name))
+        sample.unlink()
+    return seal(
+        {
+            "schema": MANIFEST_SCHEMA,
+            "fingerprint": fingerprint({"version": version}),
+            "rows": 9000,
+            "content_hash": fingerprint({entry["path"]: entry["xxh3"] for entry in files}),
+            "files": files,
+        }
+    )
+
+
+def naive(output: Path, version: str, *, manifest_first: bool) -> None:
+    """What most tools do: write every file in its final place."""
+    manifest = (output / "ftcli-manifest.json", manifest_of(output, version))
+    files = [(output / name, data) for name, data in content(version).items()]
+    for path, _ in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    for path, data in [manifest, *files] if manifest_first else [*files, manifest]:
+        path.write_bytes(data)
+
+
+def without_exchange() -> None:
+    """Pretend that the file system cannot exchange two directories, as NFS cannot."""
+    import ftcli.core.publish
+
+    vars(ftcli.core.publish)["exchange"] = lambda one, other: False
+
+
+def main(mode: str, output: Path, version: str) -> int:
+    from ftcli.errors import FtcliError
+
+    mark(START)
+    try:
+        if mode == "naive-manifest-first":
+            naive(output, version, manifest_first=True)
+        elif mode == "naive-manifest-last":
+            naive(output, version, manifest_first=False)
+        else:
+            if mode == "no-exchange":
+                without_exchange()
+            if mode == "no-fsync":
+                vars(os)["fsync"] = lambda descriptor: None
+            slow = {"slow": 0.3, "hang": 600.0}.get(mode, 0.0)
+            print(
+                "worked",
+                prepare(output, version, wait=mode in {"wait", "impatient"}, slow=slow, patience=1.0 if mode == "impatient" else 60.0),
+            )
+    except FtcliError as error:
+        print(type(error).__name__, error.message, error.hint, sep=" | ")
+        return 1
+    finally:
+        mark(END)
+    return 0
+
+
+if __name__ == "__main__":
+    package = types.ModuleType("ftcli")  # the package without its __init__, which imports pluggy
+    package.__path__ = [sys.argv[1]]
+    sys.modules["ftcli"] = package
+    sys.path.append(sys.argv[2])
+    sys.exit(main(sys.argv[3], Path(sys.argv[4]), sys.argv[5]))

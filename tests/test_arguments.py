@@ -1,0 +1,174 @@
+"""Settings to TrainingArguments: every field arrives, automatic choices are said, impossible ones refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainingArguments
+
+from ftcli.context import Context
+from ftcli.core.arguments import bf16_choice, make_arguments, trackers
+from ftcli.errors import FtcliError, MissingExtraError, SettingsError, UsageError
+from ftcli.settings_train import OWN, TrainSettings
+from stores import context
+
+OTHER_VALUES: dict[str, Any] = {
+    "lr_scheduler_type": "cosine",
+    "optim": "sgd",
+    "eval_strategy": "steps",
+    "save_strategy": "steps",
+    "logging_strategy": "epoch",
+    "log_level": "error",
+    "log_level_replica": "error",
+    "hub_strategy": "end",
+    "include_num_input_tokens_seen": "all",
+    "fsdp": None,  # needs several processes
+    "fsdp_config": None,
+    "deepspeed": None,  # needs the package
+    "debug": None,  # converted to a list
+    "tf32": None,  # needs a GPU
+    "fp16": None,  # needs a GPU
+    "fp16_full_eval": None,
+    "torch_compile": None,
+    "torch_compile_backend": None,
+    "torch_compile_mode": None,
+    "accelerator_config": None,  # converted
+    "label_smoothing_factor": None,  # refused
+    "average_tokens_across_devices": True,
+    "train_sampling_strategy": None,  # ours
+    "load_best_model_at_end": None,  # contradicts the other values
+    "gradient_checkpointing_kwargs": None,
+    "activation_checkpointing_kwargs": {"use_reentrant": False},
+    "liger_kernel_config": {"rope": True},
+    "lr_scheduler_kwargs": {"num_cycles": 2},
+    "use_liger_kernel": None,  # needs the package
+    "torch_empty_cache_steps": 3,
+    "data_seed": 5,
+    "bf16_full_eval": None,
+    "dataloader_multiprocessing_context": "spawn",
+    "trackio_bucket_id": "x",
+    "ddp_backend": None,  # needs several processes
+    "use_cpu": True,
+    "push_to_hub": False,
+    "enable_jit_checkpoint": False,
+    "auto_find_batch_size": True,
+    "gradient_checkpointing": True,
+    "activation_checkpointing": None,
+}
+
+
+def _context(tmp_path: Path, **values: Any) -> Context:
+    return context(**{"train__output_dir": tmp_path / "out", **values})
+
+
+def _other(name: str) -> Any:
+    """A value that is not the field's default."""
+    if name in OTHER_VALUES:
+        return OTHER_VALUES[name]
+    field = {field.name: field for field in dataclasses.fields(TrainingArguments)}[name]
+    now = getattr(TrainingArguments(output_dir="x", use_cpu=True), name)
+    kind = str(field.type)
+    if isinstance(now, bool) or "bool" in kind:
+        return not now
+    if isinstance(now, float) or "float" in kind:
+        return 0.5
+    if isinstance(now, int) or "int" in kind:
+        return (now or 0) + 7
+    if "list" in kind:
+        return ["loss"]
+    return "something"
+
+
+NOT_HERE = {name for name, value in OTHER_VALUES.items() if value is None}
+PASSED_ON = sorted(set(TrainSettings.model_fields) - OWN - NOT_HERE - {"output_dir", "resume_from_checkpoint"})
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_every_field_arrives_under_its_own_name(tmp_path: Path, name: str) -> None:
+    value = _other(name)
+    arguments = make_arguments(_context(tmp_path, **{f"train__{name}": value}), held_out=True)
+    assert getattr(arguments, name) == value
+
+
+def test_the_defaults_that_are_ours(tmp_path: Path) -> None:
+    arguments = make_arguments(_context(tmp_path), held_out=True)
+    assert (arguments.eval_strategy, arguments.save_strategy) == ("epoch", "epoch")
+    assert arguments.logging_first_step
+    assert not arguments.logging_nan_inf_filter
+    assert not arguments.remove_unused_columns
+    assert arguments.disable_tqdm
+    assert arguments.report_to == []
+    assert arguments.use_cpu == (not torch.cuda.is_available())
+    assert make_arguments(_context(tmp_path), held_out=False).eval_strategy == "no"
+
+
+def test_bf16_is_chosen_by_what_the_cpu_has_and_the_reason_is_said(tmp_path: Path) -> None:
+    for flags, chosen in (((), False), (("avx2", "avx512_bf16"), True), (("amx_bf16",), True)):
+        run = _context(tmp_path, train__bf16=None, train__use_cpu=True)
+        run.machine = dataclasses.replace(run.machine, cpu_flags=flags)
+        assert make_arguments(run, held_out=False).bf16 is chosen
+        assert any("bf16" in note for note in run.notes)
+        assert bf16_choice(run, on_gpu=False)[0] is chosen
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"train__fp16": True}, "float16 on a CPU"),
+        ({"model__dtype": "float16"}, "float16 on a CPU"),
+        ({"train__eval_strategy": "epoch"}, "no validation or test split"),
+        ({"train__patience": 2}, "need evaluations"),
+        ({"train__label_smoothing_factor": 0.1}, "label_smoothing_factor"),
+        ({"train__average_tokens_across_devices": False}, "average_tokens_across_devices"),
+        ({"train__train_sampling_strategy": "batch_rebalance"}, "batch_rebalance"),
+        ({"train__train_sampling_strategy": "sorted"}, "sorted"),
+        ({"train__optim": "no_such"}, "no_such"),
+        ({"train__save_strategy": "steps", "train__save_steps": 1.5}, "save_steps"),
+        ({"tracking__report_to": ["no_such"]}, "no such tracker"),
+    ],
+)
+def test_impossible_settings_are_refused(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    if torch.cuda.is_available():
+        values = {**values, "train__use_cpu": True}
+    with pytest.raises(SettingsError, match=message):
+        make_arguments(_context(tmp_path, **values), held_out=False)
+
+
+def test_an_output_folder_is_needed() -> None:
+    with pytest.raises(UsageError, match="--output-dir is missing"):
+        make_arguments(context(), held_out=False)
+
+
+def test_patience_watches_the_held_out_loss(tmp_path: Path) -> None:
+    arguments = make_arguments(_context(tmp_path, train__patience=2), held_out=True)
+    assert arguments.metric_for_best_model == "eval_loss"
+    assert not arguments.greater_is_better
+
+
+def test_a_tracker_that_is_not_installed_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError) as refused:
+        trackers(["azure_ml"])
+    assert refused.value.hint == "Run: pip install azureml-mlflow"
+    with pytest.raises(MissingExtraError) as refused:
+        trackers(["wandb"])
+    assert refused.value.hint == "Run: pip install wandb"
+    assert trackers(["none"]) == trackers(None) == []
+
+
+def test_loader_settings_without_workers_are_said_to_have_no_effect(tmp_path: Path) -> None:
+    run = _context(tmp_path, loader__prefetch_factor=4, loader__persistent_workers=True)
+    arguments = make_arguments(run, held_out=False)
+    assert arguments.dataloader_prefetch_factor is None
+    assert any("no effect" in note for note in run.notes)
+    arguments = make_arguments(_context(tmp_path, loader__num_workers=2, loader__prefetch_factor=4), held_out=False)
+    assert (arguments.dataloader_num_workers, arguments.dataloader_prefetch_factor) == (2, 4)
+
+
+def test_what_transformers_refuses_is_an_error_for_people(tmp_path: Path) -> None:
+    with pytest.raises(FtcliError, match="transformers refuses"):
+        make_arguments(_context(tmp_path, train__load_best_model_at_end=True, train__eval_strategy="steps"), held_out=True)

@@ -1,0 +1,93 @@
+"""The store as a dataset, and the order in which its rows are read."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset, eval_batches, padding
+from ftcli.core.collate import Dynamic
+from ftcli.core.meter import Counted, Meter
+from ftcli.core.tasks import Classify
+from stores import spec_for, split_of
+
+
+def incident_lengths(rows: int) -> np.ndarray:
+    """Lengths like incident 1's: 211 tokens on average, at most 287."""
+    return np.clip(np.random.default_rng(0).normal(211.5, 30, rows), 20, 287).astype(np.int64)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_gets_whole_batches_from_the_store(tmp_path: Path, workers: int) -> None:
+    rows = [([number] * (1 + number % 5), number) for number in range(23)]
+    dataset = StoreDataset(split_of(tmp_path, rows))
+    loader = DataLoader(
+        dataset,
+        batch_size=4,
+        sampler=EpochSampler(23, 0),
+        collate_fn=Counted(Dynamic(spec_for(Classify()))),
+        num_workers=workers,  # type: ignore[arg-type]
+    )
+    meter, seen = Meter(), []
+    for batch in loader:
+        meter.count(batch)
+        assert set(batch) == {"input_ids", "attention_mask", "labels"}
+        seen += batch["labels"].tolist()
+        assert batch["input_ids"][:, 0].tolist() == batch["labels"].tolist()
+    assert sorted(seen) == list(range(23))
+    assert meter.tokens == sum(len(ids) for ids, _ in rows)
+    assert len(dataset[3]) == 1
+
+
+@given(st.integers(0, 300), st.integers(1, 9), st.integers(0, 3), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_every_row_comes_once_in_an_order_that_seed_and_epoch_decide(rows: int, unit: int, seed: int, epoch: int) -> None:
+    lengths = np.random.default_rng(rows).integers(1, 50, rows)
+    for make in (lambda: EpochSampler(rows, seed), lambda: LengthGroupedSampler(lengths, unit, seed)):
+        one, two = make(), make()
+        one.set_epoch(epoch)
+        two.set_epoch(epoch)
+        order = list(one)
+        assert sorted(order) == list(range(rows))
+        assert order == list(two) == list(one)
+        if rows > 20:
+            one.set_epoch(epoch + 1)
+            assert list(one) != order
+
+
+def test_grouping_by_length_leaves_under_one_percent_empty_where_chance_leaves_a_sixth() -> None:
+    lengths = incident_lengths(60_000)
+    for size in (8, 32):
+        assert padding(lengths, LengthGroupedSampler(lengths, size, 0).order(), size) < 0.01
+        assert padding(lengths, EpochSampler(len(lengths), 0).order(), size) > 0.13
+
+
+def test_batches_of_a_grouped_epoch_are_not_sorted() -> None:
+    lengths = incident_lengths(10_000)
+    longest = lengths[LengthGroupedSampler(lengths, 10, 0).order()].reshape(-1, 10).max(axis=1)
+    assert abs(np.corrcoef(longest[:-1], longest[1:])[0, 1]) < 0.1
+
+
+def test_three_million_rows_are_grouped_in_under_two_seconds() -> None:
+    sampler = LengthGroupedSampler(incident_lengths(3_000_000), 32, 0)
+    began = time.process_time()
+    assert len(sampler.order()) == 3_000_000
+    assert time.process_time() - began < 2
+
+
+@given(st.lists(st.integers(1, 30), max_size=80), st.integers(1, 7), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_an_evaluation_reads_every_row_once_over_all_ranks(lengths: list[int], size: int, world: int) -> None:
+    shares = [eval_batches(np.array(lengths, np.int64), size, rank, world) for rank in range(world)]
+    assert sorted(row for share in shares for batch in share for row in batch) == list(range(len(lengths)))
+    assert all(0 < len(batch) <= size for share in shares for batch in share)
+
+
+def test_padding_of_fewer_rows_than_a_batch_is_unknown_and_counts_as_none() -> None:
+    assert padding(np.array([3]), np.array([0]), 2) == 0

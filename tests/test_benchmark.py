@@ -1,0 +1,239 @@
+"""`ftcli benchmark`: what is measured, that variants do the same work, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from ftcli.commands import benchmark
+from ftcli.context import Context
+from ftcli.core import bench_batch
+from ftcli.core.measure import peak_rss_mb
+from ftcli.errors import EngineError, FtcliError, SettingsError, UsageError
+from ftcli.pluginmanager import Plugins
+from ftcli.records import Measurement, Report
+from ftcli.testing import tiny_tokenizer, write_config
+from tokenizing import Bar, corpus, plugins, prepare, write
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer, a source, and prepared data with labels and packed."""
+    root = tmp_path_factory.mktemp("bench")
+    tiny_tokenizer(root / "tokenizer")
+    source = write(root / "data.jsonl", corpus(60), ["a", "b", "c"] * 20)
+    prepare(root / "tokenizer", source, root / "rows", dataset__label_column="label", packing__max_length=64)
+    prepare(root / "tokenizer", source, root / "packs", packing__strategy="bfd", packing__max_length=128)
+    return root
+
+
+@pytest.fixture
+def run(folder, tmp_path, monkeypatch):
+    """Measure quickly, in an own report folder and without plots; values have "__" for the dot."""
+    monkeypatch.setattr(benchmark, "write_report", lambda *_: {})
+
+    def measured(action: str, data: str = "rows", plugins: Plugins | None = None, progress: Bar | None = None, **values: Any) -> Report:
+        given = {
+            "dataset__sources": [str(folder / data)],
+            "tokenizer__path": str(folder / "tokenizer"),
+            "benchmark__repeats": 2,
+            "benchmark__warmup": 0,
+            "benchmark__rows": 24,
+            "benchmark__steps": 2,
+            "runtime__report_dir": tmp_path / "reports",
+            "runtime__cache_dir": tmp_path / "proofs",
+            "runtime__threads": 1,
+            "train__use_cpu": True,
+            **values,
+        }
+        made = Context.make({key.replace("__", "."): value for key, value in given.items()}, plugins)
+        return benchmark.run(made if progress is None else replace(made, progress=progress), action)
+
+    return measured
+
+
+def found(report: Report) -> Mapping[tuple[str, str], Measurement]:
+    return {(m.name, m.unit): m for m in report.metrics["measurements"]}
+
+
+def work(report: Report, name: str, unit: str) -> float:
+    """Amount of a unit in one run: rate times seconds."""
+    measured = found(report)
+    return measured[name, f"{unit}/s"].samples[0] * measured[name, "seconds"].samples[0]
+
+
+def test_collators_are_measured_on_the_same_rows_beside_transformers_own(run, folder):
+    report = run("batch", benchmark__rows=60)
+    names = {name for name, _ in found(report)}
+    assert {"dynamic", "fixed", "bucketed", "transformers"} == names
+    for measurement in found(report).values():
+        assert measurement.low <= measurement.median <= measurement.high
+        assert measurement.n == len(measurement.samples) == 2
+    tokens = {round(work(report, name, "real tokens")) for name in names}
+    assert tokens == {json.loads((folder / "rows/ftcli-manifest.json").read_text())["metrics"]["tokens"]}
+    assert round(work(report, "dynamic", "slots")) == round(work(report, "transformers", "slots"))
+    assert work(report, "bucketed", "slots") < work(report, "dynamic", "slots") < work(report, "fixed", "slots") == pytest.approx(60 * 64)
+    assert [ratio["unit"] for ratio in report.metrics["ratios"]] == ["real tokens/s"] * 3
+    assert all(ratio["verdict"].startswith("not decided") for ratio in report.metrics["ratios"])
+    assert report.metrics["action"] == "batch"
+
+
+def test_packed_rows_are_measured_with_the_collator_that_takes_them(run):
+    report = run("batch", "packs")
+    assert {name for name, _ in found(report)} == {"packed"}
+    assert any("transformers is left out: DataCollatorWithPadding does not keep packed texts apart" in note for note in report.notes)
+
+
+def test_chosen_variants_are_measured_once_each_in_their_order(run):
+    bar = Bar()
+    report = run("batch", progress=bar, benchmark__variants=["fixed", "transformers", "fixed"], benchmark__warmup=1)
+    assert [m.name for m in report.metrics["measurements"] if m.unit == "seconds"] == ["fixed", "transformers"]
+    assert [ratio["name"] for ratio in report.metrics["ratios"]] == ["transformers / fixed"]
+    assert sum(bar.stages["benchmark batch"]) == bar.totals["benchmark batch"] == 6
+
+
+@pytest.mark.parametrize(
+    ("action", "data", "values", "kind", "word"),
+    [
+        ("speed", "rows", {}, UsageError, "nothing to measure called 'speed'"),
+        ("batch", "rows", {"benchmark__variants": ["dynamc"]}, SettingsError, r"benchmark\.variants = 'dynamc'"),
+        ("batch", "packs", {"benchmark__variants": ["transformers"]}, UsageError, "does not keep packed texts apart"),
+        ("batch", "packs", {"benchmark__variants": ["dynamic"]}, FtcliError, "dynamic"),
+        ("batch", "rows", {"dataset__sources": None}, UsageError, "needs --dataset PREPARED"),
+        ("train", "rows", {"tokenizer__path": None}, UsageError, "needs --dataset PREPARED, --tokenizer-path DIR and a model"),
+        ("train", "rows", {}, UsageError, "no model"),
+        ("tokenize", "rows", {"tokenizer__path": None}, UsageError, "needs --dataset SOURCE"),
+        ("batch", "nowhere", {}, FtcliError, "nowhere"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_what_can(action, data, values, kind, word, run):
+    with pytest.raises(kind, match=word) as refused:
+        run(action, data, **values)
+    assert refused.value.hint
+
+
+def test_without_a_pad_token_transformers_is_left_out_by_name(run, folder, tmp_path):
+    AutoTokenizer.from_pretrained(folder / "tokenizer", pad_token=None).save_pretrained(tmp_path / "unpadded")
+    report = run("batch", tokenizer__path=str(tmp_path / "unpadded"))
+    assert "transformers" not in {name for name, _ in found(report)}
+    assert any("needs a PAD token" in note for note in report.notes)
+    with pytest.raises(UsageError, match="needs a PAD token"):
+        run("batch", tokenizer__path=str(tmp_path / "unpadded"), benchmark__variants=["transformers"])
+
+
+def test_steps_are_measured_by_collator_and_precision(run, tmp_path):
+    model = write_config(tmp_path / "config.json", "qwen3")
+    report = run("train", model__config=model, benchmark__variants=["bucketed/fp32", "fixed", "bucketed/bf16"])
+    assert [m.name for m in report.metrics["measurements"] if m.unit == "seconds"] == ["bucketed/fp32", "fixed", "bucketed/bf16"]
+    assert round(work(report, "fixed", "steps")) == 2
+    assert round(work(report, "fixed", "slots")) == 2 * 8 * 64
+    assert work(report, "bucketed/fp32", "slots") <= 2 * 8 * 64
+    assert round(work(report, "bucketed/fp32", "real tokens")) == round(work(report, "bucketed/bf16", "real tokens"))
+    assert any("on cpu" in note for note in report.notes)
+
+
+def test_the_default_steps_are_those_of_the_data(run, tmp_path):
+    model = write_config(tmp_path / "config.json", "qwen3")
+    report = run("train", "packs", model__config=model, benchmark__repeats=1, train__bf16=False)
+    names = {name for name, _ in found(report)}
+    assert "packed/fp32" in names
+    assert all(name.startswith("packed/") for name in names)
+
+
+@pytest.mark.parametrize(("variant", "kind"), [("bucketed/fp8", UsageError), ("bucketd/fp32", SettingsError)])
+def test_a_variant_of_training_that_is_none_is_refused(variant, kind, run, tmp_path):
+    with pytest.raises(kind, match=r"bucketed/fp8|benchmark\.variants = 'bucketd'"):
+        run("train", model__config=write_config(tmp_path / "config.json", "qwen3"), benchmark__variants=[variant])
+
+
+def test_engines_are_measured_on_the_first_rows_with_the_reference_first(run, folder):
+    report = run("tokenize", benchmark__variants=["hf"], dataset__sources=[str(folder / "data.jsonl")], dataset__shard_bytes=900)
+    assert round(work(report, "hf", "examples")) == 24
+    ids = AutoTokenizer.from_pretrained(folder / "tokenizer")(corpus(24))["input_ids"]
+    assert round(work(report, "hf", "tokens")) == sum(map(len, ids))
+    assert any("24 rows" in note for note in report.notes)
+    more = run("tokenize", benchmark__variants=["hf"], benchmark__rows=500, dataset__sources=[str(folder / "data.jsonl")])
+    assert round(work(more, "hf", "examples")) == 60
+
+
+@pytest.mark.slow
+def test_every_engine_that_is_exact_is_compared_with_the_reference(run, folder):
+    report = run("tokenize", dataset__sources=[str(folder / "data.jsonl")], benchmark__repeats=4)
+    names = [m.name for m in report.metrics["measurements"] if m.unit == "seconds"]
+    assert names[0] == "hf"
+    assert len(names) >= 2
+    assert [ratio["name"] for ratio in report.metrics["ratios"]] == [f"{name} / hf" for name in names[1:]]
+    assert {ratio["verdict"] for ratio in report.metrics["ratios"]} <= {"faster", "slower", "no difference"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("word", "complaint"), [("zebra", "double differs from the reference in row 550"), ("boom", "double 1.*boom")])
+def test_an_engine_that_is_wrong_or_fails_on_a_row_is_caught(word, complaint, run, tmp_path):
+    source = write(tmp_path / "data.jsonl", [*corpus(550), f"a {word}"])
+    with pytest.raises(EngineError, match=complaint):
+        run(
+            "tokenize",
+            plugins=plugins(tmp_path / "plugins"),
+            benchmark__variants=["hf", "double"],
+            benchmark__rows=600,
+            dataset__sources=[str(source)],
+        )
+
+
+@pytest.mark.slow
+def test_an_engine_that_cannot_load_the_tokenizer_is_left_out_by_name_unless_it_was_asked_for(run, tmp_path, folder):
+    broken = bench_engine("raise RuntimeError('not mine')")
+    report = run("tokenize", plugins=plugins(tmp_path / "plugins", broken), dataset__sources=[str(folder / "data.jsonl")])
+    assert "broken" not in {name for name, _ in found(report)}
+    assert any(note.startswith("broken is left out: ") and "not mine" in note for note in report.notes)
+    with pytest.raises(EngineError, match="not mine"):
+        run(
+            "tokenize",
+            plugins=plugins(tmp_path / "plugins", broken),
+            benchmark__variants=["broken"],
+            dataset__sources=[str(folder / "data.jsonl")],
+        )
+
+
+def bench_engine(body: str) -> str:
+    return f"""
+from ftcli import hookimpl
+class Engine:
+    name, version, rank = "broken", "1", 1
+    def load(self, backend_json, folder, threads):
+        {body}
+@hookimpl
+def register_engines(register):
+    register("broken", Engine)
+"""
+
+
+def test_a_busy_machine_is_named(run, monkeypatch):
+    def busy(context: Context):
+        context.machine = replace(context.machine, load_average=load, cores=2)
+        return bench_batch.variants(context)
+
+    monkeypatch.setattr(benchmark, "_collators", busy)
+    words = "the machine was busy when this began (load 99.0 on 2 cores)"
+    for load in (99.0, 1.0, None):
+        report = run("batch", benchmark__variants=["dynamic"])
+        assert any(words in note for note in report.notes) is (load == 99.0)
+
+
+def test_the_report_is_written_with_the_measurements(run, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    report = run("batch", benchmark__variants=["dynamic", "fixed"])
+    document = json.loads(Path(report.paths["json"]).read_text())
+    assert document["command"] == "benchmark batch"
+    assert {"name", "unit", "median", "low", "high", "n"} <= document["metrics"]["measurements"][0].keys()
+    assert "dynamic" in Path(report.paths["html"]).read_text()
+
+
+def test_peak_memory_is_in_megabytes():
+    assert 50 < peak_rss_mb() < 100_000

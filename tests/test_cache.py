@@ -1,0 +1,297 @@
+"""`ftcli cache`: every damage is found and told, what lies below a folder is listed, and only what nobody holds is removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+
+from cli_process import ended, spawn
+from ftcli.commands import cache
+from ftcli.context import Context
+from ftcli.core.publish import Attempt
+from ftcli.core.store import Store
+from ftcli.core.write import RowWriter, split_metadata
+from ftcli.errors import StoreError, UsageError
+from ftcli.records import Report
+from publish_cases import delete, flip, interrupt, truncate, zero_tail
+from reliability import size
+from tokenizing import Bar
+
+DAMAGES = size(100, 1_000)
+SIZES = {"train": (500, 500, 500, 500), "validation": (150, 150)}
+"""Rows of every shard of a split."""
+
+
+def call(action: str, *folders: Path, dry_run: bool = False, bar: Bar | None = None) -> Report:
+    context = Context.make({})
+    if bar is not None:
+        context.progress = bar
+    return cache.run(context, action, folders, dry_run)
+
+
+def rows(report: Report) -> list[list[str]]:
+    return list(report.details["table"]["rows"]) if "table" in report.details else []
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared directory with several shards a split."""
+    output = tmp_path_factory.mktemp("pristine") / "out"
+    with Attempt.open(output, "f" * 32) as attempt:
+        for split, sizes in SIZES.items():
+            names = [f"data-{number:05d}-of-{len(sizes):05d}.arrow" for number in range(len(sizes))]
+            for number, (name, count) in enumerate(zip(names, sizes, strict=True)):
+                with attempt.shard(f"{split}-{number}") as shard:
+                    lengths = np.arange(count, dtype=np.int64) % 7 + 50
+                    with RowWriter(shard.path(f"{split}/{name}"), labels=False, packed=False) as writer:
+                        writer.add(np.arange(lengths.sum(), dtype=np.int32) + number, lengths)
+                    shard.commit([f"{split}/{name}"], {})
+            small = split_metadata(files=names, fingerprint="f" * 32, split=split, label_names=None, packed=False, rows=sum(sizes), size=1)
+            for name, content in small.items():
+                attempt.write(f"{split}/{name}", content)
+        attempt.write("dataset_dict.json", json.dumps({"splits": list(SIZES)}))
+        counts = {split: {"rows": sum(sizes), "tokens": 53 * sum(sizes)} for split, sizes in SIZES.items()}
+        attempt.publish(
+            {"splits": counts, "label_names": None, "max_length": 64, "packing": "none"},
+            [f"{split}-{number}" for split, sizes in SIZES.items() for number in range(len(sizes))],
+        )
+    return output
+
+
+@pytest.fixture
+def prepared(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "prepared"))
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+def test_whole_data_pass_with_files_and_bytes_and_a_bar_that_reaches_its_end(prepared: Path) -> None:
+    bar = Bar()
+    report = call("verify", prepared, bar=bar)
+    files = [path for path in prepared.rglob("*") if path.is_file() and path.name != "ftcli-manifest.json"]
+    assert report.status == "ok"
+    assert report.metrics["files"] == len(files)
+    assert report.metrics["bytes"] == sum(path.stat().st_size for path in files) == sum(bar.stages["verify"]) == bar.totals["verify"]
+    assert report.metrics["damaged"] == 0
+    assert report.metrics["seconds"] > 0
+    assert report.checks[0].status == "pass"
+    assert rows(report) == []
+
+
+def test_all_damages_are_listed_with_kind_expected_and_found(prepared: Path) -> None:
+    one, two, three, four = sorted(prepared.glob("train/*.arrow"))[:4]
+    size = two.stat().st_size
+    flip(one, 0.5)
+    truncate(two, 0.5)
+    delete(three, 0)
+    delete(four, 0)
+    four.mkdir()
+    report = call("verify", prepared)
+    assert report.status == "failed"
+    assert report.metrics["damaged"] == 4
+    found = {Path(row[0]).name: row[1:] for row in rows(report)}
+    assert found[one.name][0] == "content"
+    assert all(len(value) == 32 for value in found[one.name][1:])
+    assert found[two.name] == ["size", str(size), str(size // 2)]
+    assert found[three.name][0] == "missing"
+    assert found[four.name][0] == "not a file"
+    assert len(report.checks[0].evidence["damages"]) == 4
+
+
+def test_a_fifo_and_a_folder_in_the_place_of_files_do_not_hang_it(prepared: Path) -> None:
+    file = next(prepared.glob("train/*.arrow"))
+    file.unlink()
+    os.mkfifo(file)
+    assert rows(call("verify", prepared))[0][1] == "not a file"
+    shutil.rmtree(file.parent)
+    file.parent.touch()
+    assert {row[1] for row in rows(call("verify", prepared))} == {"missing"}
+
+
+def test_several_directories_are_checked_at_once_and_a_damaged_manifest_is_a_damage(prepared: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(prepared, tmp_path / "other"))
+    flip(other / "ftcli-manifest.json", 0.5)
+    report = call("verify", prepared, other)
+    assert [check.status for check in report.checks] == ["pass", "fail"]
+    assert rows(report)[0][0] == str(other / "ftcli-manifest.json")
+
+
+def test_files_that_are_not_of_the_data_are_a_note(prepared: Path) -> None:
+    (prepared / "train" / "cache-0123.arrow").touch()
+    report = call("verify", prepared)
+    assert report.status == "ok"
+    assert any("1 files are not of the prepared data, such as train/cache-0123.arrow" in note for note in report.notes)
+
+
+def test_what_cannot_be_verified_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a prepared directory"):
+        call("verify")
+    with pytest.raises(StoreError, match="holds no data prepared by ftcli"):
+        call("verify", tmp_path)
+    with pytest.raises(UsageError, match="--dry-run belongs to clean"):
+        call("list", dry_run=True)
+    with pytest.raises(StoreError, match="is no directory"):
+        call("list", tmp_path / "absent")
+
+
+def test_the_command_takes_several_directories_and_exits_with_one_on_damage(prepared: Path, tmp_path: Path) -> None:
+    comma = prepared.rename(tmp_path / "a,b")
+    done = ended(spawn("cache", "verify", comma, comma, "--json"))
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["metrics"]["damaged"] == 0
+    truncate(next(comma.glob("train/*.arrow")), 0.9)
+    done = ended(spawn("cache", "verify", comma))
+    assert done.exit_code == 1
+    assert "size" in done.stdout
+    assert ".arrow has" in done.stdout
+
+
+# -- every damage ------------------------------------------------------------------------------------------------------
+
+
+def swap(path: Path, _: float) -> None:
+    other = next(file for file in sorted(path.parent.glob("*.arrow")) if file != path and file.read_bytes() != path.read_bytes())
+    content = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def append(path: Path, _: float) -> None:
+    with path.open("ab") as file:
+        file.write(b"\0")
+
+
+def rename(path: Path, _: float) -> None:
+    path.rename(path.with_suffix(".moved"))
+
+
+ALL: Mapping[str, Callable[[Path, float], None]] = {
+    "flip": flip,
+    "truncate": truncate,
+    "zero tail": zero_tail,
+    "delete": delete,
+    "swap": swap,
+    "append": append,
+    "rename": rename,
+}
+AT_ONCE = {"truncate", "delete", "swap", "append", "rename"}
+"""Found by the cheap check on opening; so is a zeroed tail that is not inside a long middle."""
+
+
+def opens(folder: Path) -> bool:
+    """Whether plain `datasets` opens and reads it without an error."""
+    try:
+        for split in datasets.load_from_disk(str(folder)).values():
+            for column in ("input_ids", "length"):
+                split.data.column(column).to_pylist()
+    except Exception:  # noqa: BLE001 - it raises many kinds
+        return False
+    return True
+
+
+def damaged(pristine: Path, folder: Path) -> Iterator[tuple[str, Path, Path]]:
+    """(kind, damaged file, directory) again and again, the same every time; each is removed after its use."""
+    draws = random.Random(12)
+    for number in range(DAMAGES):
+        copy = Path(shutil.copytree(pristine, folder / "copy"))
+        kind = list(ALL)[number % len(ALL)]
+        victim = draws.choice(sorted(copy.glob("*/*.arrow")))
+        ALL[kind](victim, draws.random() * 0.999)
+        yield kind, victim, copy
+        shutil.rmtree(copy)
+
+
+def refuses(folder: Path) -> bool:
+    try:
+        Store.open(folder)
+    except StoreError:
+        return True
+    return False
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.reliability(12, "every damage of prepared data is found by verify, the coarse ones on opening")
+def test_every_random_damage_is_found(pristine: Path, tmp_path: Path, tally: Callable[..., None]) -> None:
+    missed, slowest, at_once = [], 0.0, 0
+    for kind, victim, folder in damaged(pristine, tmp_path):
+        found = rows(call("verify", folder))
+        clock = time.perf_counter()
+        refused = refuses(folder)
+        slowest = max(slowest, time.perf_counter() - clock)
+        at_once += refused
+        if not any(Path(row[0]).name == victim.name for row in found) or (kind in AT_ONCE and not refused):
+            missed.append((kind, victim.name))
+    assert missed == []
+    assert slowest < 1.0
+    tally(damages=DAMAGES, on_opening=at_once)
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.reliability(12, "the same damages, opened by datasets", control=True)
+def test_datasets_opens_and_reads_many_of_the_same_damages(pristine: Path, tmp_path: Path, tally: Callable[..., None]) -> None:
+    opened = sum(opens(folder) for _, _, folder in damaged(pristine, tmp_path))
+    assert opened >= DAMAGES / 4
+    tally(f"load_from_disk reads {opened} of {DAMAGES} without an error")
+
+
+# -- list and clean ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_prepared_and_what_is_unfinished_below_a_folder_is_listed(prepared: Path, tmp_path: Path) -> None:
+    attempt = interrupt(tmp_path / "half")
+    damaged = Path(shutil.copytree(prepared, tmp_path / "deep" / "damaged"))
+    flip(damaged / "ftcli-manifest.json", 0.5)
+    report = call("list", tmp_path)
+    table = {Path(row[0]).name: row[1:] for row in rows(report)}
+    assert report.metrics == {"prepared": 2, "unfinished": 1, "being_prepared": 0}
+    assert table["prepared"][0] == "prepared"
+    assert table["prepared"][1] == "2,300"
+    assert table["prepared"][4] == json.loads((prepared / "ftcli-manifest.json").read_text())["fingerprint"][:16]
+    assert table["half"][0] == "unfinished"
+    assert "kB" in table["half"][3]
+    assert table["damaged"][0] == "damaged"
+    assert attempt.is_dir()
+
+
+def test_nothing_prepared_is_an_empty_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("list").metrics == {"prepared": 0, "unfinished": 0, "being_prepared": 0}
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Attempt]:
+    with Attempt.open(tmp_path / "held", "f") as attempt:
+        yield attempt
+
+
+def test_clean_removes_what_nobody_holds_and_leaves_the_rest(prepared: Path, held: Attempt, tmp_path: Path) -> None:
+    dead, empty = interrupt(tmp_path / "half"), tmp_path / ".x.0123456789abcdef.attempt"
+    empty.mkdir()
+    foreign = tmp_path / ".theirs.backup.attempt"
+    foreign.mkdir()
+    (foreign / "precious").touch()
+    assert call("list", tmp_path).metrics == {"prepared": 1, "unfinished": 2, "being_prepared": 1}
+    rehearsal = call("clean", tmp_path, dry_run=True)
+    assert rehearsal.details["table"]["head"][0] == "would remove"
+    assert (rehearsal.metrics["removed"], rehearsal.metrics["abandoned"]) == (0, 2)
+    assert dead.is_dir()
+    report = call("clean", tmp_path)
+    assert (report.metrics["removed"], report.metrics["bytes"] > 300_000) == (2, True)
+    assert not dead.exists()
+    assert not empty.exists()
+    assert held.directory.is_dir()
+    assert (foreign / "precious").exists()
+    assert prepared.is_dir()
+    assert any(f"left alone: {held.directory}, a process works on it" in note for note in report.notes)

@@ -1,0 +1,197 @@
+"""Checks of the first batch: what is healthy, and the smallest change of a collator or of the data that is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftcli.core.audit import token_places
+from ftcli.core.store import Store
+from stores import rows_of
+from verifying import World
+
+STAGE = ("batch",)
+
+
+@pytest.mark.parametrize("kind", ["classify", "pretrain", "packed"])
+def test_a_batch_by_ftclis_own_collators_passes(world: World, kind: str) -> None:
+    checks = world.quiet(f"{kind} batch", world.run(kind), stages=STAGE)
+    assert checks["FT301"].status == checks["FT302"].status == "pass"
+    assert checks["FT303"].status == ("pass" if kind == "classify" else "skipped")
+    shown = checks["FT301"].evidence["rows"]
+    assert len(shown) == 3
+    assert shown[0]["text"]
+    assert shown[0]["ids"]
+
+
+def test_the_audited_rows_are_the_same_each_time_and_hold_the_shortest_and_the_longest(world: World) -> None:
+    values = world.run("classify")
+    first, again, other = (world.verify({**values, "train.seed": seed}, stages=STAGE)["FT301"].evidence for seed in (1, 1, 2))
+    assert first == again
+    assert first["rows"] != other["rows"]
+    lengths = Store.open(world.labelled).split("train").lengths
+    assert first["shapes"]["input_ids"] == [12, lengths.max()]
+
+
+@pytest.mark.parametrize("values", [{"loader.pad_to_multiple_of": 8}, {"loader.pad_to_multiple_of": 64}, {"loader.collator": "fixed"}])
+@pytest.mark.parametrize("kind", ["classify", "pretrain"])
+def test_more_padding_is_no_fault(world: World, kind: str, values: dict[str, Any]) -> None:
+    world.quiet(f"{kind} with {values}", world.run(kind, "qwen3", **values))
+
+
+@pytest.mark.parametrize("kind", ["classify", "pretrain"])
+def test_a_missing_mask_on_right_padded_rows_of_a_causal_model_is_no_fault(world: World, kind: str) -> None:
+    plugins = world.collator('del batch["attention_mask"]')
+    checks = world.quiet(f"no mask, right padding, qwen3, {kind}", world.run(kind, "qwen3"), plugins=plugins)
+    assert checks["FT301"].status == "info"
+    assert checks["FT407"].status == "pass"
+
+
+INVERTED = 'batch["attention_mask"] = 1 - batch["attention_mask"]'
+ONES = 'batch["attention_mask"] = torch.ones_like(batch["attention_mask"])'
+SHORT = 'batch["attention_mask"][3, 0] = 0'
+
+
+@pytest.mark.parametrize(("what", "change"), [("inverted", INVERTED), ("of ones", ONES), ("one token short", SHORT)])
+def test_a_wrong_mask_fails(world: World, what: str, change: str) -> None:
+    world.caught(
+        f"a mask {what}", world.run("classify"), "FT301", words="attention mask of row", stages=STAGE, plugins=world.collator(change)
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "words"),
+    [
+        ("other ids", 'batch["input_ids"][2, 0] += 1', "row 2 of the batch does not hold"),
+        ("a row less", "batch = {name: value[1:] for name, value in batch.items()}", "12 rows became a batch of 11"),
+        ("rows cut", "batch = {name: value[:, :8] if value.ndim == 2 else value for name, value in batch.items()}", "does not hold"),
+    ],
+)
+def test_a_collator_that_changes_the_rows_is_found(world: World, what: str, change: str, words: str) -> None:
+    values = world.run("classify")
+    world.caught(f"a batch with {what}", values, "FT301", words=words, stages=STAGE, plugins=world.collator(change))
+
+
+def test_a_collator_that_mixes_up_labels_is_found(world: World) -> None:
+    plugins = world.collator('batch["labels"] = batch["labels"].roll(1)')
+    world.caught("labels of other rows", world.run("classify"), "FT302", words="the data say", stages=STAGE, plugins=plugins)
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "words"),
+    [
+        ("labels shifted by the collator", 'batch["labels"] = batch["labels"].roll(-1, 1)', "must not be shifted"),
+        ("padding labelled", 'batch["labels"][batch["attention_mask"] == 0] = 0', "padding is labelled"),
+        ("padding labelled, no mask", 'batch["labels"][batch.pop("attention_mask") == 0] = 0', "padding is labelled"),
+        ("EOS never labelled", 'batch["labels"][batch["input_ids"] == 1] = -100', "EOS stands in the batch and is never a target"),
+        ("a row without targets", 'batch["labels"][4] = -100', "1 rows have no target at all, first row 4"),
+    ],
+)
+def test_wrong_targets_fail(world: World, what: str, change: str, words: str) -> None:
+    world.caught(what, world.run("pretrain"), "FT302", words=words, stages=STAGE, plugins=world.collator(change))
+
+
+def test_eos_as_pad_masked_by_id_fails_and_the_fix_names_the_cause(world: World, tmp_path: Path) -> None:
+    tokenizer = world.tokenizer(tmp_path / "t", pad_token="<|endoftext|>")
+    values = {**world.run("pretrain"), "tokenizer.path": tokenizer}
+    world.quiet("PAD is EOS, masked by place", values, stages=STAGE)
+    plugins = world.collator('batch["labels"][batch["input_ids"] == self.spec.pad_token_id] = -100')
+    check = world.caught("PAD is EOS, masked by id", values, "FT302", words="never a target", stages=STAGE, plugins=plugins)
+    assert "by place" in check.fix
+
+
+def test_texts_without_eos_warn(world: World) -> None:
+    values = {**world.run("classify"), "train.mode": "pretrain"}
+    check = world.caught("EOS not appended", values, "FT302", status="warn", words="no text ends with EOS", stages=STAGE)
+    assert "--add-eos" in check.fix
+
+
+def test_rows_without_an_end_in_data_with_eos_are_no_fault(world: World, tmp_path: Path) -> None:
+    source = tmp_path / "long.txt"
+    source.write_text("1" * (20 * 64 - 1))  # a token a digit, and EOS: 20 full packs
+    long = world.prepare("long", world.bpe, {"packing.strategy": "concat", "packing.max_length": 64}, sources=[str(source)])
+    assert sum(1 in ids for ids, _ in world.rows(long)) == 1
+    values = {**world.run("packed"), "dataset.sources": [str(long)]}
+    found = [world.quiet("one text over many packs", {**values, "train.seed": seed}, stages=STAGE)["FT302"].summary for seed in range(8)]
+    assert any("in the data EOS ends every one" in summary for summary in found)
+
+
+def test_a_tokenizer_without_eos_is_no_fault(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": str(world.wordpiece), "dataset.sources": [str(world.labelled_wordpiece)], "train.mode": "pretrain"}
+    assert "the tokenizer has no EOS" in world.quiet("no EOS at all", values, stages=STAGE)["FT302"].summary
+
+
+def test_a_text_that_ends_with_pad_fails(world: World, tmp_path: Path) -> None:
+    rows = [([*ids, 0], label) for ids, label in world.rows(world.labelled)]
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": rows})}
+    world.caught("texts that end with PAD", values, "FT303", words="the text ends with PAD", stages=STAGE)
+
+
+def test_a_text_of_nothing_but_pad_fails(world: World, tmp_path: Path) -> None:
+    rows = [([0, 0], 0), *world.rows(world.labelled)[:11]]
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": rows})}
+    world.caught("a text of PAD only", values, "FT303", words="pool nothing", stages=STAGE)
+
+
+def test_without_a_pad_token_pooling_is_left_to_the_check_of_the_tokenizer(world: World, tmp_path: Path) -> None:
+    values = {**world.run("classify"), "tokenizer.path": world.tokenizer(tmp_path / "t", pad_token=None)}
+    checks = world.verify(values, stages=(*STAGE, "tokenizer"))
+    assert checks["FT303"].status == "skipped"
+    assert checks["FT102"].status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [("packed", "bucketed", "packed rows would see"), ("pretrain", "packed", "needs packed rows"), ("pretrain", "nil", "nil")],
+)
+def test_a_collator_that_does_not_fit_the_rows_fails_once(world: World, kind: str, name: str, words: str) -> None:
+    world.caught(f"{kind} data, collator {name}", world.run(kind, **{"loader.collator": name}), "FT301", words=words, stages=STAGE)
+
+
+def test_packed_data_cannot_be_classified(world: World) -> None:
+    world.caught("packed data, classify", {**world.run("packed"), "train.mode": "classify"}, "FT301", words="one label a row", stages=STAGE)
+
+
+def test_an_unknown_task_fails_once(world: World) -> None:
+    world.caught("an unknown mode", {**world.run("pretrain"), "train.mode": "clasify"}, "FT301", words="clasify", stages=STAGE)
+
+
+def test_no_rows_fail_once(world: World, tmp_path: Path) -> None:
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": []})}
+    world.caught("a train split without rows", values, "FT301", words="the split train has no rows", stages=STAGE)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 11, 13])
+def test_few_rows_are_all_looked_at(world: World, tmp_path: Path, rows: int) -> None:
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": world.rows(world.labelled)[:rows]})}
+    checks = world.quiet(f"{rows} rows", values, stages=STAGE)
+    assert checks["FT301"].evidence["shapes"]["labels"] == [min(rows, 12)]
+
+
+def test_rows_of_a_large_vocabulary_are_few(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftcli.core.probe.MOST_LOGITS", 5 * 400 * 138)
+    assert world.verify(world.run("pretrain"), stages=STAGE)["FT301"].evidence["shapes"]["input_ids"] == [5, 138]
+    monkeypatch.setattr("ftcli.core.probe.MOST_LOGITS", 1)
+    assert world.verify(world.run("pretrain"), stages=STAGE)["FT301"].evidence["shapes"]["input_ids"] == [2, 138]
+    assert world.verify(world.run("packed"), stages=STAGE)["FT301"].evidence["shapes"]["input_ids"][0] == 1
+    assert world.verify(world.run("classify"), stages=STAGE)["FT301"].evidence["shapes"]["input_ids"][0] == 12
+
+
+@given(
+    texts=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=5),
+    extra=st.integers(0, 3),
+    left=st.booleans(),
+)
+def test_tokens_are_found_wherever_a_collator_pads(texts: list[list[int]], extra: int, left: bool) -> None:
+    width = max(map(len, texts)) + extra
+    batch = np.array([[0] * (width - len(text)) + text if left else text + [0] * (width - len(text)) for text in texts])
+    assert (token_places(batch, rows_of(texts)) == (batch != 0)).all()
+    wrong = batch.copy()
+    row, place = (numbers[0] for numbers in wrong.nonzero())
+    wrong[row, place] += 10
+    assert not token_places(wrong, rows_of(texts))[row].any()

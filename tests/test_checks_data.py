@@ -1,0 +1,189 @@
+"""Checks of the prepared data: what is healthy, and the smallest change that is not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ftcli.core.store import Store
+from verifying import World
+
+STAGE = ("data",)
+
+
+@pytest.mark.parametrize("kind", ["classify", "pretrain", "packed"])
+def test_data_prepared_by_tokenize_pass(world: World, kind: str) -> None:
+    checks = world.quiet(f"{kind} data by tokenize", world.run(kind), stages=STAGE)
+    assert checks["FT201"].evidence["fingerprint"]
+    assert {name: check.status for name, check in checks.items()} == {
+        "FT201": "pass",
+        "FT202": "pass",
+        "FT203": "pass" if kind == "classify" else "skipped",
+        "FT204": "pass",
+        "FT205": "skipped" if kind == "packed" else "pass",
+    }
+
+
+def test_without_data_the_checks_are_skipped_with_the_reason(world: World) -> None:
+    checks = world.verify({"tokenizer.path": str(world.bpe)}, stages=STAGE)
+    assert {check.status for check in checks.values()} == {"skipped"}
+    assert checks["FT203"].summary == "Labels: no --dataset"
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("where", ["first byte", "middle", "last byte", "shortened", "gone"])
+def test_a_damaged_file_fails_once_and_the_rest_refers_to_it(world: World, tmp_path: Path, where: str) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(world.labelled, folder)
+    file = next(folder.glob("train/*.arrow"))
+    data = bytearray(file.read_bytes())
+    if where == "gone":
+        file.unlink()
+    elif where == "shortened":
+        file.write_bytes(data[:-8])
+    else:
+        data[{"first byte": 0, "middle": len(data) // 2, "last byte": -1}[where]] ^= 1
+        file.write_bytes(data)
+    values = {**world.run("classify"), "dataset.sources": [str(folder)]}
+    world.caught(f"a damaged store file ({where})", values, "FT201", words=file.name, stages=STAGE)
+
+
+@pytest.mark.fault
+def test_damage_far_from_the_edges_of_a_large_file_is_found(world: World, tmp_path: Path) -> None:
+    rows = world.rows(world.labelled)
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "large", {"train": rows * 20})}
+    file = next((tmp_path / "large").glob("train/*.arrow"))
+    data = bytearray(file.read_bytes())
+    assert len(data) > 2 * 2**16
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    Store.open(tmp_path / "large")  # the cheap check of every opening looks at the edges only
+    world.caught("one bit in the middle of 1 MB", values, "FT201", words=file.name, stages=STAGE)
+
+
+def test_a_folder_that_is_no_prepared_data_fails(world: World, tmp_path: Path) -> None:
+    values = {**world.run("classify"), "dataset.sources": [str(tmp_path)]}
+    check = world.caught("a folder without a manifest", values, "FT201", words="no data prepared by ftcli", stages=STAGE)
+    assert "ftcli tokenize" in check.fix
+
+
+def test_another_tokenizer_fails(world: World) -> None:
+    values = {**world.run("classify"), "tokenizer.path": str(world.wordpiece)}
+    check = world.caught("data by another tokenizer", values, "FT202", words="another tokenizer", stages=STAGE)
+    assert check.evidence["prepared"] != check.evidence["here"]
+
+
+def test_a_tokenizer_with_another_pad_token_is_another_one(world: World, tmp_path: Path) -> None:
+    values = {**world.run("classify"), "tokenizer.path": world.tokenizer(tmp_path / "t", pad_token="<|endoftext|>")}
+    world.caught("the same tokenizer with another PAD", values, "FT202", stages=STAGE)
+
+
+@pytest.mark.parametrize("label", [-1, 4, 5000])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_label_out_of_range_fails_and_is_named(world: World, tmp_path: Path, label: int, split: str) -> None:
+    splits = {name: world.rows(world.labelled, name) for name in ("train", "test")}
+    splits[split][7] = (splits[split][7][0], label)
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", splits)}
+    world.caught(f"label {label} of 4 in {split}", values, "FT203", words=f"row 7 of {split} has the label {label}", stages=STAGE)
+
+
+def test_data_without_labels_fail_for_classify(world: World) -> None:
+    world.caught("classify without labels", {**world.run("pretrain"), "train.mode": "classify"}, "FT203", words="no labels", stages=STAGE)
+
+
+def test_one_label_only_fails(world: World, tmp_path: Path) -> None:
+    rows = [(ids, 2) for ids, _ in world.rows(world.labelled)]
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": rows})}
+    world.caught("one label only", values, "FT203", words="'login'", stages=STAGE)
+
+
+def test_classes_without_rows_warn(world: World, tmp_path: Path) -> None:
+    rows = [(ids, 0 if label == 3 else label) for ids, label in world.rows(world.labelled)]
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": rows})}
+    world.caught("a class without rows", values, "FT203", status="warn", words="1 of 4 classes", stages=STAGE)
+
+
+def test_rows_sorted_by_label_are_noted(world: World, tmp_path: Path) -> None:
+    rows = sorted(world.rows(world.labelled), key=lambda row: row[1])
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": rows})}
+    check = world.quiet("rows sorted by label", values, stages=STAGE)["FT203"]
+    assert check.status == "info"
+    assert "sorted by label" in check.summary
+
+
+def test_labels_of_data_for_pretraining_are_not_looked_at(world: World, tmp_path: Path) -> None:
+    rows = [(ids, 2) for ids, _ in world.rows(world.labelled)]
+    values = {**world.run("classify"), "train.mode": "pretrain", **world.rewritten(tmp_path / "s", {"train": rows})}
+    assert world.quiet("pretrain on labelled data", values, stages=STAGE)["FT203"].status == "skipped"
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_an_empty_row_fails_and_is_named(world: World, tmp_path: Path, split: str) -> None:
+    splits = {name: world.rows(world.labelled, name) for name in ("train", "test")}
+    splits[split][5] = ([], splits[split][5][1])
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", splits)}
+    world.caught(f"an empty row in {split}", values, "FT204", words=f"row 5 of {split} has no tokens", stages=STAGE)
+
+
+def test_a_row_longer_than_the_models_positions_fails(world: World) -> None:
+    longest = int(Store.open(world.labelled).split("train").lengths.max())
+    values = world.run("classify")
+    fits, short = (world.config("qwen3", max_position_embeddings=positions) for positions in (longest, longest - 1))
+    world.quiet("the longest row fills the positions", {**values, "model.config": fits}, stages=STAGE)
+    check = world.caught(
+        "one position too few", {**values, "model.config": short}, "FT204", words=f"has {longest - 1} positions", stages=STAGE
+    )
+    assert f"--max-length {longest - 1}" in check.fix
+
+
+def test_positions_that_are_counted_from_pad_are_taken_off(world: World, tmp_path: Path) -> None:
+    rows = [([5] * 510, 0), ([6] * 510, 1), ([7] * 510, 2), ([8] * 510, 3)]
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": rows}, max_length=512)}
+    fits, short = (world.config("roberta", max_position_embeddings=positions) for positions in (511, 510))  # PAD is 0
+    world.quiet("511 positions of RoBERTa for 510 tokens", {**values, "model.config": fits}, stages=STAGE)
+    world.caught("510 positions of RoBERTa for 510 tokens", {**values, "model.config": short}, "FT204", words="509 positions", stages=STAGE)
+    values.pop("tokenizer.path")
+    assert (
+        world.verify({**values, "model.config": fits}, stages=STAGE)["FT204"].evidence["positions"] == 509
+    )  # PAD is 1 in the configuration
+
+
+def test_a_model_that_cannot_be_read_fails_where_it_is_first_needed(world: World, tmp_path: Path) -> None:
+    values = {**world.run("classify"), "model.config": tmp_path / "none.json"}
+    world.caught("no model configuration", values, "FT204", words="does not exist", stages=STAGE)
+
+
+def test_much_truncation_warns(world: World) -> None:
+    cut = world.prepare("cut", world.bpe, {"dataset.label_column": "label", "packing.max_length": 16})
+    values = {**world.run("classify"), "dataset.sources": [str(cut)]}
+    check = world.caught("max_length 16", values, "FT204", status="warn", words="truncation cut", stages=STAGE)
+    assert check.evidence["tokens_cut_share"] > 0.05
+    assert check.evidence["longest"] == 16
+
+
+@pytest.mark.parametrize(("copies", "status"), [(1, "warn"), (2, "warn"), (3, "fail")])
+def test_test_rows_that_stand_in_train_are_found(world: World, tmp_path: Path, copies: int, status: str) -> None:
+    train, test = (world.rows(world.labelled, name) for name in ("train", "test"))
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": train, "test": [*train[:copies], *test[copies:]]})}
+    check = world.caught(f"{copies} of 40 test rows in train", values, "FT205", status=status, words=f"({copies})", stages=STAGE)
+    assert check.evidence["first_rows"] == list(range(copies))
+
+
+def test_one_row_in_a_hundred_is_no_leak(world: World, tmp_path: Path) -> None:
+    train = world.rows(world.labelled)
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": train[:140], "test": [*train[:1], *train[141:240]]})}
+    assert world.quiet("1 of 100 test rows in train", values, stages=STAGE)["FT205"].evidence["rows"] == 1
+
+
+def test_the_worst_of_several_held_out_splits_counts(world: World, tmp_path: Path) -> None:
+    train, test = (world.rows(world.labelled, name) for name in ("train", "test"))
+    splits = {"train": train, "validation": test, "test": train[:10]}
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", splits)}
+    assert world.caught("a sound validation split, a leaking test split", values, "FT205", stages=STAGE).evidence["split"] == "test"
+
+
+def test_without_held_out_rows_leakage_is_skipped(world: World, tmp_path: Path) -> None:
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": world.rows(world.labelled)})}
+    assert world.verify(values, stages=STAGE)["FT205"].status == "skipped"

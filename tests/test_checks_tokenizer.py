@@ -1,0 +1,130 @@
+"""Checks of the tokenizer: what is healthy, and the smallest change that is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from verifying import World
+
+STAGE = ("tokenizer",)
+CLASSIFY, PRETRAIN = {"train.mode": "classify"}, {"train.mode": "pretrain"}
+
+
+@pytest.mark.parametrize("mode", ["classify", "pretrain"])
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_tokenizer_made_by_ftcli_passes(world: World, kind: str, mode: str) -> None:
+    world.quiet(f"{kind} by train-tokenizer, {mode}", {"tokenizer.path": str(getattr(world, kind)), "train.mode": mode}, stages=STAGE)
+
+
+def test_without_a_tokenizer_the_checks_are_skipped_with_the_reason(world: World) -> None:
+    checks = world.verify({}, stages=STAGE)
+    assert {check.status for check in checks.values()} == {"skipped"}
+    assert checks["FT101"].summary == "Fast tokenizer: no --tokenizer-path"
+
+
+def test_a_folder_without_a_tokenizer_fails_once_and_the_rest_refers_to_it(world: World, tmp_path: Path) -> None:
+    world.caught("an empty tokenizer folder", {"tokenizer.path": str(tmp_path)}, "FT101", words="holds no tokenizer", stages=STAGE)
+    checks = world.verify({"tokenizer.path": str(tmp_path)}, stages=STAGE)
+    assert checks["FT105"].status == "skipped"
+    assert checks["FT105"].summary == "Special tokens: it needs what FT101 found unusable"
+
+
+def test_a_slow_tokenizer_warns_and_the_way_out_is_shown(world: World, tmp_path: Path) -> None:
+    settings = {"tokenizer_class": "ByT5Tokenizer", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    check = world.caught("a slow tokenizer", {"tokenizer.path": str(tmp_path)}, "FT101", status="warn", words="ByT5Tokenizer", stages=STAGE)
+    assert "ftcli train-tokenizer" in check.fix
+
+
+def test_no_pad_token_fails_for_classify_and_warns_for_pretrain(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", pad_token=None)}
+    check = world.caught("no PAD, classify", {**values, **CLASSIFY}, "FT102", words="no PAD token", stages=STAGE)
+    assert '"pad_token": "<|endoftext|>"' in check.fix
+    world.caught("no PAD, pretrain", {**values, **PRETRAIN}, "FT102", status="warn", words="no PAD token", stages=STAGE)
+
+
+def test_the_hint_for_a_tokenizer_without_pad_and_eos_names_a_real_token(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", pad_token=None, eos_token=None), **CLASSIFY}
+    check = world.caught("neither PAD nor EOS", values, "FT102", stages=STAGE)
+    assert '"pad_token": "<pad>"' in check.fix
+    assert world.verify(values, stages=STAGE)["FT103"].summary == "PAD is not EOS: the tokenizer has no PAD token"
+
+
+def test_pad_that_is_eos_warns_for_unpacked_pretraining_only(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", pad_token="<|endoftext|>")}
+    world.caught("PAD is EOS, pretrain", {**values, **PRETRAIN}, "FT103", status="warn", words="PAD is EOS", stages=STAGE)
+    packed = {**values, **PRETRAIN, "packing.strategy": "bfd"}
+    prepared = {**values, "dataset.sources": [str(world.packed)]}
+    for what, case in (("classify", {**values, **CLASSIFY}), ("pretrain, to be packed", packed), ("pretrain, packed data", prepared)):
+        assert world.quiet(f"PAD is EOS, {what}", case, stages=STAGE)["FT103"].status == "info"
+
+
+@pytest.mark.parametrize("model", ["gpt2", "bert"])
+def test_left_padding_with_absolute_positions_fails(world: World, tmp_path: Path, model: str) -> None:
+    tokenizer = world.tokenizer(tmp_path / "t", padding_side="left")
+    values = {"tokenizer.path": tokenizer, "model.config": world.config(model)}
+    check = world.caught(f"left padding with {model}", values, "FT104", words="counts or pools from the left", stages=STAGE)
+    assert '"padding_side": "right"' in check.fix
+
+
+def test_left_padding_with_relative_positions_or_no_model_is_noted(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", padding_side="left")}
+    for what, case in (("qwen3", {**values, "model.config": world.config("qwen3")}), ("no model", values)):
+        assert world.quiet(f"left padding with {what}", case, stages=STAGE)["FT104"].status == "info"
+
+
+def test_what_is_added_to_a_text_is_told(world: World, tmp_path: Path) -> None:
+    def told(path: str | Path) -> str:
+        return world.verify({"tokenizer.path": str(path)}, stages=STAGE)["FT105"].summary
+
+    assert "nothing (no EOS" in told(world.bpe)
+    assert told(world.wordpiece) == "added to every text: [CLS] before and [SEP] behind"
+
+
+def test_special_tokens_that_change_the_text_are_told(world: World) -> None:
+    plugin = """
+import ftcli
+
+@ftcli.hookimpl
+def load_tokenizer(settings):
+    from transformers import PreTrainedTokenizerFast
+
+    class Odd(PreTrainedTokenizerFast):
+        def __call__(self, text, add_special_tokens=True):
+            return {"input_ids": [7, 8] if add_special_tokens else [9]}
+
+    return Odd.from_pretrained(settings.tokenizer.path)
+"""
+    checks = world.verify({"tokenizer.path": str(world.bpe)}, stages=STAGE, plugins=world.plugins(plugin))
+    assert checks["FT105"].summary == "special tokens change the ids of the text itself"
+
+
+def test_data_that_cannot_be_opened_do_not_disturb_the_checks_of_the_tokenizer(world: World) -> None:
+    values = {"tokenizer.path": str(world.bpe), "dataset.sources": ["nowhere"]}
+    checks = world.quiet("no data where they should be", values, stages=STAGE)
+    assert checks["FT102"].status == "pass"
+
+
+def test_a_tokenizer_json_that_auto_tokenizer_does_not_follow_warns_with_a_text_and_both_ids(world: World, tmp_path: Path) -> None:
+    folder = Path(world.tokenizer(tmp_path / "t"))
+    assert world.quiet("tokenizer.json as AutoTokenizer has it", {"tokenizer.path": str(folder)}, stages=STAGE)["FT106"].status == "pass"
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "tokenizer_class": "GPT2Tokenizer"}))
+    document = json.loads((folder / "tokenizer.json").read_text())
+    document["normalizer"] = {"type": "Lowercase"}  # GPT2Tokenizer builds its own backend from vocabulary and merges
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    check = world.caught(
+        "a normaliser that is not used", {"tokenizer.path": str(folder)}, "FT106", status="warn", words="other ids", stages=STAGE
+    )
+    assert "normalizer" in check.evidence["parts"]
+    assert check.evidence["auto_tokenizer"] != check.evidence["tokenizer_json"]
+
+
+def test_a_hub_id_or_slow_tokenizer_has_no_tokenizer_json_to_compare(world: World, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "ByT5Tokenizer", "pad_token": "<pad>", "eos_token": "</s>"})
+    )
+    assert world.verify({"tokenizer.path": str(tmp_path)}, stages=STAGE)["FT106"].status == "skipped"

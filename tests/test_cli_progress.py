@@ -1,0 +1,179 @@
+"""Progress on stderr: a moving line on a terminal, few lines in a pipe, nothing when quiet."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import threading
+import time
+
+import pytest
+
+from ftcli.cli import progress
+from ftcli.context import Quiet
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of the stages: set its first entry."""
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    return clock
+
+
+def working(stage: progress._Stage, now: list[float], seconds: int, amount: float) -> None:
+    """Every second `amount` bytes, 1,000 rows and half as many tokens as bytes."""
+    for _ in range(seconds):
+        now[0] += 1
+        done = int(stage.done + amount)
+        stage.advance(amount, {"rows": stage.figures.get("rows", 0) + 1000, "tokens": done // 2})
+
+
+def test_progress_is_a_bar_on_a_terminal_lines_in_a_pipe_and_nothing_when_quiet() -> None:
+    assert isinstance(progress.make(quiet=False, terminal=True), progress.Bar)
+    assert isinstance(progress.make(quiet=False, terminal=False), progress.Lines)
+    assert isinstance(progress.make(quiet=True, terminal=True), Quiet)
+
+
+def test_rate_and_time_left_are_those_of_the_last_seconds(now: list[float]) -> None:
+    stage = progress._Stage("tokenize", 10e9, "B")
+    working(stage, now, 60, 100e6)
+    assert stage.parts()["left"] == "40 s left"
+
+    working(stage, now, 20, 10e6)  # the disk got slow
+    parts = stage.parts()
+
+    assert parts["rate"] == "10 MB/s"
+    assert parts["tokens"] == "5M tokens/s"
+    assert parts["left"] == "6 min 20 s left"
+    assert parts["share"] == "62 %"
+    assert parts["rows"] == "80,000 rows"
+
+
+def test_a_stall_shows_in_the_rate_without_any_news(now: list[float]) -> None:
+    stage = progress._Stage("tokenize", 1e9, "B")
+    working(stage, now, 20, 10e6)
+    before = stage.rates()[0]
+    now[0] += 15
+
+    assert stage.rates()[0] < before * 0.6
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    stage = progress._Stage("hash", None, "B")
+    assert stage.parts() == {}
+    stage.advance(5, {"loss": None, "workers": 1, "check": "FT001"})
+
+    assert set(stage.parts()) == {"rate", "workers", "check"}
+    assert stage.parts()["workers"] == "1 worker"
+    assert stage.parts()["check"] == "check FT001"
+
+
+FIGURES = {"rows": 1_234_567, "tokens": 9_000_000, "workers": 2, "memory_mb": 1234.5, "file": "/data/en/" + "part-00012" * 5 + ".jsonl"}
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
+def test_a_line_fits_the_terminal_and_what_matters_comes_first(now: list[float], width: int) -> None:
+    stage = progress._Stage("tokenize", 1e9, "B")
+    now[0] = 3
+    stage.advance(4e8, dict(FIGURES))
+
+    name, bar, told = progress.fitted("tokenize", stage.parts(), width, bar=True)
+
+    assert len(f"{name} {'x' * bar} {told}") <= width
+    shown = told.split("  ")
+    assert shown == list(stage.parts().values())[: len(shown)]
+    if width >= 40:
+        assert shown[:3] == ["40 %", "133 MB/s", "4 s left"]
+    if width == 200:
+        assert shown[-1] == "…2part-00012part-00012.jsonl"
+        assert "1.23 GB" in shown
+        assert bar == progress.BAR
+
+
+def test_a_pipe_gets_a_line_when_a_stage_ends_and_none_for_one_that_is_over_at_once(
+    capsys: pytest.CaptureFixture[str], now: list[float]
+) -> None:
+    lines = progress.Lines()
+    lines.advance(1)  # before any stage: nothing to add to
+
+    lines.start("encode", 8_000_000, "B")
+    now[0] = 4.0
+    lines.advance(8_000_000, rows=1000, loss=None, file="a.jsonl", memory_mb=5.0, workers=2)
+    lines.start("wait", None, "rows")
+    lines.close()
+    lines.close()
+
+    assert capsys.readouterr().err.splitlines() == ["encode: done, 8 MB in 4 s (2 MB/s), rows 1,000"]
+
+
+def test_a_long_stage_in_a_pipe_speaks_when_it_begins_and_every_half_minute(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:
+    lines = progress.Lines()
+    lines.start("tokenize", 10e9, "B")
+    for second in range(1, 71):
+        now[0] = second
+        lines.advance(100e6, rows=second * 1000, tokens=second * 25_000_000, workers=2, memory_mb=812.0, file="data/en.jsonl")
+
+    assert capsys.readouterr().err.splitlines() == [
+        "tokenize: begun, 10 GB to do",
+        "tokenize: 30 %, 100 MB/s, 1 min 10 s left, 30,000 rows, 25M tokens/s, 812 MB, 2 workers, en.jsonl",
+        "tokenize: 60 %, 100 MB/s, 40 s left, 60,000 rows, 25M tokens/s, 812 MB, 2 workers, en.jsonl",
+    ]
+
+
+def test_a_terminal_gets_a_bar_that_vanishes_and_leaves_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "REDRAWS", 50.0)
+    bar = progress.Bar()
+    bar.advance(1)
+    bar.start("encode [markup]", 10, "rows")
+    bar.advance(4, loss=1.5)
+    deadline = time.monotonic() + 5
+    while "40 %" not in terminal.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    bar.say("2 used: 2 cores by affinity")
+    bar.start("pack", None, "rows")
+    bar.advance(1)
+    bar.close()
+    bar.close()
+
+    text = terminal.getvalue()
+    assert "encode [markup]" in text
+    assert "40 %" in text
+    assert "loss 1.50" in text
+    assert "2 used: 2 cores by affinity" in text
+    assert "pack: 1 rows in" in text
+    assert threading.active_count() < 20
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_a_bar_is_redrawn_a_few_times_a_second_on_one_line_without_colour_where_none_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    for name, value in {"COLUMNS": str(width), "NO_COLOR": "1", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    bar = progress.Bar()
+    bar.start("tokenize", 1e9, "B")
+    end = time.monotonic() + 1
+    calls = 0
+    while time.monotonic() < end:
+        bar.advance(10_000, **FIGURES)
+        calls += 1
+        time.sleep(0.0005)
+    bar.close()
+
+    drawn = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", part) for part in terminal.getvalue().split("\r")]
+    frames = [part for part in drawn if part.startswith("tokenize ")]
+    assert calls > 100
+    assert 2 <= len(frames) <= 12
+    assert max(len(frame.rstrip("\n")) for frame in frames[:-1]) <= width
+    assert re.findall(r"\x1b\[[0-9;]*m", terminal.getvalue().replace("\x1b[0m", "")) == []

@@ -1,0 +1,285 @@
+"""One invocation from words to exit code: settings, plugins, interruptions, bugs, and what goes to which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cli_process import ended, plugin, spawn
+from ftcli.commands import settings as settings_command
+from ftcli.context import Context
+from ftcli.errors import InterruptedRun
+from ftcli.records import Report
+from ftcli.testing import run
+
+NOISY = """
+from ftcli import hookimpl
+print("a library prints when imported")
+
+@hookimpl
+def after_run(command, settings, report):
+    print("a library prints at the end")
+    with open(settings.runtime.report_dir, "a") as file:
+        file.write(f"{command} {report.status}\\n")
+"""
+SLOW = """
+import pathlib, sys, time
+pathlib.Path(sys.argv[-1]).touch()
+time.sleep(60)
+"""
+
+
+def test_exit_code_0_when_all_is_well() -> None:
+    result = ended(spawn("settings", "--json"))
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.report["status"] == "ok"
+    assert result.report["error"] is None
+
+
+def test_exit_code_1_when_a_check_failed(tmp_path: Path) -> None:
+    folder = plugin(tmp_path / "plugins", "import no_such_module")
+
+    result = ended(spawn("plugins", "doctor", "--plugins-dir", folder))
+
+    assert result.exit_code == 1
+    assert "no_such_module" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_exit_code_2_names_key_value_and_flag() -> None:
+    result = ended(spawn("tokenize", "--num-proc", "many"))
+
+    assert result.exit_code == 2
+    assert "error: dataset.num_proc = 'many' (from --num-proc): " in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_exit_code_3_when_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    folder, mark = plugin(tmp_path / "plugins", SLOW), tmp_path / "started"
+    process = spawn("verify", "--json", "--plugins-dir", folder, "--tokenizer-path", mark)
+    deadline = time.monotonic() + 30
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+
+    process.send_signal(number)
+    result = ended(process)
+
+    assert result.exit_code == 3
+    assert result.stderr.startswith("interrupted: ftcli verify was interrupted\n  Run the same command again to continue.\n")
+    assert result.report["status"] == "interrupted"
+    assert result.report["error"]["code"] == "interrupted"
+
+
+def test_json_is_one_line_and_all_that_stdout_holds_whatever_plugins_print(tmp_path: Path) -> None:
+    folder = plugin(tmp_path / "plugins", NOISY)
+
+    result = run("settings", "--json", "--plugins-dir", folder, "--set", f"runtime.report_dir={tmp_path / 'log'}")
+
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stdout.isascii()
+    assert result.report["schema"] == "ftcli.report/1"
+    assert "a library prints when imported" in result.stderr
+    assert "a library prints at the end" in result.stderr
+
+
+def test_a_refused_command_line_is_a_failed_report_with_json() -> None:
+    result = run("tokenize", "--num-prc", "3", "--json")
+
+    assert result.exit_code == 2
+    assert result.report["command"] == "tokenize"
+    assert result.report["error"]["message"] == "ftcli tokenize has no option --num-prc"
+    assert result.report["error"]["hint"] == "Did you mean --num-proc?"
+
+
+def test_a_refused_setting_is_a_failed_report_with_json() -> None:
+    result = run("tokenize", "--num-proc", "0", "--json")
+
+    assert result.exit_code == 2
+    assert result.report["status"] == "failed"
+    assert result.report["error"]["code"] == "settings"
+
+
+def test_a_misspelt_variable_is_a_warning_on_stderr_and_a_note_in_the_report() -> None:
+    result = run("settings", "--json", env={"DATASET_NUMPROC": "3"})
+
+    assert result.exit_code == 0
+    assert "warning: the variable DATASET_NUMPROC is not a setting" in result.stderr
+    assert "did you mean DATASET_NUM_PROC?" in result.report["notes"][0]
+
+
+def test_quiet_keeps_stderr_empty_but_the_report_tells() -> None:
+    result = run("settings", "--quiet", env={"DATASET_NUMPROC": "3"})
+
+    assert result.stderr == ""
+    assert "did you mean DATASET_NUM_PROC?" in result.stdout
+
+
+def test_other_ranks_print_no_report() -> None:
+    assert run("settings", "--json", env={"RANK": "1"}).stdout == ""
+    assert run("settings", "--json", env={"RANK": "0"}).stdout != ""
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    process = spawn("settings", "--all")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [("settings", "--all"), ("--help",)])
+def test_a_full_disk_under_stdout_is_an_error_in_words(words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "ftcli", *words], stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the output cannot be written: No space left on device")
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_streams_are_no_error() -> None:
+    done = subprocess.run(["bash", "-c", f'"{sys.executable}" -m ftcli settings >&- 2>&-'])
+
+    assert done.returncode == 0
+
+
+def test_a_locale_without_korean_cannot_break_the_report() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+
+    result = ended(spawn("settings", "--set", "dataset.text_column=본문", env=environment))
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert r"\ubcf8\ubb38" in result.stdout
+
+
+def test_plugins_hear_of_the_end_also_when_the_command_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, log = plugin(tmp_path / "plugins", NOISY), tmp_path / "log"
+    words = ["settings", "--plugins-dir", folder, "--set", f"runtime.report_dir={log}"]
+
+    run(*words)
+    monkeypatch.setattr(settings_command, "run", _raise(KeyboardInterrupt()))
+    run(*words)
+    monkeypatch.setattr(settings_command, "run", _raise(ZeroDivisionError("x")))
+    run(*words)
+
+    assert log.read_text().splitlines() == ["settings ok", "settings interrupted", "settings failed"]
+
+
+def test_a_plugin_that_fails_at_the_end_is_named(tmp_path: Path) -> None:
+    text = "from ftcli import hookimpl\n@hookimpl\ndef after_run(report):\n    raise ValueError('no disk')\n"
+
+    result = run("settings", "--json", "--plugins-dir", plugin(tmp_path / "plugins", text))
+
+    assert result.exit_code == 1
+    assert "plugin 'extra'" in result.stderr
+    assert "ValueError('no disk')" in result.stderr
+    assert result.report["status"] == "failed"
+    assert result.report["error"]["code"] == "plugin"
+
+
+def test_a_plugin_may_end_a_run_with_an_error_of_its_own(tmp_path: Path) -> None:
+    text = "from ftcli import hookimpl\nfrom ftcli.errors import TrainError\n@hookimpl\ndef after_run(report):\n    raise TrainError('bad', 'do x')\n"
+
+    result = run("settings", "--plugins-dir", plugin(tmp_path / "plugins", text))
+
+    assert result.exit_code == 1
+    assert "error: bad\n  do x\n" in result.stderr
+
+
+def test_a_bug_leaves_its_traceback_in_a_file_and_none_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_command, "run", _raise(ZeroDivisionError("by nothing")))
+
+    result = run("settings", "--json")
+
+    assert result.exit_code == 1
+    assert "this is a bug in ftcli: ZeroDivisionError: by nothing" in result.stderr
+    assert "Traceback" not in result.stderr
+    path = Path(result.report["error"]["hint"].removeprefix("The traceback is in ").partition(";")[0])
+    assert "ZeroDivisionError: by nothing" in path.read_text()
+    assert path.is_relative_to(Path(os.environ["XDG_CACHE_HOME"]))
+
+
+def test_a_command_that_reports_its_own_interruption_is_told_and_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(context: Context, **_: object) -> Report:
+        error = InterruptedRun("stopped after step 87", "Go on with --resume-from-checkpoint.")
+        return context.report("settings", {"steps": 87}, status="interrupted", error=error)
+
+    monkeypatch.setattr(settings_command, "run", stopped)
+    result = run("settings")
+
+    assert result.exit_code == 3
+    assert result.stderr == "interrupted: stopped after step 87\n  Go on with --resume-from-checkpoint.\n"
+    assert "87" in result.stdout
+
+
+def test_verbose_shows_the_traceback_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_command, "run", _raise(ZeroDivisionError("by nothing")))
+
+    assert "Traceback" in run("settings", "--verbose").stderr
+
+
+def test_a_bug_is_told_even_where_no_file_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(blocked / "x"))
+    monkeypatch.setattr(settings_command, "run", _raise(ZeroDivisionError("by nothing")))
+
+    assert "Run it with --verbose for the traceback" in run("settings").stderr
+
+
+def test_the_environment_is_set_up_before_work_and_left_alone_otherwise(tmp_path: Path) -> None:
+    text = (
+        "from ftcli import hookimpl\nfrom ftcli.records import Tweak\n"
+        "@hookimpl\ndef environment(settings, machine):\n    return {'EXTRA_THREADS': Tweak('7', 'the test wants it')}\n"
+        "import os\n@hookimpl\ndef after_run(report):\n    print('EXTRA', os.environ.get('EXTRA_THREADS'))\n"
+    )
+    folder = plugin(tmp_path / "plugins", text)
+
+    assert "EXTRA 7" in run("verify", "--plugins-dir", folder, "--stages", "settings", "--set", f"runtime.report_dir={tmp_path}").stderr
+    off = ["--set", "runtime.manage_environment=false", "--set", f"runtime.report_dir={tmp_path}"]
+    assert "EXTRA None" in run("verify", "--plugins-dir", folder, "--stages", "settings", *off).stderr
+    assert "EXTRA None" in run("settings", "--plugins-dir", folder).stderr
+    assert "EXTRA_THREADS" not in os.environ
+
+
+def test_settings_plugins_and_environment_come_before_anything_heavy() -> None:
+    code = "import sys; from ftcli.cli.main import main; main(['settings', '--quiet']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    loaded = set(done.stderr.split())
+    assert "ftcli.plugins.engines" in loaded
+    assert not loaded & {"torch", "transformers", "datasets", "numpy", "pyarrow"}
+
+
+def _raise(error: BaseException) -> object:
+    def raiser(*_: object, **__: object) -> None:
+        raise error
+
+    return raiser
+
+
+def test_the_report_of_json_can_be_read_back() -> None:
+    text = run("settings", "--json").stdout
+
+    assert json.loads(text)["command"] == "settings"
+
+
+def test_a_run_in_a_thread_leaves_signals_alone() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run, "settings").result().exit_code == 0

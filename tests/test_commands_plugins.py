@@ -1,0 +1,161 @@
+"""`ftcli plugins`: list, doctor, and a new plugin that works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ftcli.pluginmanager import BUILT_INS
+from ftcli.testing import run
+
+GOOD = "from ftcli import hookimpl\n@hookimpl\ndef on_step(step): ...\n"
+CHECK = """
+from ftcli import hookimpl
+from ftcli.contracts import CheckKind
+
+@hookimpl
+def register_checks(register):
+    register("x", CheckKind({id!r}, {stage!r}, "title", print))
+"""
+BROKEN = {
+    "import": ("import no_such_module", "no_such_module"),
+    "hook": ("from ftcli import hookimpl\n@hookimpl\ndef on_stpe(step): ...\n", "on_stpe"),
+    "argument": ("from ftcli import hookimpl\n@hookimpl\ndef on_step(stop): ...\n", "stop"),
+    "register": ("from ftcli import hookimpl\n@hookimpl\ndef register_checks(register):\n    1 / 0\n", "ZeroDivisionError"),
+    "clash": ("from ftcli import hookimpl\n@hookimpl\ndef register_packers(register):\n    register('bfd', object)\n", "'bfd'"),
+    "no check": ("from ftcli import hookimpl\n@hookimpl\ndef register_checks(register):\n    register('x', 3)\n", "not as ftcli.contracts"),
+    "stage": (CHECK.format(id="x", stage="envy"), "the stage 'envy'"),
+    "id": (CHECK.format(id="y", stage="env"), "check 'x' calls itself 'y'"),
+}
+
+
+def folder_of(path: Path, **files: str) -> Path:
+    path.mkdir()
+    for name, text in files.items():
+        (path / f"{name}.py").write_text(text)
+    return path
+
+
+def checks(*words: str | Path) -> dict[str, dict[str, str]]:
+    return {check["id"]: check for check in run("plugins", "doctor", "--json", *words).report["checks"]}
+
+
+def test_the_list_has_the_built_ins_and_local_files_with_hash_and_hooks(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "p", extra=GOOD)
+
+    result = run("plugins", "--plugins-dir", folder, "--json")
+
+    rows = result.report["details"]["table"]["rows"]
+    assert len(rows) == len(BUILT_INS) + 1
+    assert rows[-1][0] == "extra"
+    assert rows[-1][2] == str(folder / "extra.py")
+    assert len(rows[-1][3]) == 16
+    assert rows[-1][4] == "on_step"
+    assert [each["name"] for each in result.report["plugins"]] == [row[0] for row in rows]
+
+
+def test_the_list_refuses_a_broken_plugin_and_names_it(tmp_path: Path) -> None:
+    result = run("plugins", "--plugins-dir", folder_of(tmp_path / "p", extra="import no_such_module"))
+
+    assert result.exit_code == 1
+    assert "plugin 'extra'" in result.stderr
+
+
+def test_the_doctor_finds_the_built_ins_well() -> None:
+    result = run("plugins", "doctor")
+
+    assert result.exit_code == 0
+    assert "pass     plugin:built-ins" in result.stdout
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_the_doctor_finds_each_kind_of_damage_and_ends_with_1(tmp_path: Path, case: str) -> None:
+    text, symptom = BROKEN[case]
+    folder = folder_of(tmp_path / "p", bad=text, good=GOOD)
+
+    result = run("plugins", "doctor", "--json", "--plugins-dir", folder)
+
+    found = {check["id"]: check for check in result.report["checks"]}
+    assert result.exit_code == 1
+    assert found["plugin:bad"]["status"] == "fail"
+    assert symptom in found["plugin:bad"]["summary"]
+    assert found["plugin:bad"]["fix"]
+    assert found["plugin:good"]["status"] == "pass"
+
+
+def test_the_doctor_finds_two_plugins_that_only_clash_together(tmp_path: Path) -> None:
+    text = "from ftcli import hookimpl\n@hookimpl\ndef register_packers(register):\n    register('mine', object)\n"
+
+    found = checks("--plugins-dir", folder_of(tmp_path / "p", one=text, two=text))
+
+    assert found["plugin:one"]["status"] == found["plugin:two"]["status"] == "pass"
+    assert found["plugin:all together"]["status"] == "fail"
+    assert "'one' and 'two' both register" in found["plugin:all together"]["summary"]
+
+
+def test_the_doctor_warns_of_a_hook_without_its_mark_and_of_no_hook_at_all(tmp_path: Path) -> None:
+    unmarked, empty = folder_of(tmp_path / "a", extra="def on_step(step): ...\n"), folder_of(tmp_path / "b", extra="x = 1\n")
+
+    assert "not marked: on_step" in checks("--plugins-dir", unmarked)["plugin:extra"]["summary"]
+    assert "has no hook" in checks("--plugins-dir", empty)["plugin:extra"]["summary"]
+    assert run("plugins", "doctor", "--plugins-dir", empty).exit_code == 0
+
+
+def test_the_doctor_examines_one_file_too(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "p", extra=GOOD, other="import no_such_module")
+
+    assert checks("--plugins-dir", folder / "extra.py")["plugin:extra"]["status"] == "pass"
+
+
+def test_a_new_plugin_is_a_project_that_passes_its_own_test(tmp_path: Path) -> None:
+    result = run("plugins", "new", "short-rows", "--output", tmp_path, "--json")
+    folder = tmp_path / "ftcli-short-rows"
+
+    assert result.exit_code == 0
+    assert result.report["paths"] == {"output": str(folder)}
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"] == {"ftcli": {"short_rows": "ftcli_short_rows"}}
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder / "tests")]
+    done = subprocess.run(tests, cwd=folder, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 passed" in done.stdout
+
+
+def test_a_new_plugin_is_loaded_and_its_check_runs_in_verify(tmp_path: Path) -> None:
+    run("plugins", "new", "rows", "--output", tmp_path)
+    source = tmp_path / "ftcli-rows" / "src"
+
+    result = run("verify", "--json", "--plugins-dir", source, "--select", "rows-disk", "--report-dir", tmp_path / "reports")
+
+    assert [(check["id"], check["stage"]) for check in result.report["checks"]] == [("rows-disk", "env")]
+    assert "ftcli_rows" in [each["name"] for each in result.report["plugins"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["new"], 2, "new needs a name"),
+        (["doctor", "x"], 2, "takes no name"),
+        (["new", "Bad Name"], 2, "a plugin cannot be called 'Bad Name'"),
+        (["new", "class"], 2, "a plugin cannot be called 'class'"),
+        (["new", "x", "--output", "/dev/null/no"], 1, "cannot be written"),
+    ],
+)
+def test_a_new_plugin_that_cannot_be_is_refused(words: list[str], code: int, message: str) -> None:
+    result = run("plugins", *words)
+
+    assert (result.exit_code, message in result.stderr) == (code, True)
+
+
+def test_a_new_plugin_never_overwrites(tmp_path: Path) -> None:
+    run("plugins", "new", "rows", "--output", tmp_path)
+
+    result = run("plugins", "new", "rows", "--output", tmp_path)
+
+    assert result.exit_code == 2
+    assert "already exists" in result.stderr

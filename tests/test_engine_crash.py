@@ -1,0 +1,133 @@
+"""Engines that end their process: tried apart, and in the middle of a run, they cost a fallback and not the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ftcli.core.apart import Apart
+from ftcli.core.engine import choose_engine
+from ftcli.errors import EngineError
+from ftcli.pluginmanager import Plugins
+from ftcli.testing import tiny_tokenizer
+from tokenizing import corpus, ids, manifest, plugins, prepare, write
+
+pytestmark = pytest.mark.fault
+
+FUSE = """
+import os, sys, time
+from ftcli import hookimpl
+
+class Fuse:
+    def __init__(self, encoder):
+        self.encoder = encoder
+    def encode(self, texts):
+        if any("boom" in text for text in texts.to_pylist()):
+            ACTION
+        return self.encoder.encode(texts)
+
+class Engine:
+    name, version, rank = "fuse", "1", 1
+    def load(self, backend_json, folder, threads):
+        from ftcli.core.reference import load_reference
+        if AT_LOAD:
+            os.abort()
+        return Fuse(load_reference(backend_json, folder, threads))
+
+@hookimpl
+def register_engines(register):
+    register("fuse", Engine)
+"""
+ENDS = {"abort": "os.abort()", "exit": "os._exit(3)", "hang": "time.sleep(600)", "panic": "raise BaseException('panicked')"}
+
+
+def fuse(folder: Path, action: str = "os.abort()", at_load: bool = False) -> Plugins:
+    return plugins(folder, FUSE.replace("ACTION", action).replace("AT_LOAD", str(at_load)), "fuse")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("crash") / "tokenizer"
+    tiny_tokenizer(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ("abort", "ended its process by SIGABRT; on the text 'boom'"),
+        ("exit", "ended its process with exit code 3; on the text 'boom'"),
+        ("panic", "failed while encoding: RuntimeError: BaseException\\('panicked'\\)"),
+    ],
+)
+def test_an_engine_that_ends_its_process_in_the_proof_is_refused_by_name(action: str, words: str, tokenizer: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(str(tokenizer))
+    loaded.add_tokens(["boom"])  # the stored corpus holds the tokenizer's own added tokens
+
+    with closing(Apart(found := fuse(tmp_path, ENDS[action]), 1)) as apart, pytest.raises(EngineError, match=words):
+        choose_engine(loaded, tokenizer, found, requested="fuse", load=apart)
+
+
+def test_an_engine_that_cannot_even_be_loaded_is_passed_over(tokenizer: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    with closing(Apart(found := fuse(tmp_path, at_load=True), 1)) as apart:
+        choice = choose_engine(AutoTokenizer.from_pretrained(str(tokenizer)), tokenizer, found, load=apart)
+
+    assert choice.name != "fuse"
+    assert any("fuse is not used: fuse 1 ended its process by SIGABRT" in note for note in choice.notes)
+
+
+def test_an_engine_that_never_answers_is_given_up(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer
+
+    found = fuse(tmp_path, ENDS["hang"])
+    loaded = AutoTokenizer.from_pretrained(str(tokenizer))
+    with closing(Apart(found, 1)) as apart:
+        choose_engine(loaded, tokenizer, found, requested="fuse", sample=["well"], load=apart, cache_dir=tmp_path)
+        monkeypatch.setattr("ftcli.core.apart.PATIENCE", 2.0)
+        with pytest.raises(EngineError, match="gave no answer within 2 s"):
+            choose_engine(loaded, tokenizer, found, requested="fuse", sample=["boom"], load=apart, cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("action", ["abort", "exit"])
+def test_an_engine_that_crashes_on_a_row_costs_its_shard_a_fallback(workers: int, action: str, tokenizer: Path, tmp_path: Path) -> None:
+    texts = corpus(2_600)
+    texts[2_300] += " boom"
+    source = write(tmp_path / "data.jsonl", texts)
+    options = {"dataset__num_proc": workers, "dataset__shard_bytes": 40_000}
+
+    report = prepare(tokenizer, source, tmp_path / "out", fuse(tmp_path / "plugins", ENDS[action]), tokenizer__engine="fuse", **options)
+    prepare(tokenizer, source, tmp_path / "plain", **options)
+
+    assert ids(tmp_path / "out") == ids(tmp_path / "plain")
+    assert report.metrics["engine"] == "fuse"
+    assert report.metrics["content_hash"] == manifest(tmp_path / "plain")["content_hash"]
+    crashed = [note for note in report.notes if "taken for the cause" in note]
+    assert len(crashed) == 1
+    assert "data.jsonl" in crashed[0]
+    assert crashed[0] in manifest(tmp_path / "out")["notes"]
+
+
+def test_without_processes_of_their_own_such_an_engine_ends_the_whole_run(tokenizer: Path, tmp_path: Path) -> None:
+    """The control: the same engine in the process that asked for it."""
+    fuse(tmp_path / "plugins")
+    code = (
+        "import sys; from transformers import AutoTokenizer; from pathlib import Path\n"
+        "from ftcli.core.engine import choose_engine; from ftcli.pluginmanager import Plugins\n"
+        f"folder = {str(tokenizer)!r}\n"
+        f"choose_engine(AutoTokenizer.from_pretrained(folder), folder, Plugins(Path({str(tmp_path / 'plugins')!r}), ()), requested='fuse', sample=['boom'])\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+
+    assert done.returncode == -6, json.dumps(done.stderr.decode())

@@ -1,0 +1,99 @@
+"""Tokenizers as users make and edit them: every engine that the proof lets pass gives their ids, and the others are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ftcli.plugins.engines import ENGINES
+
+from engine_doubles import array, expected, offers, rows_of
+from ftcli.core import adversarial
+from ftcli.core.adversarial import RUN, Run
+from ftcli.core.backend import prepare_backend
+from ftcli.core.engine import choose_engine, load_encoder
+from ftcli.core.reference import load_reference
+from ftcli.errors import EngineError
+from tokenizer_variants import VARIANTS, mutated
+
+TOP = 0x3400
+"""The sweep of these tests ends here, and so do their texts: all planes take seconds a tokenizer. 30,000 strings a variant over all planes
+were compared when the corpus was made."""
+COUNT = 1_500
+FAST = tuple(engine.name for engine in ENGINES if engine.name != "hf")
+PASSED: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def _small_sweep(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    runs = [Run("word", "".join(map(chr, range(start, start + RUN)))) for start in range(0, TOP, RUN)]
+    runs += [Run(context, chr(code)) for context in ("bare", "composed") for code in range(TOP)]
+    odd = "".join(character for piece in (*adversarial.WORDS, *adversarial.ODD) for character in piece if ord(character) >= TOP)
+    monkeypatch.setattr("ftcli.core.proof.sweep", lambda unknown: [*runs, *(Run("word", character) for character in sorted(set(odd)))])
+    monkeypatch.setattr(adversarial, "LONG", 1_200)
+    load_encoder.cache_clear()
+    yield
+    load_encoder.cache_clear()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_an_engine_is_exact_or_refused_by_name(name: str, tmp_path: Path) -> None:
+    tokenizer = VARIANTS[name](tmp_path)
+    texts = list(mutated(len(name), COUNT, sorted(tokenizer.get_added_vocab()), top=TOP))
+    offered = offers(built_in=True)
+    wanted = reference(tokenizer, tmp_path, texts)
+    refused: dict[str, str] = {}
+    for engine in FAST:
+        try:
+            choice = choose_engine(tokenizer, tmp_path, offered, requested=engine, cache_dir=tmp_path, sample=texts[:50])
+        except EngineError as refusal:
+            refused[engine] = refusal.message
+            continue
+        PASSED.add(engine)
+        assert different(choice.spec, offered, texts, wanted) == []
+    assert all(message.startswith(f"{engine} ") for engine, message in refused.items())
+    auto = choose_engine(tokenizer, tmp_path, offered, cache_dir=tmp_path, sample=texts[:50])
+    assert different(auto.spec, offered, texts, wanted) == []
+
+
+def test_every_engine_passed_for_some_variant() -> None:
+    if not PASSED:
+        pytest.skip("needs the test above")
+    assert set(FAST) == PASSED
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("byte-level, added tokens of every flag", "gigatoken"),
+        ("byte-level, added tokens of every flag", "fastokens"),
+        ("byte-level, added tokens of every flag", "splintr"),
+        ("byte-level with NFC, one added token: normalized", "gigatoken"),
+        ("BPE, suffix of words", "splintr"),
+        ("Unigram with Nmt, one added token: Korean", "splintr"),
+    ],
+)
+def test_without_the_proof_an_engine_would_have_been_wrong(name: str, engine: str, tmp_path: Path) -> None:
+    tokenizer = VARIANTS[name](tmp_path)
+    texts = [*mutated(len(name), 8_000, sorted(tokenizer.get_added_vocab()), top=TOP), *adversarial.texts(("<Normal>", "<unk>"), ())]
+    backend = prepare_backend(tokenizer, tmp_path)
+    factory = {kind.name: kind for kind in ENGINES}[engine]
+    given = rows_of(factory().load(backend.json, tmp_path, 1).encode(array(texts)))
+    assert given != expected(tokenizer, texts, add_special_tokens=False)
+
+
+def reference(tokenizer: object, folder: Path, texts: list[str]) -> list[list[int]]:
+    """The tokenizer's own ids, without what would cut, fill or draw lots."""
+    backend = prepare_backend(tokenizer, folder)  # type: ignore[arg-type]
+    if backend.random:
+        return rows_of(load_reference(backend.json, folder, 1, add_special_tokens=True).encode(array(texts)))
+    live = tokenizer.backend_tokenizer  # type: ignore[attr-defined]
+    live.no_truncation()
+    live.no_padding()
+    return expected(tokenizer, texts)
+
+
+def different(spec: object, offered: object, texts: list[str], wanted: list[list[int]]) -> list[str]:
+    given = rows_of(load_encoder(spec, offered).encode_whole(array(texts)))  # type: ignore[arg-type]
+    return [text for text, ids, row in zip(texts, wanted, given, strict=True) if ids != row]

@@ -1,0 +1,47 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftcli.core import figures
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (figures.number(None), "unknown"),
+        (figures.number(True), "yes"),
+        (figures.number(1234567), "1,234,567"),
+        (figures.number(23184.6), "23,185"),
+        (figures.number(196.04), "196.0"),
+        (figures.number(5.634789), "5.63"),
+        (figures.number(0.873145), "0.873"),
+        (figures.number(2.84e-07), "2.84e-07"),
+        (figures.number(3e20), "3.00e+20"),
+        (figures.number(0.0), "0"),
+        (figures.percent(0.00714), "0.7 %"),
+        (figures.percent(0.00002), "0.002 %"),
+        (figures.percent(None), "unknown"),
+        (figures.size(999), "999 bytes"),
+        (figures.size(3_912_004_112), "3.91 GB"),
+        (figures.size(999_999), "1 MB"),
+        (figures.memory(128 << 30), "128 GiB"),
+        (figures.memory(1023 << 20), "1,023 MiB"),
+        (figures.memory(None), "unknown"),
+        (figures.megabytes(512.0), "512 MB"),
+        (figures.megabytes(None), "unknown"),
+        (figures.seconds(0.0132), "13.2 ms"),
+        (figures.seconds(8.236), "8.24 s"),
+        (figures.seconds(59.97), "1 min 00 s"),
+        (figures.seconds(3725), "1 h 02 min"),
+        (figures.seconds(None), "unknown"),
+        (figures.quantity(2.517, "×"), "2.52×"),
+        (figures.quantity(None, "examples/s"), "unknown"),
+        (figures.between(9190.0, 9368.0, "examples/s"), "9,190 to 9,368 examples/s"),
+        (figures.between(0.05, 1.25, "s"), "50 ms to 1.25 s"),
+        (figures.between(0.97, 1.04, "×"), "0.97× to 1.04×"),
+    ],
+)
+def test_figures_read_well(shown: str, expected: str) -> None:
+    assert shown.replace(figures.GAP, " ") == expected

@@ -1,0 +1,76 @@
+"""The memory of a process tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ftcli.core import footprint
+from ftcli.core.footprint import Footprint, family, resident_bytes
+
+HOLD = "import sys, subprocess; held = b'x' * {size}; {more}; print('ready', flush=True); sys.stdin.read()"
+
+
+def holder(size: int, *, child: int = 0) -> subprocess.Popen[str]:
+    """A process that holds `size` bytes, with a child that holds `child` bytes, until its stdin closes."""
+    more = "pass"
+    if child:
+        inner = HOLD.format(size=child, more="pass")
+        more = f"inner = subprocess.Popen([sys.executable, '-c', {inner!r}], stdout=subprocess.PIPE); inner.stdout.readline()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD.format(size=size, more=more)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("system", ["linux", "other"])
+def test_children_and_their_children_count(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if system == "other":
+        monkeypatch.setattr(footprint.Path, "exists", lambda _: False)
+    before = resident_bytes(family(os.getpid()))
+    with holder(30_000_000, child=50_000_000) as process:
+        pids = family(os.getpid())
+        size = resident_bytes(pids)
+        assert process.pid in pids
+        assert len(family(process.pid)) == 2
+        process.communicate()
+
+    assert 80e6 < size - before < 150e6
+    assert family(process.pid) == []
+    assert resident_bytes([process.pid]) == 0
+
+
+def test_a_peak_stays_after_the_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "INTERVAL", 0.02)
+    with Footprint() as seen:
+        start = seen.now_mb
+        with holder(60_000_000) as process:
+            deadline = time.monotonic() + 10
+            while seen.peak_mb < start + 60 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            process.communicate()
+        time.sleep(0.2)
+
+        assert seen.now_mb < start + 40
+        assert seen.peak_mb > start + 60
+        assert seen.peak_mb > seen.largest_mb > 60
+
+
+def test_a_look_is_cheap() -> None:
+    with holder(1) as process:
+        clock = time.process_time()
+        for _ in range(50):
+            resident_bytes(family(os.getpid()))
+        took = (time.process_time() - clock) / 50
+        process.communicate()
+
+    assert took < 0.01
+    assert Path(f"/proc/{os.getpid()}").exists() == (psutil.LINUX is True)

@@ -1,0 +1,145 @@
+"""What is refused before the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from ftcli.contracts import CollatorKind
+from ftcli.core import gate
+from ftcli.core.backend import tokenizer_hash
+from ftcli.core.collate import Dynamic, Packed
+from ftcli.core.store import Store
+from ftcli.core.tasks import Classify, Pretrain
+from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
+from ftcli.testing import tiny_model, tiny_tokenizer
+from stores import write_store
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+def _check(store: Store, model: Any, tokenizer: Any, *, fixed: bool = False, multiple: int = 1) -> None:
+    gate.check_data(store, ["train"], model, tokenizer, fixed=fixed, multiple=multiple)
+
+
+def test_data_of_another_tokenizer_are_refused_and_both_are_named(tmp_path: Path, tokenizer: Any) -> None:
+    folder = tokenizer.name_or_path
+    good = {"path": folder, "hash": tokenizer_hash(tokenizer, folder)}
+    gate.check_tokenizer(write_store(tmp_path / "good", {"train": [([5], None)]}, tokenizer=good), tokenizer, folder)
+    bad = write_store(tmp_path / "bad", {"train": [([5], None)]}, tokenizer={"path": "other", "hash": "0" * 64})
+    with pytest.raises(StoreError, match="prepared with the tokenizer other") as refused:
+        gate.check_tokenizer(bad, tokenizer, folder)
+    assert "--tokenizer-path other" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("collator", "packed", "task", "message"),
+    [
+        (CollatorKind(Dynamic), True, Pretrain(), "see each other's texts"),
+        (CollatorKind(Packed, packed=True), False, Pretrain(), "needs packed rows"),
+        (CollatorKind(Packed, packed=True), True, Classify(), "needs one label a row"),
+        (CollatorKind(Dynamic), False, Classify(), None),
+        (CollatorKind(Packed, packed=True), True, Pretrain(), None),
+    ],
+)
+def test_rows_collator_and_task_must_fit(tmp_path: Path, collator: CollatorKind, packed: bool, task: Any, message: str | None) -> None:
+    row: Any = ([5, 6, 7], None, [1, 2]) if packed else ([5, 6, 7], None)
+    store = write_store(tmp_path / "store", {"train": [row]})
+    if message is None:
+        gate.check_collator("it", collator, task, store.split("train"), store)
+        return
+    with pytest.raises(SettingsError, match=message):
+        gate.check_collator("it", collator, task, store.split("train"), store)
+
+
+def test_rows_longer_than_the_model_are_refused_with_the_width_that_counts(tmp_path: Path, tokenizer: Any) -> None:
+    store = write_store(tmp_path / "store", {"train": [([5] * 510, 0), ([6], 1)]}, label_names=["a", "b"], max_length=600)
+    model = tiny_model(labels=2)  # 512 positions
+    _check(store, model, tokenizer)
+    for fixed, multiple, width in ((True, 1, 600), (False, 64, None), (False, 100, 600)):
+        if width is None:
+            _check(store, model, tokenizer, multiple=multiple)
+            continue
+        with pytest.raises(ModelError, match=f"up to {width} tokens, the model has 512 positions"):
+            _check(store, model, tokenizer, fixed=fixed, multiple=multiple)
+
+
+def test_roberta_counts_its_positions_from_pad(tmp_path: Path, tokenizer: Any) -> None:
+    config = AutoConfig.for_model(
+        "roberta",
+        vocab_size=400,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=66,
+    )
+    model = AutoModelForSequenceClassification.from_config(config)
+    _check(write_store(tmp_path / "fits", {"train": [([5] * 64, 0)]}, label_names=["a", "b"]), model, tokenizer)
+    with pytest.raises(ModelError, match="64 positions"):
+        _check(write_store(tmp_path / "long", {"train": [([5] * 65, 0)]}, label_names=["a", "b"]), model, tokenizer)
+
+
+def test_labels_out_of_range_are_refused_and_the_row_is_named(tmp_path: Path, tokenizer: Any) -> None:
+    model = tiny_model(labels=2)
+    model.config.problem_type = "single_label_classification"
+    for label in (2, -1):
+        store = write_store(tmp_path / f"store{label}", {"train": [([5], 0), ([5], 1), ([5], label)]}, label_names=["a", "b"])
+        with pytest.raises(DataError, match=f"row 2 of train has the label {label}"):
+            _check(store, model, tokenizer)
+
+
+def test_ids_beyond_the_embedding_empty_rows_and_empty_splits_are_refused(tmp_path: Path, tokenizer: Any) -> None:
+    small = tiny_model(vocab_size=300)
+    _check(write_store(tmp_path / "good", {"train": [([299], None)]}), small, tokenizer)
+    with pytest.raises(ModelError, match="holds the id 300, the model's embedding has 300 rows"):
+        _check(write_store(tmp_path / "beyond", {"train": [([3], None), ([300], None)]}, shards=2), small, tokenizer)
+    with pytest.raises(DataError, match="row 1 of train has no tokens"):
+        _check(write_store(tmp_path / "empty", {"train": [([3], None), ([], None)]}), tiny_model(), tokenizer)
+    with pytest.raises(DataError, match="has no rows"):
+        _check(write_store(tmp_path / "none", {"train": []}), tiny_model(), tokenizer)
+
+
+def _causal(kind: str, **sizes: Any) -> Any:
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=400, **sizes), attn_implementation="eager")
+
+
+def test_a_model_that_looks_ahead_cannot_be_pretrained() -> None:
+    gate.check_learnable(tiny_model(), packed=True)
+    bert = _causal("bert", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    with pytest.raises(ModelError, match="looks ahead"):
+        gate.check_learnable(bert, packed=False)
+
+
+def test_a_model_that_mixes_packed_texts_is_refused_even_with_small_fresh_weights() -> None:
+    opt = _causal(
+        "opt", hidden_size=16, ffn_dim=16, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64, word_embed_proj_dim=16
+    )
+    bloom = _causal("bloom", hidden_size=16, n_layer=2, n_head=2)
+    for model in (opt, bloom):
+        gate.check_learnable(model, packed=False)
+        assert model.training
+        with pytest.raises(ModelError, match="mixes packed texts"):
+            gate.check_learnable(model, packed=True)
+        assert model.config.use_cache
+
+
+def test_a_folder_with_a_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:
+    gate.check_output(tmp_path / "new", resume=False, overwrite=False)
+    gate.check_output(tmp_path, resume=False, overwrite=False)
+    (tmp_path / "checkpoint-3").mkdir()
+    with pytest.raises(TrainError, match=r"holds an earlier run .checkpoint-3") as refused:
+        gate.check_output(tmp_path, resume=False, overwrite=False)
+    assert "auto" in refused.value.hint
+    gate.check_output(tmp_path, resume=True, overwrite=False)
+    gate.check_output(tmp_path, resume=False, overwrite=True)
+    (tmp_path / "checkpoint-3").rmdir()
+    (tmp_path / gate.RUN_FILE).write_text("{}")
+    with pytest.raises(TrainError, match=gate.RUN_FILE):
+        gate.check_output(tmp_path, resume=False, overwrite=False)

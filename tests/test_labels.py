@@ -1,0 +1,108 @@
+"""Labels become ids: one map for all splits, the same whatever the order, and nothing is guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from datasets import load_from_disk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftcli.core.labels import by_name, number
+from ftcli.errors import DataError, UsageError
+from tokenizing import corpus, prepare, rows, small_tokenizers, without_plots, write
+
+kinds = small_tokenizers
+no_html = without_plots
+
+pytestmark = pytest.mark.usefixtures("no_html")
+
+
+@pytest.fixture
+def labelled(kinds, tmp_path: Path):
+    """Prepare as many texts as there are labels; gives (labels of the rows, names, notes)."""
+
+    def make(labels, **values):
+        source = write(tmp_path / "data.jsonl", corpus(len(labels)), labels)
+        report = prepare(kinds["bpe"], source, tmp_path / "out", dataset__label_column="label", **values)
+        names = load_from_disk(str(tmp_path / "out"))["train"].features["labels"].names
+        return [row["labels"] for row in rows(tmp_path / "out")], names, report.notes
+
+    return make
+
+
+def test_strings_are_numbered_in_sorted_order(labelled):
+    assert labelled(["나", "b", "가", "b"])[:2] == ([2, 0, 1, 0], ["b", "가", "나"])
+
+
+def test_integers_from_0_keep_their_value_and_a_gap_is_a_class_without_rows(labelled):
+    found, names, notes = labelled([0, 3, 1, 3])
+    assert (found, names) == ([0, 3, 1, 3], ["0", "1", "2", "3"])
+    assert "1 of 4 labels have no row: 2" in notes
+
+
+def test_integers_from_1_to_10_are_numbered_from_0_and_the_report_says_so(labelled):
+    found, names, notes = labelled([10, *range(1, 11)])
+    assert found == [9, *range(10)]
+    assert names == [str(label) for label in range(1, 11)]
+    assert "the 10 labels 1 to 10 get the ids 0 to 9 (1 is 0)" in notes
+
+
+def test_integers_far_apart_are_numbered(labelled):
+    assert labelled([-5, 4_000_000_000, 0])[:2] == ([0, 2, 1], ["-5", "0", "4000000000"])
+
+
+def test_names_that_were_given_decide_the_ids(labelled):
+    found, names, notes = labelled(["bad", "good", "bad"], dataset__label_names=["good", "bad", "odd"])
+    assert (found, names) == ([1, 0, 1], ["good", "bad", "odd"])
+    assert "1 of 3 labels have no row: odd" in notes
+
+
+def test_names_for_a_column_of_integers_are_those_of_the_ids(labelled):
+    assert labelled([1, 0, 1], dataset__label_names=["bad", "good"])[:2] == ([1, 0, 1], ["bad", "good"])
+
+
+def test_integer_names_for_a_column_of_integers_are_its_values(labelled):
+    assert labelled([5, -1, 5], dataset__label_names=["5", "-1"])[:2] == ([0, 1, 0], ["5", "-1"])
+
+
+@pytest.mark.parametrize(("labels", "unknown"), [(["a", "c", "b"], "'c'"), ([0, 1, 2], "2")])
+def test_a_label_that_is_not_among_the_names_is_refused_with_file_and_label(labels, unknown, labelled):
+    with pytest.raises(DataError, match=rf"data\.jsonl:[23] \(byte [0-9]+\): the label {unknown} is not among the label names") as refused:
+        labelled(labels, dataset__label_names=["a", "b"])
+    assert "--label-names" in refused.value.hint
+
+
+def test_one_label_alone_is_refused(labelled):
+    with pytest.raises(DataError, match=r"'label' holds 1 distinct label\(s\): same"):
+        labelled(["same", "same"])
+
+
+@pytest.mark.parametrize(("names", "word"), [(["a"], "names 1 label"), (["a", "b", "a"], "twice"), (["1", "01"], "twice")])
+def test_names_that_cannot_be_are_refused(names, word, labelled):
+    with pytest.raises(UsageError, match=word):
+        labelled([1, 2], dataset__label_names=names)
+
+
+def test_the_map_is_made_over_all_splits_and_shards(kinds, tmp_path):
+    train = write(tmp_path / "train.jsonl", corpus(40), ["m", "z"] * 20)
+    held = write(tmp_path / "test.jsonl", corpus(3, 40), "abz")
+    prepare(kinds["bpe"], [train, held], tmp_path / "out", dataset__label_column="label", dataset__shard_bytes=500)
+    loaded = load_from_disk(str(tmp_path / "out"))
+    assert loaded["train"].features["labels"].names == ["a", "b", "m", "z"]
+    assert loaded["test"]["labels"] == [0, 1, 3]
+
+
+@given(st.one_of(st.sets(st.text(), min_size=1), st.sets(st.integers(-3, 300), min_size=1)))
+def test_every_label_has_one_id_and_the_name_of_its_id(labels):
+    names, ids = number(labels)
+    assert labels <= ids.keys()
+    assert sorted(ids.values()) == list(range(len(names)))
+    assert all(names[place] == str(label) for label, place in ids.items())
+    assert number(set(labels)) == (names, ids)
+
+
+@given(st.sets(st.text(min_size=1), min_size=2).map(list))
+def test_given_names_keep_their_order(names):
+    assert list(by_name(names, integers=False)) == names

@@ -1,0 +1,257 @@
+"""Models and their configurations: what is built, what is refused, and that no weight is random by accident."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoTokenizer
+
+from ftcli.core.config import from_file
+from ftcli.core.model import build
+from ftcli.core.store import Store
+from ftcli.core.tasks import Classify, Pretrain
+from ftcli.errors import ModelError, UsageError
+from ftcli.testing import tiny_config, tiny_model, tiny_tokenizer, write_config
+from stores import context, write_store
+
+NAMES = ["a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return write_store(tmp_path / "store", {"train": [([5, 6], 0)]}, label_names=NAMES)
+
+
+def _read(tmp_path: Path, overrides: str | None = None, notes: list[str] | None = None, **fields: Any) -> Any:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**tiny_config(), **fields}))
+    return from_file(path, overrides, (notes if notes is not None else []).append)
+
+
+# -- configurations ----------------------------------------------------------------------------------------------------
+
+
+def test_overrides_take_the_type_of_what_they_replace(tmp_path: Path) -> None:
+    config = _read(
+        tmp_path, "hidden_size=64, num_hidden_layers=3,attention_dropout=0.1,tie_word_embeddings=false,hidden_act=gelu,sliding_window=7"
+    )
+    assert (config.hidden_size, config.num_hidden_layers, config.attention_dropout) == (64, 3, 0.1)
+    assert config.tie_word_embeddings is False
+    assert config.hidden_act == "gelu"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message", "hint"),
+    [
+        ("hiden_size=64", "qwen3 has no 'hiden_size'", "'hidden_size'"),
+        ("hidden_size=big", "not a whole number", "32 now"),
+        ("attention_dropout=big", "not a number", "0.0 now"),
+        ("tie_word_embeddings=perhaps", "not true or false", "true now"),
+        ("hidden_size", "not NAME=VALUE", "hidden_size=256"),
+        ("rope_parameters=17", "no valid qwen3 configuration", "Change"),
+    ],
+)
+def test_an_impossible_override_is_refused(tmp_path: Path, overrides: str, message: str, hint: str) -> None:
+    with pytest.raises(ModelError, match=message) as refused:
+        _read(tmp_path, overrides)
+    assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("layers", [1, 5])
+def test_layer_types_follow_the_number_of_layers(tmp_path: Path, layers: int) -> None:
+    notes: list[str] = []
+    config = _read(tmp_path, f"num_hidden_layers={layers}", notes, layer_types=["full_attention", "full_attention"])
+    assert config.layer_types == ["full_attention"] * layers
+    assert notes == [f"layer_types follows num_hidden_layers = {layers}"]
+
+
+def test_key_value_heads_follow_attention_heads_only_where_they_must(tmp_path: Path) -> None:
+    notes: list[str] = []
+    assert _read(tmp_path, "num_attention_heads=8", notes).num_key_value_heads == 2
+    assert not notes
+    assert _read(tmp_path, "num_attention_heads=3", notes).num_key_value_heads == 3
+    assert "2 do not divide" in notes[0]
+    assert _read(tmp_path, "num_attention_heads=3,num_key_value_heads=1").num_key_value_heads == 1
+
+
+def test_unknown_keys_are_left_out_and_named_and_code_is_never_kept(tmp_path: Path) -> None:
+    notes: list[str] = []
+    config = _read(tmp_path, None, notes, num_hiden_layers=9, auto_map={"AutoModel": "evil.Model"}, torch_dtype="bfloat16")
+    assert "num_hiden_layers" in notes[0]
+    assert "'num_hidden_layers'" in notes[0]
+    assert not hasattr(config, "auto_map")
+    assert not hasattr(config, "num_hiden_layers")
+
+
+def test_a_synonym_in_the_file_does_not_defeat_an_override(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt2", "n_embd": 96, "n_head": 4}))
+    assert from_file(path, "hidden_size=32", print).n_embd == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{bad", "cannot be read"), ("[1]", "no JSON object"), ('{"model_type": "qwen33"}', "no model type"), ("{}", "model_type = None")],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=message):
+        from_file(tmp_path, None, print)
+
+
+def test_a_missing_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist"):
+        from_file(tmp_path / "nothing.json", None, print)
+
+
+@pytest.mark.real
+def test_published_configurations_can_all_be_made_small(real_data: Path) -> None:
+    found = {}
+    for path in sorted((real_data / "configs").glob("*/config.json")):
+        found[path.parent.name] = from_file(path, "num_hidden_layers=3", lambda _: None).num_hidden_layers
+    assert len(found) >= 9
+    assert set(found.values()) == {3}
+
+
+# -- models from scratch -----------------------------------------------------------------------------------------------
+
+
+def test_random_weights_depend_on_the_seed_and_are_float32(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    path = write_config(tmp_path / "config.json")
+
+    def weights(seed: int) -> torch.Tensor:
+        model = build(context(model__config=path, train__seed=seed), Classify(), store, tokenizer)
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+        assert model.config.id2label == dict(enumerate(NAMES))
+        return torch.cat([parameter.flatten() for parameter in model.parameters()])
+
+    first = weights(1)
+    assert torch.equal(first, weights(1))
+    assert not torch.equal(first, weights(2))
+
+
+def test_dtype_attention_and_task_are_taken_from_the_settings(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    values = {"model__config": write_config(tmp_path / "config.json"), "model__dtype": "bfloat16", "model__attn_implementation": "eager"}
+    model = build(context(**values), Pretrain(), store, tokenizer)
+    assert model.dtype == torch.bfloat16
+    assert build(context(**{**values, "model__dtype": "auto"}), Pretrain(), store, tokenizer).dtype == torch.float32
+    assert model.config._attn_implementation == "eager"
+    assert type(model).__name__ == "Qwen3ForCausalLM"
+
+
+@pytest.mark.parametrize("given", [{}, {"model__config": "a.json", "model__name_or_path": "b"}])
+def test_exactly_one_source_of_weights_is_needed(given: dict[str, Any], store: Store, tokenizer: Any) -> None:
+    with pytest.raises(UsageError, match="model-config and --model-name-or-path"):
+        build(context(**given), Classify(), store, tokenizer)
+
+
+def test_more_ids_than_embedding_rows_are_refused(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    path = write_config(tmp_path / "config.json", vocab_size=100)
+    with pytest.raises(ModelError, match="an id would have no vector") as refused:
+        build(context(model__config=path), Classify(), store, tokenizer)
+    assert f"vocab_size={len(tokenizer)}" in refused.value.hint
+
+
+def test_encoder_decoders_and_unfit_attention_are_refused(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "t5", "vocab_size": 400}))
+    with pytest.raises(ModelError, match="encoder-decoder"):
+        build(context(model__config=path), Classify(), store, tokenizer)
+    values = {"model__config": write_config(path), "model__attn_implementation": "no_such_attention"}
+    with pytest.raises(ModelError, match="no_such_attention") as refused:
+        build(context(**values), Classify(), store, tokenizer)
+    assert "sdpa" in refused.value.hint
+    path.write_text(json.dumps({"model_type": "vit"}))
+    with pytest.raises(ModelError):
+        build(context(model__config=path), Classify(), store, tokenizer)
+
+
+# -- models from weights -----------------------------------------------------------------------------------------------
+
+
+def test_only_the_head_may_be_new_and_it_is_said(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    tiny_model(seed=3).save_pretrained(tmp_path / "model")
+    run = context(model__name_or_path=str(tmp_path / "model"), model__config_overrides="attention_dropout=0.25")
+    model = build(run, Classify(), store, tokenizer)
+    assert torch.equal(model.model.embed_tokens.weight, tiny_model(seed=3).model.embed_tokens.weight)
+    assert model.config.num_labels == 3
+    assert model.config.attention_dropout == 0.25
+    assert any("new random head (score.weight)" in note for note in run.notes)
+
+
+def test_an_override_that_a_trained_model_cannot_have_is_refused(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    tiny_model().save_pretrained(tmp_path / "model")
+    run = context(model__name_or_path=str(tmp_path / "model"), model__config_overrides="rope_parameters=[1]")
+    with pytest.raises(ModelError):
+        build(run, Classify(), store, tokenizer)
+
+
+def test_a_head_for_other_labels_is_replaced_and_said(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    tiny_model("bert", labels=9).save_pretrained(tmp_path / "model")
+    run = context(model__name_or_path=str(tmp_path / "model"))
+    assert build(run, Classify(), store, tokenizer).classifier.weight.shape[0] == 3
+    assert any("classifier.weight" in note for note in run.notes)
+
+
+def test_weights_of_another_head_are_left_out_and_said(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    tiny_model(labels=4).save_pretrained(tmp_path / "model")
+    run = context(model__name_or_path=str(tmp_path / "model"))
+    build(run, Pretrain(), store, tokenizer)
+    assert any("no place for were left out, first score.weight" in note for note in run.notes)
+
+
+@pytest.mark.parametrize("damage", ["prefix", "missing", "shape"])
+def test_weights_that_are_not_loaded_are_an_error(tmp_path: Path, store: Store, tokenizer: Any, damage: str) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "model"
+    tiny_model().save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    if damage == "prefix":  # as torch.compile writes them
+        weights = {f"_orig_mod.{name}": tensor for name, tensor in weights.items()}
+    if damage == "missing":
+        del weights["model.layers.1.mlp.up_proj.weight"]
+    if damage == "shape":
+        weights["model.norm.weight"] = torch.ones(31)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="weights of the model itself are not in the file"):
+        build(context(model__name_or_path=str(folder)), Pretrain(), store, tokenizer)
+
+
+def test_weights_that_could_run_code_are_not_loaded(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    folder = tmp_path / "model"
+    model = tiny_model()
+    model.config.save_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="no pretrain model can be loaded") as refused:
+        build(context(model__name_or_path=str(folder)), Pretrain(), store, tokenizer)
+    assert "safetensors" in refused.value.hint
+
+
+def test_a_model_that_brings_code_is_refused_and_so_is_one_that_is_nowhere(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}))
+    (folder / "mine.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(ModelError) as refused:
+        build(context(model__name_or_path=str(folder)), Pretrain(), store, tokenizer)
+    assert "--trust-remote-code" in refused.value.hint
+    with pytest.raises(ModelError, match="no usable configuration"):
+        build(context(model__name_or_path=str(tmp_path / "nowhere")), Pretrain(), store, tokenizer)
+
+
+def test_the_saved_configuration_loads_as_any_other(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    model = build(context(model__config=write_config(tmp_path / "config.json")), Classify(), store, tokenizer)
+    model.save_pretrained(tmp_path / "saved")
+    config = AutoConfig.from_pretrained(tmp_path / "saved")
+    assert config.label2id == {"a": 0, "b": 1, "c": 2}
+    assert config.problem_type == "single_label_classification"

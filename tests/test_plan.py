@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ftcli.plugins.jsonl import JsonLines
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ftcli.core.find import role_of
+from ftcli.core.publish import hash_file
+from ftcli.core.read import make_plan
+from ftcli.errors import FtcliError, PluginError, UsageError
+from reading import count, formats, plan, refusal, rows, settings, write
+
+ROW = '{"text": "a"}\n'
+
+
+def jsonl(path: Path, rows_: int = 1) -> Path:
+    return write(path, ROW * rows_)
+
+
+def paths(made: Any) -> list[tuple[str, str]]:
+    return [(file.split, Path(file.path).name) for file in made.files]
+
+
+def test_files_are_listed_with_format_split_size_and_hash(tmp_path: Path) -> None:
+    file = jsonl(tmp_path / "a.jsonl", 3)
+    made = plan(file)
+    (found,) = made.files
+    assert (found.path, found.format, found.split, found.bytes) == (str(file), "jsonl", "train", 42)
+    assert found.xxh3 == hash_file(file)
+    assert made.bytes == 42
+    assert made.notes == ()
+
+
+def test_a_relative_path_stays_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jsonl(tmp_path / "d" / "a.jsonl")
+    monkeypatch.chdir(tmp_path)
+    assert [file.path for file in plan("d/a.jsonl").files] == ["d/a.jsonl"]
+    assert [file.path for file in plan("d").files] == ["d/a.jsonl"]
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+
+@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=8), target=st.integers(1, 2000))
+def test_shards_hold_every_row_once_in_order_whatever_the_target(tmp_path: Path, sizes: list[int], target: int) -> None:
+    files = [write(tmp_path / f"{i}.jsonl", "".join(f'{{"text": "{i}.{j}"}}\n' for j in range(size))) for i, size in enumerate(sizes)]
+    if not sum(sizes):
+        return
+    made = plan(*files, shard_bytes=target)
+    assert [shard.index for shard in made.shards] == list(range(len(made.shards)))
+    assert all(shard.size <= target or len(shard.pieces) == 1 for shard in made.shards), "pieces are joined up to the target only"
+    assert all(a.size + b.pieces[0].size > target for a, b in zip(made.shards, made.shards[1:], strict=False)), "and as far as they can"
+    assert rows(*files, shard_bytes=target) == [f"{i}.{j}" for i, size in enumerate(sizes) for j in range(size)]
+    assert made == plan(*files, shard_bytes=target)
+
+
+def test_small_files_share_a_shard_and_big_ones_are_cut(tmp_path: Path) -> None:
+    files = [jsonl(tmp_path / f"{i}.jsonl", 10) for i in range(10)]
+    big = jsonl(tmp_path / "big.jsonl", 1000)
+    assert [len(shard.pieces) for shard in plan(*files, big, shard_bytes=1400).shards] == [10, *[1] * 10]
+
+
+def test_shards_hold_one_split_and_come_in_the_order_of_splits(tmp_path: Path) -> None:
+    for name in ("test", "dev", "train"):
+        jsonl(tmp_path / f"{name}.jsonl")
+    made = plan(tmp_path / "test.jsonl", tmp_path / "dev.jsonl", tmp_path / "train.jsonl")
+    assert [(shard.index, shard.split) for shard in made.shards] == [(0, "train"), (1, "validation"), (2, "test")]
+
+
+# -- what is found -----------------------------------------------------------------------------------------------------
+
+
+def test_globs_go_through_directories_in_natural_order(tmp_path: Path) -> None:
+    for name in ("part-10.jsonl", "part-2.jsonl", "deep/er/part-1.jsonl", "Part-3.jsonl"):
+        jsonl(tmp_path / name)
+    assert [name for _, name in paths(plan(tmp_path / "*.jsonl"))] == ["part-2.jsonl", "Part-3.jsonl", "part-10.jsonl"]
+    assert [name for _, name in paths(plan(tmp_path / "**" / "*.jsonl"))] == [
+        "part-1.jsonl",
+        "part-2.jsonl",
+        "Part-3.jsonl",
+        "part-10.jsonl",
+    ]
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:
+    assert paths(plan(jsonl(tmp_path / "a[1].jsonl"))) == [("train", "a[1].jsonl")]
+
+
+def test_a_directory_is_read_as_the_format_with_most_bytes_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", "text,label\n" + "a,b\n" * 50)
+    write(tmp_path / "deep" / "more.csv", "text,label\na,b\n")
+    write(tmp_path / "categories.json", '["a", "b"]')
+    write(tmp_path / "README.md", "about")
+    write(tmp_path / "readme.txt", "about")
+    write(tmp_path / "SOURCE.md", "about")
+    write(tmp_path / "image.png", b"\x00")
+    write(tmp_path / ".hidden.csv", "x")
+    write(tmp_path / ".git" / "a.csv", "x")
+    made = plan(tmp_path)
+    assert [name for _, name in paths(made)] == ["more.csv", "train.csv"]
+    assert made.notes[0] == f"{tmp_path}: read as csv; left out categories.json, image.png, README.md, readme.txt, SOURCE.md"
+
+
+def test_a_long_list_of_files_left_out_is_shortened(tmp_path: Path) -> None:
+    jsonl(tmp_path / "a.jsonl")
+    for i in range(9):
+        write(tmp_path / f"{i}.png", "x")
+    assert plan(tmp_path).notes == (f"{tmp_path}: read as jsonl; left out 0.png, 1.png, 2.png, 3.png, 4.png and 4 more",)
+
+
+def test_a_link_to_a_directory_inside_one_is_left_out_and_said_so(tmp_path: Path) -> None:
+    jsonl(tmp_path / "d" / "a.jsonl")
+    (tmp_path / "d" / "loop").symlink_to(tmp_path / "d")
+    assert plan(tmp_path / "d").notes == (f"{tmp_path / 'd'}: read as jsonl; left out loop",)
+
+
+def test_markdown_is_read_only_when_it_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.md", "one\n")
+    write(tmp_path / "b.txt", "two\n")
+    assert rows(tmp_path) == ["two"]
+    assert rows(tmp_path / "*") == ["two"]
+    assert plan(tmp_path / "*").notes == (f"{tmp_path / '*'}: left out {tmp_path / 'a.md'}",)
+    assert rows(tmp_path / "*.md") == ["one"]
+    assert rows(tmp_path / "a.md") == ["one"]
+
+
+def test_plain_text_is_tab_separated_where_a_label_is_asked_for(tmp_path: Path) -> None:
+    file = write(tmp_path / "fci_train.txt", "0\t만화\n1\t뭐야\n")
+    assert rows(file) == ["0\t만화", "1\t뭐야"]
+    assert rows(file, text_column="1", label_column="0") == [("만화", "0"), ("뭐야", "1")]
+    made = plan(file, text_column="1", label_column="0")
+    assert made.files[0].format == "csv"
+    assert made.notes == (
+        f"read as tab-separated, because the label column '0' is asked for: {file}",
+        "columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line",
+    )
+
+
+def test_a_file_named_twice_is_read_once_and_said_so(tmp_path: Path) -> None:
+    file = jsonl(tmp_path / "a.jsonl")
+    (tmp_path / "same.jsonl").symlink_to(file)
+    made = plan(file, tmp_path / "same.jsonl")
+    assert paths(made) == [("train", "a.jsonl")]
+    assert made.notes == (f"named more than once, read once: {tmp_path / 'same.jsonl'}",)
+
+
+def test_a_file_in_two_splits_is_refused(tmp_path: Path) -> None:
+    file = jsonl(tmp_path / "a.jsonl")
+    assert refusal(f"train={file}", f"test={file}").message == f"{file} is named for train and for test"
+
+
+def test_files_without_rows_are_said_so(tmp_path: Path) -> None:
+    made = plan(write(tmp_path / "a.jsonl", "\n"), jsonl(tmp_path / "b.jsonl"))
+    assert made.notes == (f"{tmp_path / 'a.jsonl'}: no rows",)
+    assert len(made.shards) == 1
+
+
+# -- splits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("train.csv", "train"),
+        ("train-00000-of-00003.parquet", "train"),
+        ("fci_train_val.txt", "train"),
+        ("xnli.dev.ko.tsv", "validation"),
+        ("sts-test.tsv", "test"),
+        ("my_valid.jsonl.gz", "validation"),
+        ("EVAL.jsonl", "validation"),
+        ("latest.csv", None),
+        ("training/part-1.jsonl", "train"),
+        ("test/part-1.jsonl", "test"),
+        ("test/train.jsonl", "train"),
+        ("contest.csv", None),
+        ("developers.csv", None),
+    ],
+)
+def test_a_file_name_tells_its_split_by_whole_words(name: str, role: str | None) -> None:
+    assert role_of(name) == role
+
+
+def test_splits_come_from_file_names_when_some_are_train_and_some_are_not(tmp_path: Path) -> None:
+    for name in ("train.jsonl", "test.jsonl", "dev.jsonl", "more.jsonl"):
+        jsonl(tmp_path / name)
+    made = plan(tmp_path)
+    assert paths(made) == [("train", "more.jsonl"), ("train", "train.jsonl"), ("validation", "dev.jsonl"), ("test", "test.jsonl")]
+    base = tmp_path
+    assert made.notes == (
+        f"splits by file name: train ← {base}/more.jsonl, {base}/train.jsonl; validation ← {base}/dev.jsonl; test ← {base}/test.jsonl",
+    )
+
+
+def test_splits_come_from_directories_below_the_one_that_was_named(tmp_path: Path) -> None:
+    for name in ("train/0.jsonl", "train/1.jsonl", "test/0.jsonl"):
+        jsonl(tmp_path / "test-project" / name)
+    assert count(tmp_path / "test-project") == {"train": 2, "test": 1}
+
+
+@pytest.mark.parametrize("sources", [("*/*.jsonl",), ("**/0.jsonl",), ("train/0.jsonl", "test/0.jsonl")])
+def test_splits_come_from_the_directories_where_globs_and_files_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: tuple[str, ...]
+) -> None:
+    for name in ("train/0.jsonl", "test/0.jsonl"):
+        jsonl(tmp_path / "test-project" / name)
+    assert count(*(tmp_path / "test-project" / source for source in sources)) == {"train": 1, "test": 1}
+    monkeypatch.chdir(tmp_path / "test-project")
+    assert count(*sources) == {"train": 1, "test": 1}
+
+
+def test_the_directory_that_all_files_share_tells_no_split(tmp_path: Path) -> None:
+    made = plan(jsonl(tmp_path / "test" / "a.jsonl"), jsonl(tmp_path / "test" / "train.jsonl"))
+    assert {split for split, _ in paths(made)} == {"train"}
+    assert made.notes == ()
+
+
+def test_without_a_train_file_everything_is_train_and_that_is_said(tmp_path: Path) -> None:
+    jsonl(tmp_path / "test.jsonl")
+    jsonl(tmp_path / "other.jsonl")
+    made = plan(tmp_path)
+    assert {split for split, _ in paths(made)} == {"train"}
+    assert made.notes == (f"read as train, because no file is called train: {tmp_path / 'test.jsonl'} (SPLIT=PATH names the split)",)
+
+
+def test_a_prefix_names_the_split_and_wins_over_file_names(tmp_path: Path) -> None:
+    for name in ("train.jsonl", "test.jsonl", "x.jsonl"):
+        jsonl(tmp_path / name)
+    made = plan(f"dev={tmp_path / 'test.jsonl'}", f"Train={tmp_path / 'x.jsonl'}", f"test={tmp_path / 'tr*.jsonl'}")
+    assert paths(made) == [("train", "x.jsonl"), ("validation", "test.jsonl"), ("test", "train.jsonl")]
+    assert made.notes == ()
+
+
+def test_an_equals_sign_in_a_path_is_part_of_the_path(tmp_path: Path) -> None:
+    assert paths(plan(jsonl(tmp_path / "lang=ko" / "a.jsonl"))) == [("train", "a.jsonl")]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_named_and_one_column_for_both_are_usage_errors(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="name a source"):
+        make_plan(settings(), formats())
+    with pytest.raises(UsageError, match="cannot be both"):
+        plan(jsonl(tmp_path / "a.jsonl"), label_column="text")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("gone.jsonl", "gone.jsonl: no such file or directory"),
+        ("gone/deep/a.jsonl", "no such file or directory"),
+        ("*.parquet", "*.parquet: the pattern matches nothing"),
+        ("*.xyz", "the pattern matches only"),
+        ("empty", "empty: no data files in this directory"),
+        ("a.xyz", "a.xyz: no format reads .xyz"),
+        ("plain", "plain: no format reads a file without a suffix"),
+        ("dangling.jsonl", "dangling.jsonl: a link to"),
+        ("loop.jsonl", "loop.jsonl: a link to"),
+        ("fifo.jsonl", "fifo.jsonl: a FIFO, not a file"),
+        ("socket.jsonl", "socket.jsonl: a socket, not a file"),
+        ("with-fifo", "pipe.jsonl: a FIFO, not a file"),
+        ("/dev/null", "/dev/null: a device, not a file"),
+        ("x" * 5000, "no such file or directory"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "with-fifo").mkdir()
+    write(tmp_path / "a.xyz", "x")
+    write(tmp_path / "plain", "x")
+    (tmp_path / "dangling.jsonl").symlink_to("nowhere")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    os.mkfifo(tmp_path / "fifo.jsonl")
+    os.mkfifo(tmp_path / "with-fifo" / "pipe.jsonl")
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket.jsonl")
+        alarm = threading.Timer(20, os._exit, [3])  # a FIFO that is opened would hang for ever
+        alarm.start()
+        try:
+            assert reason in refusal(source).message
+        finally:
+            alarm.cancel()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission_is_refused(tmp_path: Path) -> None:
+    file = jsonl(tmp_path / "a.jsonl")
+    file.chmod(0)
+    assert "permission denied" in refusal(file).message
+
+
+def test_permission_is_asked_for_before_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = jsonl(tmp_path / "a.jsonl")
+    monkeypatch.setattr("ftcli.core.find.os.access", lambda *a: False)
+    assert refusal(file).message == f"{file}: cannot be read: permission denied"
+
+
+def test_a_directory_inside_that_cannot_be_listed_is_refused_instead_of_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jsonl(tmp_path / "a.jsonl")
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refusing(path: Any) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    assert refusal(tmp_path).message == f"{tmp_path / 'closed'}: cannot be listed: Permission denied"
+
+
+def test_the_nearest_name_is_suggested(tmp_path: Path) -> None:
+    jsonl(tmp_path / "reviews.jsonl")
+    assert refusal(tmp_path / "review.jsonl").hint == "Did you mean reviews.jsonl?"
+    assert refusal(f"tarin={tmp_path / 'reviews.jsonl'}").hint == "Did you mean train?"
+
+
+def test_labels_of_two_kinds_are_refused_naming_both_files(tmp_path: Path) -> None:
+    one = write(tmp_path / "a.jsonl", '{"text": "a", "label": 1}\n')
+    two = write(tmp_path / "b.csv", "text,label\na,1\n")
+    error = refusal(one, two, label_column="label")
+    assert error.message == f"the label column 'label' holds whole numbers in {one} and strings in {two}"
+
+
+def test_two_formats_for_one_suffix_are_refused(tmp_path: Path) -> None:
+    registry = formats()
+    registry.registrar("other")("mine", JsonLines)
+    with pytest.raises(PluginError, match=r"both read \.jsonl"):
+        make_plan(settings(jsonl(tmp_path / "a.jsonl")), registry)
+
+
+def test_progress_counts_the_bytes_that_are_hashed(tmp_path: Path) -> None:
+    class Seen:
+        def __init__(self) -> None:
+            self.calls: list[Any] = []
+
+        def start(self, stage: str, total: float | None, unit: str) -> None:
+            self.calls.append((stage, total, unit))
+
+        def advance(self, amount: float, **figures: Any) -> None:
+            self.calls.append(amount)
+
+        def say(self, message: str) -> None: ...
+
+        def close(self) -> None:
+            self.calls.append("close")
+
+    progress = Seen()
+    make_plan(settings(jsonl(tmp_path / "a.jsonl"), jsonl(tmp_path / "b.jsonl", 2)), formats(), progress)
+    assert progress.calls == [("hash", 42, "B"), 14, 28, "close"]
+
+
+def test_every_refusal_can_be_sent_between_processes(tmp_path: Path) -> None:
+    import pickle
+
+    error = refusal(tmp_path / "gone.jsonl")
+    copy = pickle.loads(pickle.dumps(error))
+    assert isinstance(copy, FtcliError)
+    assert (copy.message, copy.hint) == (error.message, error.hint)

@@ -1,0 +1,214 @@
+"""Where plugins come from, and what is said when one cannot be used."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftcli import __version__
+from ftcli.errors import DataError, PluginError
+from ftcli.pluginmanager import BUILT_INS, KINDS, Plugins
+from thirdparty import WAYS, install, loader, put
+
+ENGINE = """
+    from ftcli import hookimpl
+
+    @hookimpl
+    def register_engines(register):
+        register("theirs", object)
+"""
+
+
+def test_every_built_in_loads_and_uses_at_least_one_hook() -> None:
+    described = Plugins(allow=()).describe()
+
+    assert [f"ftcli.plugins.{info.name}" for info in described] == list(BUILT_INS)
+    assert {info.origin for info in described} == {"built-in"}
+    assert {info.version for info in described} == {__version__}
+    assert [info.name for info in described if not info.hooks] == []
+
+
+def test_every_kind_has_a_first_party_offer() -> None:
+    plugins = Plugins(allow=())
+
+    assert {kind for kind in KINDS if not plugins.registry(kind).names()} == set()
+
+
+def test_the_two_built_in_lists_agree() -> None:
+    """A kind without a hook, or a register_ hook without a kind, could never be reached."""
+    from ftcli import hookspecs
+
+    hooks = {name for name in dir(hookspecs) if name.startswith("register_")}
+    assert hooks == {f"register_{kind}s" for kind in KINDS}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_third_party_plugin_is_loaded_beside_the_built_ins(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = loader(way, monkeypatch, tmp_path)(ENGINE)
+
+    assert "theirs" in plugins.registry("engine")
+    assert plugins.registry("engine").owner("theirs") == "other"
+    assert "hf" in plugins.registry("engine")
+    assert set(plugins.objects()) >= {"other", "engines"}
+    info = plugins.describe()[-1]
+    expected = {"folder": ("0", str(tmp_path / "other" / "other.py")), "entry point": ("1.2", "entry point other of ftcli-other")}
+    assert (info.name, info.hooks, (info.version, info.origin)) == ("other", ("register_engines",), expected[way])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_file_hash_tells_an_edited_plugin(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = loader(way, monkeypatch, tmp_path)(ENGINE)
+    file = next(tmp_path.rglob("*other*.py"))
+
+    assert plugins.describe()[-1].file_hash == hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def test_an_entry_point_may_name_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+        from ftcli import hookimpl
+
+        class Theirs:
+            @hookimpl
+            def register_engines(self, register):
+                register("theirs", object)
+
+        theirs = Theirs()
+    """
+    install(monkeypatch, tmp_path, source)
+    points = next(tmp_path.rglob("entry_points.txt"))
+    points.write_text(points.read_text().strip() + ":theirs\n")
+
+    plugins = Plugins(allow=["other"])
+
+    assert "theirs" in plugins.registry("engine")
+    assert plugins.describe()[-1].file_hash == hashlib.sha256(next(tmp_path.glob("*.py")).read_bytes()).hexdigest()[:16]
+
+
+def test_without_an_allow_list_every_entry_point_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        install(monkeypatch, tmp_path / name, "", name)
+
+    assert {"one", "two"} <= {info.name for info in Plugins().describe()}
+
+
+def test_the_allow_list_chooses_entry_points_and_an_empty_one_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        install(monkeypatch, tmp_path / name, "raise SystemExit('imported')" if name == "two" else "", name)
+
+    assert [info.name for info in Plugins(allow=["one"]).describe()][len(BUILT_INS) :] == ["one"]
+    assert len(Plugins(allow=()).describe()) == len(BUILT_INS)
+
+
+def test_an_allowed_name_that_nobody_offers_is_an_error() -> None:
+    with pytest.raises(PluginError, match="FTCLI_PLUGINS names 'nobody'") as caught:
+        Plugins(allow=["nobody"])
+
+    assert "ftcli plugins list" in caught.value.hint
+
+
+def test_one_file_can_be_given_instead_of_a_folder(tmp_path: Path) -> None:
+    put(tmp_path, "raise AssertionError('not asked for')", "neighbour")
+    path = put(tmp_path, ENGINE)
+
+    assert "theirs" in Plugins(plugins_dir=path, allow=()).registry("engine")
+
+
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match="nowhere does not exist"):
+        Plugins(plugins_dir=tmp_path / "nowhere", allow=())
+
+
+def test_the_current_directory_is_never_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (tmp_path, tmp_path / "plugins", tmp_path / "ftcli"):
+        put(folder, "raise AssertionError('found')")
+    monkeypatch.chdir(tmp_path)
+
+    assert len(Plugins(allow=()).describe()) == len(BUILT_INS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_misspelt_hook_is_an_error_that_lists_the_hooks(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PluginError, match=r"(?s)'other'.*register_engine") as caught:
+        loader(way, monkeypatch, tmp_path)(ENGINE.replace("register_engines", "register_engine"))
+
+    assert "register_engines" in caught.value.hint
+    assert "environment" in caught.value.hint
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_misspelt_argument_is_an_error(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PluginError, match=r"(?s)'other'.*registry"):
+        loader(way, monkeypatch, tmp_path)(ENGINE.replace("(register)", "(registry)"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("line", ["import not_there_at_all", "1 / 0", "raise SystemExit(0)", "def ("])
+def test_a_plugin_that_cannot_be_imported_is_named_with_its_origin(
+    way: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PluginError, match=r"plugin 'other' .*cannot be imported") as caught:
+        loader(way, monkeypatch, tmp_path)(line)
+
+    assert ("other.py" if way == "folder" else "entry point other of ftcli-other") in caught.value.message
+    assert caught.value.hint
+    assert "ftcli_local_other" not in sys.modules
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_plugin_named_like_a_built_in_is_an_error_naming_both(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PluginError, match="two plugins are called 'engines': built-in and"):
+        loader(way, monkeypatch, tmp_path)("", "engines")
+
+
+def test_two_distributions_with_one_entry_point_name_clash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for distribution in ("first-package", "second-package"):
+        install(monkeypatch, tmp_path / distribution, "", "other", distribution)
+
+    with pytest.raises(PluginError, match=r"'other': entry point other of .*-package and entry point other of .*-package"):
+        Plugins(allow=["other"])
+
+
+def test_two_copies_of_one_distribution_are_one_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source tree and its installed copy, both on sys.path: the first is what gets imported."""
+    for version in ("1.0", "2.0"):
+        install(monkeypatch, tmp_path / version, "", version=version)
+
+    assert Plugins(allow=["other"]).describe()[-1].version == "2.0"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_name_that_a_built_in_has_clashes_unless_it_replaces(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = loader(way, monkeypatch, tmp_path)
+
+    with pytest.raises(PluginError, match="plugins 'engines' and 'other' both register the engine 'hf'"):
+        load(ENGINE.replace('"theirs"', '"hf"')).registry("engine")
+    plugins = load(ENGINE.replace('"theirs", object', '"hf", dict, replace=True'), "replacing")
+
+    assert plugins.registry("engine").get("hf") is dict
+    assert plugins.registry("engine").owner("hf") == "replacing"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_hook_raises_is_named_and_an_error_for_people_passes(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = loader(way, monkeypatch, tmp_path)
+    broken = load(ENGINE.replace('register("theirs", object)', "1 / 0"))
+    with pytest.raises(PluginError, match=r"plugin 'other' \(.*\) failed in register_engines: ZeroDivisionError"):
+        broken.registry("engine")
+
+    careful = load(ENGINE.replace('register("theirs", object)', 'from ftcli.errors import DataError; raise DataError("mine")'), "careful")
+    with pytest.raises(DataError, match=r"^mine$"):
+        careful.registry("engine")
+
+
+def test_plugins_are_asked_once_a_kind() -> None:
+    plugins = Plugins(allow=())
+
+    assert plugins.registry("engine") is plugins.registry("engine")
+
+
+def test_an_unknown_kind_is_our_own_mistake() -> None:
+    with pytest.raises(AssertionError, match="gizmo"):
+        Plugins(allow=()).registry("gizmo")

@@ -1,0 +1,389 @@
+"""Several attempts on one output: one works, the others wait or are told who does."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+
+from ftcli.core import lease, watch
+from ftcli.core.holder import Note
+from ftcli.core.publish import Attempt
+from ftcli.errors import DataError, FtcliError, FtcliWarning, PublishError
+from publish_cases import SHARDS, contents, interrupt, listing, prepare, write_shard
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def test_attempts_of_other_fingerprints_go_when_the_output_is_published_unless_somebody_works_on_them(output: Path) -> None:
+    abandoned = interrupt(output, "abandoned")
+    other_output = interrupt(output.with_name("out.2"), "abandoned")
+    with Attempt.open(output, "busy") as busy:
+        interrupt(output, "f")
+        assert abandoned.exists()
+        prepare(output, "f")
+        assert not abandoned.exists()
+        assert busy.directory.exists()
+        assert other_output.exists()
+
+
+def test_an_attempt_without_a_finished_shard_leaves_nothing(output: Path) -> None:
+    with Attempt.open(output, "f") as attempt:
+        attempt.shard("a").path("x").touch()
+        attempt.write("info.json", "{}")
+    assert listing(output.parent) == []
+
+
+def test_one_process_cannot_open_an_attempt_twice(output: Path) -> None:
+    with Attempt.open(output, "f"), pytest.raises(PublishError, match=rf"out is being prepared by pid {os.getpid()} on .* \(since "):
+        Attempt.open(output, "f")
+    Attempt.open(output, "f").close()
+
+
+def test_a_holder_that_has_not_signed_yet_is_described(output: Path) -> None:
+    with Attempt.open(output, "f") as attempt:
+        (attempt.directory / "lease").write_bytes(b"")
+        with pytest.raises(PublishError, match="a process that has not signed yet"):
+            Attempt.open(output, "f")
+        with pytest.raises(PublishError, match="no progress for 0 s from a process that has not signed yet") as caught:
+            Attempt.open(output, "f", wait=True, patience=0.2)
+        assert caught.value.hint == f"fuser -v {attempt.directory / 'lease'} names it."
+
+
+@contextmanager
+def waiting(output: Path, **options: Any) -> Iterator[list[Any]]:
+    """Another attempt that waits in a thread; what it found, or was told, is in the list after the block."""
+    found: list[Any] = []
+
+    def wait() -> None:
+        try:
+            with Attempt.open(output, "f", wait=True, on_wait=lambda _: blocked.set(), **options) as other:
+                found.append((other.ready, other.predecessor))
+        except FtcliError as error:
+            found.append(error)
+
+    blocked = threading.Event()
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    assert blocked.wait(10)
+    yield found
+    waiter.join(20)
+    assert not waiter.is_alive()
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty heartbeats a second."""
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "BEAT_SECONDS", 0.05)
+
+
+def test_a_waiter_lasts_as_long_as_the_holder_lives_whatever_its_work_takes(output: Path, fast: None) -> None:
+    attempt = Attempt.open(output, "f")
+    with waiting(output, patience=0.4) as found:
+        time.sleep(1.2)  # no call of `beat`: a long shard
+        assert found == []
+        document = attempt.publish({}, [])
+        attempt.close()
+        attempt.beat()
+    assert found == [(document, None)]
+    assert listing(output.parent) == ["out"]
+
+
+def test_a_holder_that_lives_and_does_nothing_is_given_up(output: Path, fast: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "HANG_SECONDS", 0.5)
+    with Attempt.open(output, "f"), pytest.raises(PublishError, match=rf"no progress for . s from pid {os.getpid()} on "):
+        Attempt.open(output, "f", wait=True, patience=0.3)
+    with Attempt.open(output, "f") as attempt, waiting(output, patience=0.3) as found:
+        for _ in range(20):
+            time.sleep(0.05)
+            attempt.beat()
+        assert found == []
+        attempt.close()
+
+
+def test_what_the_holder_says_of_its_work_reaches_the_waiters(output: Path, fast: None) -> None:
+    seen: list[Any] = []
+    with Attempt.open(output, "f") as attempt:
+        attempt.beat(done=3, total=4)
+        attempt.beat(done=4)
+        time.sleep(0.2)
+        with pytest.raises(PublishError):
+            Attempt.open(output, "f", on_wait=seen.append)
+    assert seen[-1].note.progress == {"done": 4, "total": 4}
+    assert seen[-1].note.steps == 2
+    assert (seen[-1].silent < 0.5, seen[-1].path) == (True, attempt.directory / "lease")
+
+
+@pytest.mark.parametrize("finished", [(), ("a",)], ids=["nothing finished", "a shard finished"])
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (DataError("bad.jsonl:7: no", "Mend it."), (DataError, "bad.jsonl:7: no", "Mend it.")),
+        (ZeroDivisionError("0/0"), (FtcliError, "ZeroDivisionError: 0/0", "Its own output says more.")),
+    ],
+    ids=["an error for people", "a bug"],
+)
+def test_those_who_wait_for_a_holder_that_fails_are_told_the_same_error_at_once(
+    raised: Exception, told: tuple[Any, ...], finished: tuple[str, ...], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    kind, words, hint = told
+    found: list[Any] = []
+
+    def fail() -> None:
+        with Attempt.open(output, "f") as attempt:
+            for name in finished:
+                write_shard(attempt, name, SHARDS[name])
+            with waiting(output) as one, waiting(output) as other:
+                clock = time.monotonic()
+                attempt._end(raised)
+            assert time.monotonic() - clock < 2
+            found.extend([*one, *other])
+
+    fail()
+    for error in found:
+        assert type(error) is kind
+        assert error.message == f"rank 3, pid {os.getpid()} on {os.uname().nodename} could not prepare {output}: {words}"
+        assert error.hint == hint
+    assert len(found) == 2
+    assert len(listing(output.parent)) == len(finished)
+    Attempt.open(output, "f").close()  # a later run is not told what an earlier one failed with
+
+
+def test_an_interrupted_holder_hands_the_work_on(output: Path) -> None:
+    attempt = Attempt.open(output, "f")
+    with waiting(output) as found:
+        attempt._end(KeyboardInterrupt())
+    assert found == [(None, None)]
+
+
+def note(**changes: Any) -> Note:
+    """What a holder that is no more has signed."""
+    return replace(Note.mine(), **{"pid": 2**22 - 1, "host": socket.gethostname(), **changes})
+
+
+def leave(output: Path, content: bytes | Note) -> Path:
+    """An attempt with one finished shard whose holder died."""
+    path = interrupt(output) / "lease"
+    path.write_bytes(b"")
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        descriptor = os.open(path, os.O_RDWR)
+        content.write(descriptor)
+        os.close(descriptor)
+    return path
+
+
+STALE: dict[str, bytes | Note] = {
+    "a dead pid": note(),
+    "a recycled pid": note(pid=os.getpid(), birth=1),
+    "another boot of this machine": note(boot="before"),
+    "another machine": note(host="elsewhere", boot="other"),
+    "empty": b"",
+    "garbage": os.urandom(5_000),
+    "deep garbage": b"[" * 60_000,
+    "half a note": b'{"token": "ab",',
+    "another format's note": b'{"pid": 1, "host": "vm", "started": "2026-01-01 00:00:00"}',
+    "a key more": b'{\n "pid": 1,\n "seal": "x"\n}\n',
+}
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(10, "stale lease: dead pid, recycled pid, other host, empty, garbage")
+@pytest.mark.parametrize("left", STALE.values(), ids=STALE)
+def test_a_lease_left_behind_is_recovered_and_the_dead_are_named(left: bytes | Note, output: Path) -> None:
+    leave(output, left)
+    clock = time.monotonic()
+    with Attempt.open(output, "f", wait=True) as attempt:
+        assert time.monotonic() - clock < 10
+        assert attempt.predecessor == (left if isinstance(left, Note) else None)
+        assert attempt.done("a")
+        attempt.publish({}, ["a"])
+    assert listing(output.parent) == ["out"]
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(10, "a lock file of another host, as filelock.SoftFileLock takes it, blocks for ever", control=True)
+def test_a_plain_lock_file_that_another_machine_left_behind_is_never_freed(tmp_path: Path) -> None:
+    """The naive way: a file that exists while somebody works."""
+    lock = tmp_path / "lock"
+    lock.write_text("4194303\nelsewhere\n")
+    os.utime(lock, (0, 0))
+    with pytest.raises(filelock.Timeout):
+        filelock.SoftFileLock(lock, timeout=4).acquire()
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(10, "a holder on a machine that locks do not reach is refused")
+def test_a_holder_on_a_machine_that_locks_do_not_reach_is_not_disturbed(output: Path, fast: None) -> None:
+    far = note(host="elsewhere", boot="other", rank=0, command="ftcli tokenize x")
+    path = leave(output, far)
+    stop = threading.Event()
+
+    def live() -> None:
+        descriptor = os.open(path, os.O_RDWR)
+        for beats in range(400):
+            replace(far, beats=beats).write(descriptor)
+            if stop.wait(0.02):
+                break
+        os.close(descriptor)
+
+    living = threading.Thread(target=live)
+    living.start()
+    try:
+        with pytest.raises(PublishError, match=r"by rank 0, pid 4194303 on elsewhere .*locks of this file system do not reach") as caught:
+            Attempt.open(output, "f", wait=True)
+        assert "Mount it with locks" in caught.value.hint
+        assert caught.value.hint.endswith("one machine before the job: ftcli tokenize x")
+        prepare(output, "other")
+        assert path.exists(), "an attempt of another machine is cleared away only after a day"
+    finally:
+        stop.set()
+        living.join()
+    os.utime(path, (0, 0))
+    prepare(output, "third", replace=True)
+    assert not path.exists()
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(10, "something else in the lease's place is refused with the command")
+@pytest.mark.parametrize("name", [".out.f.attempt", ".out.f.attempt/lease"])
+def test_something_else_in_the_place_of_the_lease_is_refused_with_the_command_that_clears_it(name: str, output: Path) -> None:
+    path = output.parent / name
+    path.parent.mkdir(exist_ok=True)
+    if path.name == "lease":
+        path.mkdir()
+    else:
+        path.touch()
+    with pytest.raises(PublishError, match=f"{name} is in the way") as caught:
+        Attempt.open(output, "f", wait=True)
+    assert caught.value.hint == f"Remove it: rm -r {path}"
+
+
+def test_the_remedy_is_a_command_for_the_state_that_the_holder_is_in(tmp_path: Path) -> None:
+    mine, path = Note.mine(), tmp_path / "lease"
+    assert mine.remedy(path).startswith(f"kill -9 {mine.pid} ends it")
+    assert note().remedy(path) == (
+        f"That process is gone and another one holds its lock: fuser -v {path} names it; end it, then run the same command again:"
+        " finished shards are kept."
+    )
+    assert note(host="far").remedy(path).startswith("On far: kill -9 4194303")
+    assert replace(mine, birth=mine.birth + 1).state is None
+
+
+def test_a_process_that_lost_its_lease_publishes_nothing_and_removes_nothing(output: Path, fast: None) -> None:
+    lost = Attempt.open(output, "f")
+    write_shard(lost, "a", SHARDS["a"])
+    shutil.rmtree(lost.directory)
+    with Attempt.open(output, "f") as attempt:
+        write_shard(attempt, "b", SHARDS["b"])
+        before = contents(attempt.directory / "data")
+        time.sleep(0.2)
+        with pytest.raises(PublishError, match=r"attempt was removed or taken over by another process"):
+            lost.beat()
+        with pytest.raises(PublishError, match="removed or taken over"):
+            lost.publish({}, ["b"])
+        lost.close()
+        assert not output.exists()
+        assert {name: data for name, data in contents(attempt.directory / "data").items() if "manifest" not in name} == before
+        attempt.publish({}, ["b"])
+    assert listing(output.parent) == ["out"]
+
+
+def test_a_lease_that_another_machine_signed_is_lost(output: Path, fast: None) -> None:
+    attempt = Attempt.open(output, "f")
+    leave_in_place = os.open(attempt.directory / "lease", os.O_RDWR)
+    note(host="elsewhere", boot="other").write(leave_in_place)
+    os.close(leave_in_place)
+    time.sleep(0.2)
+    with pytest.raises(PublishError, match="taken over"):
+        attempt.beat()
+    attempt.close()
+    assert attempt.directory.exists()
+
+
+def test_a_holder_that_is_just_leaving_is_not_in_the_way(output: Path) -> None:
+    attempt = Attempt.open(output, "f")
+    leaving = threading.Timer(0.05, attempt.close)
+    leaving.start()
+    Attempt.open(output, "f").close()
+    leaving.join()
+
+
+def test_a_waiter_gives_up_on_a_holder_without_progress(output: Path) -> None:
+    with Attempt.open(output, "f"), pytest.raises(PublishError, match=r"no progress for 0 s from pid .* and holds .*/lease") as caught:
+        Attempt.open(output, "f", wait=True, patience=0.2)
+    assert caught.value.hint.startswith(f"kill -9 {os.getpid()} ends it")
+
+
+def test_a_lease_whose_directory_goes_while_it_is_taken_is_taken_anew(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fcntl.flock
+    calls: list[int] = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not calls:  # the last holder finishes between our opening and our locking
+            shutil.rmtree(next(output.parent.glob(".out.*")))
+        calls.append(operation)
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with Attempt.open(output, "f") as attempt:
+        assert len(calls) == 2
+        attempt.publish({}, [])
+
+
+@pytest.mark.parametrize(("function", "code"), [("fcntl.flock", errno.ENOLCK), ("os.pwrite", errno.ENOSPC)])
+def test_a_lease_that_cannot_be_taken_leaves_no_open_file(function: str, code: int, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    before = listing(Path("/proc/self/fd"))
+    monkeypatch.setattr(f"ftcli.core.lease.{function}", fail)
+    with pytest.raises(PublishError, match=os.strerror(code)):
+        Attempt.open(output, "f")
+    assert listing(Path("/proc/self/fd")) == before
+
+
+def test_what_cannot_be_removed_after_publishing_is_a_warning(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    attempt = Attempt.open(output, "f")
+    attempt.publish({}, [])
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    with pytest.warns(FtcliWarning, match=r"left behind: .*attempt/\w+: Permission denied"):
+        attempt.close()
+    monkeypatch.undo()
+    with Attempt.open(output, "f") as again:
+        assert again.ready
+    assert listing(output.parent) == ["out"]
+
+
+def test_a_lease_directory_that_another_process_moved_into_is_left_to_it(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Attempt.open(output, "f")
+    real = lease.Lease.release
+
+    def release(self: lease.Lease) -> None:
+        real(self)
+        (attempt.directory / "lease").touch()
+
+    monkeypatch.setattr(lease.Lease, "release", release)
+    attempt.close()
+    assert listing(attempt.directory) == ["lease"]

@@ -1,0 +1,32 @@
+"""Texts that hold one of some characters are found, and no others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftcli.core.search import CharacterSearch
+
+CHARACTERS = st.characters(codec="utf-8")
+
+
+@given(st.text(CHARACTERS, max_size=8), st.lists(st.text(CHARACTERS, max_size=12), max_size=12), st.data())
+def test_it_marks_exactly_the_texts_that_hold_one(characters: str, texts: list[str], data: st.DataObject) -> None:
+    if characters:
+        texts = [text + data.draw(st.sampled_from(["", characters[0], chr(ord("a"))])) for text in texts]
+    expected = [any(character in text for character in characters) for text in texts]
+    padding = ["x" + characters + "x"]  # what lies before and behind a slice is not looked at
+
+    marked = CharacterSearch(characters).marked(pa.array(padding + texts + padding, pa.large_string()).slice(1, len(texts)))
+
+    assert marked is None if not any(expected) else np.array_equal(marked, expected)
+
+
+def test_a_beginning_that_many_characters_share_is_not_enough() -> None:
+    search = CharacterSearch("\ua7cb")  # begins with the byte of most Korean syllables
+
+    assert search.marked(pa.array(["가나다", "각"], pa.large_string())) is None
+    assert search
+    assert not CharacterSearch("")

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from ftcli.plugins import csvfile
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from reading import count, labels, refusal, rows, write
+
+HEAD = "text,label\n"
+
+
+def test_values_stay_the_text_they_are(tmp_path: Path) -> None:
+    values = [("NA", "null"), ("1.0", "007"), ("true", "NaN"), ("2020-01-01", "-"), ("", ""), (" a ", "#N/A")]
+    file = write(tmp_path / "a.csv", HEAD + "".join(f"{text},{label}\n" for text, label in values))
+    assert rows(file, label_column="label") == values
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_quoted_fields_may_hold_commas_quotes_and_line_ends(tmp_path: Path, end: str) -> None:
+    file = write(tmp_path / "a.csv", f'\ufefftext,label{end}"a ""b"", c{end}d",x{end}{end}e,"y"')
+    assert rows(file, label_column="label") == [(f'a "b", c{end}d', "x"), ("e", "y")]
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".csv.gz", "gzip"), (".csv.zst", "zstd")])
+def test_compressed_files_are_streamed(tmp_path: Path, suffix: str, kind: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    with pa.CompressedOutputStream(str(path), kind) as stream:
+        stream.write((HEAD + '"글, 하나",x\n' * 30_000).encode())
+    assert rows(path, label_column="label") == [("글, 하나", "x")] * 30_000
+
+
+FIELD = st.text(st.sampled_from('ab글 ,"\n\r\t'), max_size=8)
+
+
+@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    table=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=20),
+    block=st.integers(1, 200),
+    quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+)
+def test_what_the_csv_module_writes_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: list[tuple[str, str]], block: int, quoting: int
+) -> None:
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, quoting=quoting).writerows([("text", "label"), *table])  # type: ignore[arg-type]
+    monkeypatch.setattr(csvfile, "BLOCKS", (max(block, 40), 1 << 20))
+    assert rows(write(tmp_path / "a.csv", buffer.getvalue()), label_column="label") == table
+
+
+def test_a_line_end_inside_quotes_survives_every_block_border(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow 26 drops an LF that starts a block after a CR, even inside quotes."""
+    table = [("a\r\nb", "x"), ("c\r\r\n", "y"), ("d", "z")] * 3
+    file = write(tmp_path / "a.csv", HEAD + "".join(f'"{text}",{label}\r\n' for text, label in table))
+    for block in range(12, 120):
+        monkeypatch.setattr(csvfile, "BLOCKS", (block, 1 << 20))
+        assert rows(file, label_column="label") == table
+
+
+def test_the_stream_for_pyarrow_never_parts_cr_from_lf(tmp_path: Path) -> None:
+    file = str(write(tmp_path / "a.csv", b"a\r\r\nbc\r"))
+    for span, chunks in (((0, None), [b"a\r\r\n", b"b", b"c\r", b""]), ((4, 6), [b"bc", b"", b"", b""])):
+        stream = csvfile._Whole(file, span)
+        assert [stream.read(2), stream.read(1), stream.read(9), stream.read(9)] == chunks
+        stream.close()
+
+
+def test_a_row_longer_than_a_block_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csvfile, "BLOCKS", (100, 1 << 20))
+    expected = [(f"t{i}", "x") for i in range(50)] + [("긴" * 200_000, "y"), ("end", "z")]
+    file = write(tmp_path / "a.csv", HEAD + "\n" + "".join(f"{text},{label}\n" for text, label in expected))
+    assert rows(file, label_column="label") == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("a", "1 fields where the header has 2: 'a' (a string)"),
+        ("a,b,c", "3 fields where the header has 2: 'a,b,c' (a string)"),
+        ("a\udcff,b", "'text' is not UTF-8"),
+        ('"a"b,c', "a quote is not closed, or text follows the closing one"),
+    ],
+)
+def test_a_bad_row_is_named_with_its_line(tmp_path: Path, line: str, reason: str) -> None:
+    content = (HEAD + "a,b\n" * 2 + '"two\nlines",b\n\n' + line + "\nc,d\n").encode(errors="surrogateescape")
+    for name, data in (("a.csv", content), ("b.csv.gz", gzip.compress(content))):
+        file = write(tmp_path / name, data)
+        error = refusal(file, label_column="label")
+        assert error.message.startswith(f"{file}:7 (byte "), error.message
+        assert reason in error.message
+
+
+def test_a_quote_that_is_never_closed_is_refused_instead_of_swallowing_rows(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", HEAD + 'a,b\n"a,b\n' + "a,b\n" * 10)
+    assert "a quote is not closed" in refusal(file).message
+
+
+def test_two_stray_quotes_are_refused_instead_of_joining_rows(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", HEAD + '"hello,x\na,b\n"world" again,y\n')
+    error = refusal(file, label_column="label")
+    assert error.message.startswith(f"{file}:2 (byte 11): a quote is not closed, or text follows")
+
+
+def test_quotes_inside_an_unquoted_field_are_characters(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", HEAD + '5" disk,x\nthe "best" one,y\n')
+    assert rows(file, label_column="label") == [('5" disk', "x"), ('the "best" one', "y")]
+
+
+def test_in_a_tsv_stray_quotes_are_characters(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.tsv", 'text\tlabel\n"hello\tx\nb\ty\n"c" he said\tz\n')
+    assert rows(file, label_column="label") == [('"hello', "x"), ("b", "y"), ('"c" he said', "z")]
+
+
+def test_a_tsv_whose_lines_are_rows_is_not_joined_by_quotes(tmp_path: Path) -> None:
+    """Read as quoted, the two lines would be one row of two fields."""
+    file = write(tmp_path / "a.tsv", 'text\tlabel\n"foo\t3\nbar"\t4\n')
+    assert rows(file, label_column="label") == [('"foo', "3"), ('bar"', "4")]
+
+
+def test_a_tsv_that_is_quoted_throughout_is_unquoted(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.tsv", 'text\tlabel\n"a ""b"""\tx\n"two\nlines"\ty\n')
+    assert rows(file, label_column="label") == [('a "b"', "x"), ("two\nlines", "y")]
+    file = write(tmp_path / "b.tsv", 'text\tlabel\n"a ""b"""\tx\n')
+    assert rows(file, label_column="label") == [('a "b"', "x")]
+
+
+def test_columns_go_by_position_when_there_is_no_header(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.tsv", "좋아요\t27\n싫어요\t4,27\n")
+    assert rows(file, text_column="0", label_column="1") == [("좋아요", "27"), ("싫어요", "4,27")]
+    assert rows(file, text_column="1", label_column="0") == [("27", "좋아요"), ("4,27", "싫어요")]
+    error = refusal(file, text_column="0", label_column="2")
+    assert "no column '2'" in error.message
+    assert "Columns: 0, 1." in error.hint
+
+
+def test_a_header_of_numbers_as_pandas_writes_it_is_a_header(tmp_path: Path) -> None:
+    assert rows(write(tmp_path / "a.csv", "0,1\na,b\n"), text_column="0", label_column="1") == [("a", "b")]
+    assert rows(write(tmp_path / "b.csv", ",0,1\n0,a,b\n"), text_column="0", label_column="1") == [("a", "b")]
+    assert rows(write(tmp_path / "c.csv", "1,0\n0,1\n"), text_column="0", label_column="1") == [("1", "0"), ("0", "1")]
+
+
+def test_a_row_of_another_width_is_named_without_a_header_too(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.tsv", "a\t1\nb\n")
+    assert refusal(file, text_column="0").message.startswith(f"{file}:2 (byte 4): 1 fields where the first line has 2")
+
+
+def test_missing_and_doubled_columns_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", "Text,label,label\na,b,c\n")
+    error = refusal(file)
+    assert error.message == f"{file}: no column 'text'"
+    assert error.hint == "Columns: Text, label, label. Did you mean --text-column Text?"
+    assert "the column 'label' exists 2 times" in refusal(file, text_column="Text", label_column="label").message
+
+
+def test_a_file_of_blank_lines_has_no_rows_and_a_header_alone_has_none_either(tmp_path: Path) -> None:
+    assert "no rows" in refusal(write(tmp_path / "a.csv", "\n\n")).message
+    assert count(write(tmp_path / "b.csv", HEAD)) == {}
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"\x00\x01" * 50, "binary data"), (b"PK\x03\x04rest", "a zip archive")])
+def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    assert reason in refusal(write(tmp_path / "a.csv", content)).message
+
+
+def test_a_truncated_gzip_is_refused(tmp_path: Path) -> None:
+    content = gzip.compress((HEAD + "".join(f"{i * 7919},x\n" for i in range(1_000_000))).encode())[:-1000]
+    assert "the compressed data end too early" in refusal(write(tmp_path / "a.csv.gz", content)).message
+
+
+def test_labels_are_scanned_alone(tmp_path: Path) -> None:
+    assert labels(write(tmp_path / "a.csv", HEAD + "a,x\nb,y\nc,x\n"), label_column="label") == {"x", "y"}
+
+
+def test_the_field_limit_of_the_csv_module_is_left_as_it_was(tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    rows(write(tmp_path / "a.csv", HEAD + f'"{"x" * 200_000}",y\n'))
+    assert csv.field_size_limit() == before

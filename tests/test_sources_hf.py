@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from reading import count, plan, refusal, rows, write
+
+DATA = {"text": [f"글 {i}" for i in range(20)], "label": [i % 4 for i in range(20)]}
+
+
+def test_a_saved_dataset_is_read(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict(DATA).save_to_disk(tmp_path / "d", num_shards=3)
+    assert rows(tmp_path / "d", label_column="label") == list(zip(*DATA.values(), strict=True))
+    made = plan(tmp_path / "d")
+    assert [file.format for file in made.files] == ["arrow"] * 3
+    assert {file.split for file in plan(f"test={tmp_path / 'd'}").files} == {"test"}
+
+
+def test_a_saved_dataset_dict_keeps_its_splits_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    part = datasets.Dataset.from_dict(DATA)
+    datasets.DatasetDict({"train": part, "dev": part.select(range(5)), "unsupervised": part}).save_to_disk(tmp_path / "d")
+    assert count(tmp_path / "d") == {"train": 20, "validation": 5}
+    assert plan(tmp_path / "d").notes == (f"{tmp_path / 'd'}: left out the splits unsupervised",)
+    assert count(f"validation={tmp_path / 'd'}") == {"validation": 5}
+    assert plan(f"validation={tmp_path / 'd'}").notes == (f"{tmp_path / 'd'}: left out the splits train, unsupervised",)
+    assert count(f"train={tmp_path / 'd' / 'unsupervised'}") == {"train": 20}
+    error = refusal(f"test={tmp_path / 'd'}")
+    assert error.message == f"{tmp_path / 'd'} has no test split"
+    assert error.hint == "It has: train, dev, unsupervised."
+
+
+def test_a_dataset_without_a_known_split_is_refused_unless_it_is_the_only_one_asked_for(tmp_path: Path) -> None:
+    datasets.DatasetDict({"extra": datasets.Dataset.from_dict(DATA)}).save_to_disk(tmp_path / "d")
+    assert "has none of the splits train, validation, test" in refusal(tmp_path / "d").message
+    assert count(f"train={tmp_path / 'd'}") == {"train": 20}
+
+
+def test_a_damaged_dataset_directory_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "d" / "state.json", "{}")
+    assert "not what datasets writes" in refusal(tmp_path / "d").message
+    write(tmp_path / "e" / "state.json", '{"_data_files": [{"filename": "gone.arrow"}]}')
+    assert refusal(tmp_path / "e").message == f"{tmp_path / 'e' / 'gone.arrow'}: No such file or directory"
+
+
+def test_a_hub_id_is_loaded_through_datasets_without_remote_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = datasets.Dataset.from_dict(DATA)
+    datasets.DatasetDict({"train": part, "test": part.select(range(5))}).save_to_disk(tmp_path / "d")
+    calls: list[Any] = []
+
+    def load_dataset(*arguments: Any, **options: Any) -> Any:
+        calls.append((arguments, options))
+        return datasets.load_from_disk(str(tmp_path / "d"))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert count("someone/reviews:ko") == {"train": 20, "test": 5}
+    assert calls == [(("someone/reviews", "ko"), {})]
+
+
+def test_an_unreachable_hub_is_said_so_with_a_way_out() -> None:
+    error = refusal("nobody/no-such-dataset-of-ours")
+    assert error.message.startswith("nobody/no-such-dataset-of-ours: no such file here, and the hub cannot give it: ")
+    assert "HF_HUB_OFFLINE" in error.hint
+
+
+def test_a_missing_path_with_a_data_suffix_never_asks_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: pytest.fail("asked the hub"))
+    assert refusal("data/train.jsonl").message == "data/train.jsonl: no such file or directory"

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from ftcli.plugins import jsonfile
+
+from reading import plan, refusal, rows, write
+
+RECORDS = [{"text": f"글 {i}", "label": i % 3, "extra": {"data": [1]}} for i in range(50)]
+EXPECTED = [(record["text"], record["label"]) for record in RECORDS]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    "document",
+    [RECORDS, {"data": RECORDS}, {"version": "1", "more": {"data": []}, "data": RECORDS, "end": [1, 2]}],
+    ids=["array", "data", "data among others"],
+)
+def test_arrays_and_objects_with_data_are_read(
+    tmp_path: Path, document: object, indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonfile, "ROWS", 7)
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    assert rows(write(tmp_path / "a.json", "\ufeff" + text), label_column="label") == EXPECTED
+    assert rows(write(tmp_path / "b.json.gz", gzip.compress(text.encode())), label_column="label") == EXPECTED
+
+
+def test_a_json_file_that_is_really_json_lines_is_recognised(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", "\n" + "".join(json.dumps(record) + "\n" for record in RECORDS))
+    assert rows(file, label_column="label", shard_bytes=100) == EXPECTED
+    assert plan(file).files[0].format == "jsonl"
+
+
+def at(line: int, reason: str) -> tuple[int, str]:
+    return line, reason
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "reason"),
+    [
+        ('[\n {"text": "a"},\n {"text": 3}\n]', 3, "'text' is 3 (a number); text must be a string"),
+        ('[\n {"text": "a"},\n {"text": null}\n]', 3, "'text' is null"),
+        ('[\n {"text": "a"},\n {"texts": "a"}\n]', 3, "no column 'text'"),
+        ('[\n {"text": "a"},\n ["b"]\n]', 3, "a row must be an object, found ['b'] (a list)"),
+        ('[\n {"text": "a"},\n {"text": "\\ud800"}\n]', 3, "the lone surrogate U+D800"),
+        ('[\n {"text": "a"},\n {"text": "b"', 3, "not JSON: Expecting ',' delimiter"),
+        ('[\n {"text": "a"},\n', 3, "not JSON: Expecting value"),
+        ('[\n {"text": "a"}\n {"text": "b"}]', 3, "not JSON: Expecting ',' or ']'"),
+        ('[\n {"text": "a"},\n]', 3, "not JSON: Expecting value"),
+        ('[\n {"text": "a"}]\n{"x": 1}', 2, "not JSON: Extra data or a missing end"),
+        ('{"data":\n [{"text": "a"}]\n', 2, "not JSON: Extra data or a missing end"),
+        ('{\n"rows": [{"text": "a"}]\n}', 3, "not JSON: No array called data in this object"),
+        ('{\n"data" [{"text": "a"}]\n}', 2, "not JSON: Expecting ':'"),
+        ('"a string"', 1, "not JSON: Expecting an array of objects"),
+        ("[1, 2]", 1, "a row must be an object, found 1 (a number)"),
+        (b'[\n {"text": "a\xff"}]', 2, "not UTF-8: byte 0xff at column 12"),
+    ],
+)
+def test_a_bad_document_is_named_by_line_and_reason(tmp_path: Path, content: str | bytes, line: int, reason: str) -> None:
+    file = write(tmp_path / "a.json", content)
+    error = refusal(file)
+    assert error.message.startswith(f"{file}:{line} (byte "), error.message
+    assert reason in error.message
+
+
+def test_a_document_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    assert "nested too deeply" in refusal(write(tmp_path / "a.json", "[" * 200_000)).message
+
+
+def test_a_first_label_that_is_no_label_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", '[{"text": "a", "label": 1.5}]')
+    assert "'label' is 1.5 (a number); labels must be strings or whole numbers" in refusal(file, label_column="label").message
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"data": []}'])
+def test_a_document_without_rows_gives_none(tmp_path: Path, content: str) -> None:
+    file = write(tmp_path / "a.json", content)
+    assert "no rows" in refusal(file, label_column="label").message

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ftcli.core import streams
+from reading import labels, plan, refusal, rows, write
+
+GOOD = b'{"text": "a", "label": "x"}\n'
+
+
+def dump(records: list[Any]) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def test_rows_arrive_in_order_with_text_and_label(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", dump([{"text": f"글 {i}", "label": i % 3, "other": [i, {"k": None}]} for i in range(1000)]))
+    assert rows(file, label_column="label") == [(f"글 {i}", i % 3) for i in range(1000)]
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_compressed_files_give_the_same_rows_in_one_piece(tmp_path: Path, kind: str) -> None:
+    data = dump([{"text": f"row {i}"} for i in range(50_000)]).encode()
+    path = tmp_path / ("a.jsonl" + {"gzip": ".gz", "zstd": ".zst"}[kind])
+    with pa.CompressedOutputStream(str(path), kind) as stream:
+        stream.write(data)
+    assert rows(path) == [f"row {i}" for i in range(50_000)]
+    assert [piece.unit for shard in plan(path, shard_bytes=1000).shards for piece in shard.pieces] == ["file"]
+
+
+def test_gzip_members_written_one_after_the_other_are_all_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.ndjson.gz", gzip.compress(b'{"text": "a"}\n') + gzip.compress(b'{"text": "b"}\n'))
+    assert rows(path) == ["a", "b"]
+
+
+LINE = st.one_of(
+    st.builds(lambda text: json.dumps({"text": text}), st.text(max_size=40)),
+    st.builds(lambda text: json.dumps({"x": 1, "text": text}, ensure_ascii=False), st.text(st.characters(codec="utf-8"), max_size=40)),
+    st.sampled_from(["", " ", "\t"]),
+)
+
+
+@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lines=st.lists(LINE, min_size=1, max_size=30),
+    target=st.integers(1, 400),
+    block=st.integers(1, 300),
+    end=st.sampled_from(["\n", "\r\n"]),
+    final=st.booleans(),
+    mark=st.booleans(),
+)
+def test_no_row_is_lost_or_doubled_whatever_the_piece_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], target: int, block: int, end: str, final: bool, mark: bool
+) -> None:
+    expected = [json.loads(line)["text"] for line in lines if line.strip()]
+    file = write(tmp_path / "a.jsonl", ("\ufeff" if mark else "") + end.join(lines) + (end if final else ""))
+    monkeypatch.setattr(streams, "BLOCK", block)
+    if not expected:
+        assert "no rows" in refusal(file, shard_bytes=target).message
+    else:
+        assert rows(file, shard_bytes=target) == expected
+
+
+def test_pieces_cover_the_file_once_and_their_number_follows_the_target(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", GOOD * 1000)
+    pieces = [piece for shard in plan(file, shard_bytes=2800).shards for piece in shard.pieces]
+    assert len(pieces) == 10
+    assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
+    assert (pieces[0].start, pieces[-1].stop) == (0, file.stat().st_size)
+    assert sum(piece.size for piece in pieces) == file.stat().st_size
+
+
+BAD = {
+    "a number": (b'{"text": 12, "label": "x"}', "'text' is 12 (a number); text must be a string"),
+    "null": (b'{"text": null, "label": "x"}', "'text' is null; text must be a string"),
+    "a list": (b'{"text": ["a"], "label": "x"}', "'text' is ['a'] (a list); text must be a string"),
+    "an object": (b'{"text": {"a": 1}, "label": "x"}', "'text' is {'a': 1} (an object); text must be a string"),
+    "a missing key": (b'{"texts": "a", "label": "x"}', "no column 'text'"),
+    "a whole-number label": (b'{"text": "a", "label": 1}', "'label' is 1 (a number); labels must be strings, as in the first row"),
+    "a null label": (b'{"text": "a", "label": null}', "'label' is null"),
+    "a boolean label": (b'{"text": "a", "label": true}', "'label' is true"),
+    "an array": (b'["a", "x"]', "a row must be an object, found ['a', 'x'] (a list)"),
+    "null for an object": (b"null", "a row must be an object, found null"),
+    "broken JSON": (b'{"text": "a" "label": "x"}', "not JSON: Expecting ',' delimiter at column 14"),
+    "two objects on a line": (b'{"text": "a", "label": "x"} {"text": "b", "label": "x"}', "not JSON: Extra data at column 29"),
+    "a line end inside an object": (b'{"text": "a",\n "label": "x"}', "not JSON: Expecting property name"),
+    "a key twice": (b'{"text": "a", "text": "b", "label": "x"}', "the column 'text' exists 2 times"),
+    "a lone surrogate": (b'{"text": "a\\ud800", "label": "x"}', "'text' holds the lone surrogate U+D800"),
+    "a lone low surrogate": (b'{"text": "\\udc00", "label": "x"}', "'text' holds the lone surrogate U+DC00"),
+    "bytes that are not UTF-8": (b'{"text": "a\xff", "label": "x"}', "not UTF-8: byte 0xff at column 12"),
+    "a control character": (b'{"text": "a\x01", "label": "x"}', "not JSON: Invalid control character at column 12"),
+    "a byte order mark inside": (b'\xef\xbb\xbf{"text": "a", "label": "x"}', "not JSON: Unexpected UTF-8 BOM"),
+    "single quotes": (b"{'text': 'a'}", "not JSON: Expecting property name"),
+    "a very deep object": (b'{"text":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_line_is_named_with_its_number_and_reason(tmp_path: Path, name: str) -> None:
+    line, reason = BAD[name]
+    file = write(tmp_path / "a.jsonl", GOOD + b"\n" + GOOD * 3 + line + b"\n" + GOOD)
+    for target in (10, 100, 10**6):
+        error = refusal(file, label_column="label", shard_bytes=target)
+        assert error.message.startswith(f"{file}:6 (byte "), error.message
+        assert reason in error.message
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_line_is_found_in_a_compressed_file_too(tmp_path: Path, name: str) -> None:
+    line, reason = BAD[name]
+    file = write(tmp_path / "a.jsonl.gz", gzip.compress(GOOD * 5 + line + b"\n"))
+    error = refusal(file, label_column="label")
+    assert error.message.startswith(f"{file}:6 (byte "), error.message
+    assert reason in error.message
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        ("1.0", "'label' is 1.0 (a number); labels must be strings or whole numbers"),
+        ("false", "'label' is false"),
+        ("null", "'label' is null"),
+    ],
+)
+def test_a_first_label_of_another_kind_is_refused_while_planning(tmp_path: Path, label: str, reason: str) -> None:
+    file = write(tmp_path / "a.jsonl", f'{{"text": "a", "label": {label}}}\n')
+    error = refusal(file, label_column="label")
+    assert error.message.startswith(f"{file}:1 (byte ")
+    assert reason in error.message
+
+
+@pytest.mark.parametrize(("label", "reason"), [("2.0", "'label' is 2.0"), ('"2"', "'label' is '2'"), (str(2**63), "beyond 64 bits")])
+def test_a_later_label_that_is_no_whole_number_is_refused(tmp_path: Path, label: str, reason: str) -> None:
+    file = write(tmp_path / "a.jsonl", '{"text": "a", "label": 1}\n' * 9 + f'{{"text": "a", "label": {label}}}\n')
+    error = refusal(file, label_column="label")
+    assert error.message.startswith(f"{file}:10 (byte ")
+    assert reason in error.message
+
+
+def test_the_line_number_is_right_far_into_a_large_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", GOOD * 400_000 + b'{"text": 1}\n' + GOOD)
+    assert refusal(file).message.startswith(f"{file}:400001 (byte ")
+    assert refusal(file, shard_bytes=1 << 20).message.startswith(f"{file}:400001 (byte ")
+
+
+def test_a_block_that_starts_with_null_does_not_crash_the_process(tmp_path: Path) -> None:
+    """pyarrow 26 dies of SIGSEGV on such a block; hence a process of its own."""
+    write(tmp_path / "a.jsonl", b'{"text": "a"}\n' + b"null\n" * 100)
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom reading import refusal\nprint(refusal({str(tmp_path / 'a.jsonl')!r}, shard_bytes=20).message)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "a.jsonl:2 (byte 14): a row must be an object, found null" in done.stdout
+
+
+def test_a_missing_column_lists_the_keys_and_the_nearest(tmp_path: Path) -> None:
+    error = refusal(write(tmp_path / "a.jsonl", '{"texts": "a", "id": 3}\n'))
+    assert error.message.endswith(":1 (byte 0): no column 'text'")
+    assert error.hint == "Columns: texts, id. Did you mean --text-column texts?"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (gzip.compress(GOOD * 1000)[:-20], "the compressed data end too early"),
+        (b"no gzip at all", "damaged or not gzip data"),
+        (gzip.compress(GOOD * 1000)[:-8] + b"12345678", "damaged or not gzip data"),
+    ],
+)
+def test_a_damaged_gzip_file_is_refused_by_name(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = write(tmp_path / "a.jsonl.gz", content)
+    error = refusal(file)
+    assert error.message.startswith(f"{file}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (gzip.compress(GOOD, mtime=0), "the content is gzip data"),
+        (b"PAR1 and so on", "the content is a parquet file"),
+        ('{"text": "a"}'.encode("utf-16"), "the text is UTF-16"),
+        (b"\x00\x01\x02" * 100, "binary data"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_by_name(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = write(tmp_path / "a.jsonl", content)
+    error = refusal(file)
+    assert error.message.startswith(f"{file}: {reason}") or error.message.startswith(f"{file}: the text")
+    assert reason in error.message
+
+
+def test_a_last_line_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", GOOD * 3 + GOOD[:-6])
+    error = refusal(file)
+    assert error.message.startswith(f"{file}:4 (byte {3 * len(GOOD)}): not JSON")
+    assert "not written or copied to its end" in error.hint
+
+
+def test_empty_texts_and_labels_are_rows(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", '{"text": "", "label": ""}\n' * 2)
+    assert rows(file, label_column="label") == [("", "")] * 2
+
+
+def test_a_line_longer_than_a_block_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BLOCK", 1000)
+    text = "긴 글 " * 10_000
+    file = write(tmp_path / "a.jsonl", dump([{"text": "a"}, {"text": text}, {"text": "b"}]))
+    assert rows(file, shard_bytes=700) == ["a", text, "b"]
+
+
+def test_a_line_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BLOCK", 100)
+    file = write(tmp_path / "a.jsonl", GOOD + b'{"text": "' + b"x" * 10_000 + b'"}\n' + GOOD)
+    error = refusal(file, max_line_bytes=5000)
+    assert error.message == f"{file}:2 (byte 28): a line of 10,012 bytes, more than max_line_bytes 5,000"
+    assert len(rows(file, max_line_bytes=10_012)) == 3
+    assert "10,012" in refusal(file, max_line_bytes=10_011).message
+
+
+def test_labels_are_scanned_without_reading_the_text(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", GOOD + b'{"text": 5, "label": "y"}\n')
+    assert labels(file, label_column="label") == {"x", "y"}
+    assert ":2 (byte 28): 'text' is 5" in refusal(file, label_column="label").message

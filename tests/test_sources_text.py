@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ftcli.core import streams
+from reading import plan, refusal, rows, write
+
+CONTENT = "첫 줄\n\n둘째 줄\n\n\n \nlast"
+
+
+def test_a_row_is_a_line_a_paragraph_or_the_document(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", CONTENT)
+    assert rows(file) == ["첫 줄", "둘째 줄", " ", "last"]
+    assert rows(file, sample_by="paragraph") == ["첫 줄", "둘째 줄", " \nlast"]
+    assert rows(file, sample_by="document") == [CONTENT]
+
+
+@pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
+def test_crlf_and_a_byte_order_mark_change_nothing(tmp_path: Path, sample_by: str) -> None:
+    plain = rows(write(tmp_path / "a.txt", CONTENT), sample_by=sample_by)
+    marked = "\ufeff" + CONTENT.replace("\n", "\r\n")
+    assert rows(write(tmp_path / "b.txt", marked), sample_by=sample_by) == plain
+    assert rows(write(tmp_path / "c.md.gz", gzip.compress(marked.encode())), sample_by=sample_by) == plain
+
+
+@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.text(st.sampled_from("ab글\n\r \u2028\x0b"), min_size=1, max_size=120), target=st.integers(1, 200), block=st.integers(1, 150)
+)
+def test_no_row_is_lost_or_doubled_whatever_the_piece_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, target: int, block: int
+) -> None:
+    clean = content.replace("\r\n", "\n")
+    monkeypatch.setattr(streams, "BLOCK", block)
+    file = write(tmp_path / "a.txt", content)
+    assert rows(file, shard_bytes=target) == [line for line in clean.split("\n") if line]
+    assert rows(file, shard_bytes=target, sample_by="paragraph") == [part.strip("\n") for part in clean.split("\n\n") if part.strip("\n")]
+    assert rows(file, shard_bytes=target, sample_by="document") == [clean]
+
+
+def test_only_lines_are_cut_into_pieces(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "a line\n" * 1000)
+    assert len(plan(file, shard_bytes=1000).shards) == 7
+    assert len(plan(file, shard_bytes=1000, sample_by="paragraph").shards) == 1
+
+
+@pytest.mark.parametrize("sample_by", ["line", "paragraph", "document"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_bytes_that_are_not_utf8_are_named_by_line_and_column(tmp_path: Path, sample_by: str, end: str) -> None:
+    content = f"a{end}{end}b{end}c".encode() + "가".encode("euc-kr") + f"{end}d".encode()
+    for file in (write(tmp_path / "a.txt", content), write(tmp_path / "a.txt.gz", gzip.compress(content))):
+        error = refusal(file, sample_by=sample_by, shard_bytes=2)
+        line, start, inside = {"line": (4, 3 + 3 * len(end) - 1, ""), "paragraph": (3, 1 + 2 * len(end), ", in its line 2")}.get(
+            sample_by, (1, 0, ", in its line 4")
+        )
+        assert error.message == f"{file}:{line} (byte {start}): not UTF-8: byte 0xb0 at column 2{inside}"
+
+
+def test_text_has_no_labels(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.md", "a\n")
+    assert refusal(file, label_column="label").message == f"{file}: plain text has no label column 'label'"
+
+
+def test_empty_and_binary_files_are_refused(tmp_path: Path) -> None:
+    assert "no rows" in refusal(write(tmp_path / "a.txt", "")).message
+    assert "no rows" in refusal(write(tmp_path / "b.txt", "\ufeff")).message
+    assert "binary data" in refusal(write(tmp_path / "c.txt", b"ab\x00cd")).message

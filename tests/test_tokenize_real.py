@@ -1,0 +1,49 @@
+"""Tokenizing real text with real tokenizers: the ids are `transformers`' own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from tokenizing import documents, ids, prepare, rows, without_plots, write
+
+no_html = without_plots
+
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("no_html")]
+
+
+def lines(path: Path, count: int) -> list[dict]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in islice(file, count)]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "bert-base-multilingual-cased", "kobart", "t5-small", "mistral-7b-v0.1", "koelectra-v3"])
+def test_reviews_become_the_ids_of_the_tokenizer(name, real_data, tmp_path):
+    reviews = [row for row in lines(real_data / "classification/nsmc_raw/nsmc_raw.jsonl.gz", 3_000) if row["text"]]
+    source = write(tmp_path / "reviews.jsonl", [row["text"] for row in reviews], [row["label"] for row in reviews])
+    tokenizer = AutoTokenizer.from_pretrained(real_data / "tokenizers" / name)
+    values = {"dataset__label_column": "label", "packing__max_length": 24, "packing__min_length": 0, "dataset__num_proc": 1}
+    report = prepare(real_data / "tokenizers" / name, source, tmp_path / "out", **values, runtime__cache_dir=tmp_path / "proofs")
+    expected = tokenizer([row["text"] for row in reviews], truncation=True, max_length=24)["input_ids"]
+    assert ids(tmp_path / "out") == expected
+    assert report.metrics["rows_written"] == len(reviews)
+    assert len({row["labels"] for row in rows(tmp_path / "out")}) == len({row["label"] for row in reviews})
+
+
+def test_korean_documents_are_packed_without_loss(real_data, tmp_path):
+    texts = [row["text"] for row in lines(real_data / "text/react_docs_ko/react_docs_ko.jsonl.gz", 60)]
+    folder = real_data / "tokenizers/qwen3"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    values = {"packing__strategy": "concat", "packing__max_length": 1024, "runtime__cache_dir": tmp_path / "proofs"}
+    report = prepare(folder, write(tmp_path / "docs.jsonl", texts), tmp_path / "out", **values, tokenizer__engine="auto")
+    stream = [token for text in texts for token in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]]
+    packs = rows(tmp_path / "out")
+    assert [token for row in packs for token in row["input_ids"]] == stream
+    assert all(documents(row) for row in packs)
+    assert report.metrics["packing_waste"] < 0.01
+    assert "rating" not in report.details

@@ -1,0 +1,74 @@
+"""The built-in tokenizer loader: what it refuses, and that it runs no code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ftcli.plugins.tokenizer import load_tokenizer
+
+from ftcli.errors import FtcliError, MissingExtraError, TokenizerError, UsageError
+from ftcli.settings import Settings, update
+from ftcli.testing import tiny_tokenizer
+
+
+def _load(path: Path | str | None):
+    return load_tokenizer(update(Settings(), {"tokenizer.path": None if path is None else str(path)}))
+
+
+def test_a_folder_is_loaded(tmp_path: Path) -> None:
+    assert len(_load(tiny_tokenizer(tmp_path / "tokenizer"))) == 384
+
+
+def test_a_tokenizer_must_be_named() -> None:
+    with pytest.raises(UsageError, match="--tokenizer-path is missing"):
+        _load(None)
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./nothing", "a/b/c"])
+def test_a_folder_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(TokenizerError, match="does not exist"):
+        _load(name)
+
+
+def test_a_hub_id_that_cannot_be_reached_is_refused() -> None:
+    with pytest.raises(TokenizerError, match="neither a folder here nor to be had from the hub"):
+        _load("someone/something")
+
+
+def test_a_folder_without_tokenizer_files_is_refused_and_what_is_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(TokenizerError, match=r"there is model\.safetensors"):
+        _load(tmp_path)
+    with pytest.raises(TokenizerError, match="is a file"):
+        _load(tmp_path / "model.safetensors")
+
+
+def test_an_empty_vocabulary_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Qwen2Tokenizer"}))
+    with pytest.raises(TokenizerError, match="has no vocabulary"):
+        _load(tmp_path)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    folder = tiny_tokenizer(tmp_path / "tokenizer")
+    (folder / "tokenizer.json").write_text("{bad")
+    with pytest.raises(TokenizerError, match="cannot be loaded"):
+        _load(folder)
+
+
+def test_code_that_comes_with_a_tokenizer_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}))
+    settings = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(FtcliError):
+        _load(tmp_path)
+
+
+@pytest.mark.real
+def test_a_sentencepiece_file_alone_names_the_packages_it_needs(real_data: Path) -> None:
+    with pytest.raises(MissingExtraError) as refused:
+        _load(real_data / "tokenizers" / "spm-only-mistral")
+    assert "pip install sentencepiece" in refused.value.hint

@@ -1,0 +1,340 @@
+"""Training: the loss is the true one, the model learns, and what is written can be used by anyone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments, pipeline
+
+from ftcli import hookimpl
+from ftcli.commands.train import run
+from ftcli.core import flops
+from ftcli.core.collate import IGNORED
+from ftcli.core.run import prepare
+from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, StoreError, TrainError, UsageError
+from ftcli.records import Step
+from ftcli.testing import tiny_model
+from runs import ONE_STEP, VOCABULARY, Bench, step_of
+from stores import learnable, packed
+
+RAGGED = [([10 + (number * 7 + place) % 300 for place in range(2 + number % 17)], None) for number in range(48)]
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench.make(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
+def classify(bench: Bench) -> Path:
+    return bench.store("classify", {"train": learnable(240, 4, VOCABULARY, 0), "validation": learnable(60, 4, VOCABULARY, 1)}, labels=4)
+
+
+@pytest.fixture(scope="module")
+def pretrain(bench: Bench) -> Path:
+    return bench.store("pretrain", {"train": packed(96, 32, VOCABULARY, 0), "validation": packed(9, 32, VOCABULARY, 1)}, max_length=32)
+
+
+# -- the loss ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def global_batches(bench: Bench, classify: Path) -> dict[str, Path]:
+    """Stores whose first 48 rows are the global batch."""
+    return {
+        "classify": classify,
+        "pretrain, ragged": bench.store("ragged", {"train": RAGGED}),
+        "pretrain, packed": bench.store("packs", {"train": packed(48, 32, VOCABULARY, 3)}),
+    }
+
+
+@pytest.mark.parametrize("task", ["classify", "pretrain, ragged", "pretrain, packed"])
+def test_loss_and_gradient_do_not_depend_on_how_a_global_batch_is_accumulated(
+    bench: Bench, global_batches: dict[str, Path], task: str
+) -> None:
+    found = {}
+    for steps in (1, 2, 4, 12):
+        split = {"train__gradient_accumulation_steps": steps, "train__per_device_train_batch_size": 48 // steps}
+        found[steps] = step_of(bench.context(global_batches[task], "step", **ONE_STEP, **split))
+    loss, gradient = found[1]
+    assert gradient.norm() > 1e-3
+    for other_loss, other in found.values():
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        assert (other - gradient).norm() / gradient.norm() < 1e-4
+
+
+def test_plain_trainer_multiplies_the_loss_by_the_accumulation_steps(bench: Bench, classify: Path, tmp_path: Path) -> None:
+    """The positive control of the test above: the fault is real in the installed transformers."""
+    ours = prepare(bench.context(classify, "plain"))
+    found = {}
+    for steps in (1, 12):
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path / str(steps)),
+            max_steps=1,
+            learning_rate=0.0,
+            gradient_accumulation_steps=steps,
+            per_device_train_batch_size=48 // steps,
+            use_cpu=True,
+            remove_unused_columns=False,
+            save_strategy="no",
+            logging_steps=1,
+            disable_tqdm=True,
+        )
+        rows = [{"input_ids": ids, "labels": label} for ids, label in learnable(48, 4, VOCABULARY, 0)]
+        trainer = Trainer(model=ours.model, args=arguments, train_dataset=rows, processing_class=ours.tokenizer)
+        trainer.train()
+        found[steps] = trainer.state.log_history[0]["loss"]
+    assert found[1] == pytest.approx(math.log(4), rel=0.1)
+    assert found[12] / found[1] == pytest.approx(12, rel=0.01)
+
+
+def test_the_loss_of_ragged_texts_is_the_mean_over_all_targets(bench: Bench, global_batches: dict[str, Path]) -> None:
+    split = {"train__gradient_accumulation_steps": 12, "train__per_device_train_batch_size": 4}
+    ours = prepare(bench.context(global_batches["pretrain, ragged"], "mean", **ONE_STEP, **split))
+    total, targets, means = 0.0, 0, []
+    with torch.no_grad():
+        for ids, _ in RAGGED:
+            row = torch.tensor([ids])
+            loss = ours.model(input_ids=row, labels=row).loss
+            total, targets = total + float(loss) * (len(ids) - 1), targets + len(ids) - 1
+            means.append(float(loss))
+    loss, _ = step_of(bench.context(global_batches["pretrain, ragged"], "mean", **ONE_STEP, **split))
+    assert loss == pytest.approx(total / targets, rel=1e-5)
+    assert abs(np.mean(means) - total / targets) > 1e-4  # a mean of means would show
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_the_held_out_loss_does_not_depend_on_the_batch_size(bench: Bench, size: int) -> None:
+    rows = [(ids, None) for ids, _ in learnable(33, 4, VOCABULARY, 5)]
+    store = bench.folder / "held out"
+    if not store.exists():
+        bench.store("held out", {"train": rows[:8], "test": rows})
+    values = {**ONE_STEP, "train__learning_rate": 1e-12, "train__eval_strategy": "epoch", "train__per_device_eval_batch_size": size}
+    report = run(bench.context(store, "held", **values))
+    model = prepare(bench.context(store, "held", **values)).model
+    total, targets = 0.0, 0
+    with torch.no_grad():
+        for ids, _ in rows:
+            row = torch.tensor([ids])
+            total, targets = total + float(model(input_ids=row, labels=row).loss) * (len(ids) - 1), targets + len(ids) - 1
+    assert report.metrics["eval_loss"] == pytest.approx(total / targets, rel=1e-5)
+    assert report.metrics["perplexity"] == pytest.approx(math.exp(total / targets), rel=1e-4)
+
+
+def test_280_labels_start_at_ln_280_whatever_the_accumulation(bench: Bench) -> None:
+    rows = [([10 + number % 300, 20 + number // 300, 30], number % 280) for number in range(480)]
+    store = bench.store("labels", {"train": rows}, labels=280)
+    for steps in (1, 12):
+        split = {"train__gradient_accumulation_steps": steps, "train__per_device_train_batch_size": 48 // steps}
+        report = run(bench.context(store, "labels run", **ONE_STEP, **split))
+        assert report.metrics["first_loss"] == pytest.approx(math.log(280), rel=0.05)
+        assert report.metrics["expected_first_loss"] == pytest.approx(math.log(280))
+        assert report.checks[-1].status == "pass"
+        assert report.metrics["padding_share"] == 0
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "bert"])
+def test_a_classifier_learns_and_is_saved_for_anyone(bench: Bench, classify: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    values = {
+        "train__learning_rate": 3e-3,
+        "train__num_train_epochs": 8,
+        "train__per_device_train_batch_size": 16,
+        "train__logging_steps": 5,
+    }
+    context = bench.context(classify, f"run {kind}", kind, **values)
+    report = run(context)
+    metrics, output = report.metrics, bench.folder / f"run {kind}"
+    assert report.status == "ok"
+    assert capsys.readouterr().out == ""  # stdout belongs to --json
+    assert metrics["first_loss"] == pytest.approx(math.log(4), rel=0.2)
+    assert metrics["final_loss"] < 0.3
+    assert metrics["eval_accuracy"] > 0.6 > metrics["chance_accuracy"] == 0.25
+    assert metrics["majority_accuracy"] < 0.5
+    assert (metrics["steps"], metrics["epochs"], metrics["resumed_from"], metrics["mfu"]) == (120, 8.0, None, None)
+    assert 0 < metrics["padding_share"] < 0.2
+    assert 0 <= metrics["data_wait_share"] < 0.5
+    assert metrics["real_tokens_per_second"] < metrics["slots_per_second"]
+    assert metrics["peak_rss_mb"] > 100
+    assert any("similar length" in note for note in report.notes)
+
+    model = AutoModelForSequenceClassification.from_pretrained(output)
+    assert model.config.id2label[3] == "label 3"
+    assert model.config.use_cache  # as it was before training
+    predict = pipeline("text-classification", model=str(output), tokenizer=str(output), device="cpu")
+    assert predict("order")[0]["label"].startswith("label ")
+
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["step"] == 1
+    assert lines[0]["loss"] == metrics["first_loss"]
+    assert [entry["step"] for entry in report.details["log"] if "loss" in entry] == [1, *range(5, 121, 5)]
+    assert len([entry for entry in report.details["log"] if "eval_loss" in entry]) == 8
+    written = json.loads((output / "ftcli-run.json").read_text())
+    assert written["metrics"]["eval_accuracy"] == metrics["eval_accuracy"]
+    assert written["paths"]["html"].endswith("report.html")
+    assert Path(written["paths"]["html"]).is_file()
+    assert report.details["padding"]["real tokens"] == 8 * sum(len(ids) for ids, _ in learnable(240, 4, VOCABULARY, 0))
+    assert set(report.details["time"]) == {"forward_backward", "data_wait", "evaluation", "saving"}
+
+
+def test_packed_pretraining_starts_at_ln_vocabulary_and_learns(bench: Bench, pretrain: Path) -> None:
+    values = {"train__learning_rate": 3e-3, "train__num_train_epochs": 8, "train__logging_steps": 5, "train__torch_empty_cache_steps": None}
+    report = run(bench.context(pretrain, "run pretrain", **values))
+    metrics = report.metrics
+    assert metrics["first_loss"] == pytest.approx(math.log(VOCABULARY), rel=0.05)
+    assert metrics["final_loss"] < metrics["first_loss"] - 0.5
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["eval_loss"]))
+    assert metrics["chance_accuracy"] is metrics["eval_accuracy"] is metrics["majority_accuracy"] is None
+    assert AutoModelForCausalLM.from_pretrained(bench.folder / "run pretrain").config.use_cache
+    assert len(AutoTokenizer.from_pretrained(bench.folder / "run pretrain")) == VOCABULARY
+
+
+def test_what_is_trained_on_is_what_the_store_holds(bench: Bench, pretrain: Path) -> None:
+    ours = prepare(bench.context(pretrain, "same"))
+    batch = ours.collator(ours.train.rows([3, 4]))
+    assert "attention_mask" not in batch
+    assert (batch["labels"][:, 0] == IGNORED).all()
+    assert ours.order == "random"
+
+
+def test_the_order_of_rows_follows_collator_and_strategy(bench: Bench, classify: Path) -> None:
+    assert prepare(bench.context(classify, "order")).order == "grouped"
+    assert prepare(bench.context(classify, "order", loader__collator="dynamic")).order == "random"
+    assert prepare(bench.context(classify, "order", train__train_sampling_strategy="sequential")).order == "sequential"
+    assert (
+        prepare(bench.context(classify, "order", loader__collator="dynamic", train__train_sampling_strategy="group_by_length")).order
+        == "grouped"
+    )
+
+
+def test_the_best_model_is_kept_and_patience_ends_a_run(bench: Bench, classify: Path) -> None:
+    values = {"train__learning_rate": 0.05, "train__num_train_epochs": 30, "train__patience": 2, "train__load_best_model_at_end": True}
+    report = run(bench.context(classify, "best", **values))
+    losses = [entry["eval_loss"] for entry in report.details["log"] if "eval_loss" in entry]
+    assert len(losses) < 30
+    assert report.metrics["eval_loss"] == pytest.approx(min(losses), rel=1e-6)
+
+
+def test_data_prepared_for_another_task_are_said(bench: Bench, classify: Path) -> None:
+    context = bench.context(classify, "other task", train__mode="pretrain")
+    assert prepare(context).task.name == "pretrain"
+    assert any("prepared for classify" in note for note in context.notes)
+
+
+# -- plugins -----------------------------------------------------------------------------------------------------------
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    @hookimpl
+    def on_step(self, step: Step) -> None:
+        self.steps.append(step)
+        if step.step > 100:
+            raise ZeroDivisionError("mine")
+
+
+def test_plugins_see_every_logged_step_and_their_failure_is_theirs(bench: Bench, classify: Path) -> None:
+    context, listener = bench.context(classify, "hook", train__max_steps=12, train__logging_steps=5), Listener()
+    context.plugins._add(listener, "listener", "test", "0")
+    run(context)
+    assert [step.step for step in listener.steps] == [1, 5, 10, 12]
+    assert listener.steps[0].loss == pytest.approx(math.log(4), rel=0.2)
+    assert listener.steps[-1].grad_norm
+    context = bench.context(classify, "hook two", train__max_steps=110, train__per_device_train_batch_size=2)
+    context.plugins._add(Listener(), "listener", "test", "0")
+    with pytest.raises(PluginError, match="'listener' failed in on_step at step 110"):
+        run(context)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"dataset__sources": ["/nowhere/a", "/nowhere/b"]}, DataError, "/nowhere/a: no such file or directory"),
+        ({"dataset__sources": None}, UsageError, "one prepared directory, 0 are given"),
+        ({"dataset__sources": ["/nowhere/at/all"]}, DataError, "/nowhere/at/all: no such file or directory"),
+        ({"train__output_dir": None}, UsageError, "--output-dir is missing"),
+        ({"train__mode": "clasify"}, SettingsError, "no plugin offers this task"),
+        ({"loader__collator": "packt"}, SettingsError, "no plugin offers this collator"),
+        ({"loader__collator": "packed"}, SettingsError, "one text a row"),
+        ({"train__resume_from_checkpoint": "/nowhere"}, TrainError, "does not exist"),
+    ],
+)
+def test_a_run_that_cannot_work_is_refused(
+    bench: Bench, classify: Path, values: dict[str, Any], error: type[FtcliError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as refused:
+        run(bench.context(classify, "refused", **values))
+    assert refused.value.hint
+    assert not (bench.folder / "refused").exists() or not list((bench.folder / "refused").glob("checkpoint-*"))
+
+
+def test_packed_rows_are_refused_for_classes_and_with_a_cache(bench: Bench, pretrain: Path) -> None:
+    with pytest.raises(SettingsError, match="needs one label a row"):
+        run(bench.context(pretrain, "refused", train__mode="classify"))
+    with pytest.raises(UsageError, match="use_cache"):
+        run(bench.context(pretrain, "refused", train__use_cache=True))
+
+
+def test_another_tokenizer_is_refused(bench: Bench, classify: Path, tmp_path: Path) -> None:
+    other = Bench.make(tmp_path)
+    (other.tokenizer / "tokenizer_config.json").write_text(
+        (other.tokenizer / "tokenizer_config.json").read_text().replace('"pad_token": "<pad>"', '"pad_token": "<eos>"')
+    )
+    with pytest.raises(StoreError, match="is another one"):
+        run(bench.context(classify, "refused", tokenizer__path=str(other.tokenizer)))
+
+
+def test_a_second_run_in_the_same_folder_needs_a_word(bench: Bench, classify: Path) -> None:
+    values = {"train__num_train_epochs": 1}
+    run(bench.context(classify, "twice", **values))
+    with pytest.raises(TrainError, match="holds an earlier run"):
+        run(bench.context(classify, "twice", **values))
+    (bench.folder / "twice" / "checkpoint-999").mkdir()
+    run(bench.context(classify, "twice", **values, runtime__overwrite=True))
+    assert [path.name for path in (bench.folder / "twice").glob("checkpoint-*")] == ["checkpoint-30"]
+
+
+# -- MFU ---------------------------------------------------------------------------------------------------------------
+
+
+def test_flops_of_a_token_follow_palm() -> None:
+    model = tiny_model()  # hidden 32, 4 heads and 2 groups of 8, inner 64, 2 layers, 384 words, tied
+    layer = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 64
+    lengths = np.array([10, 30])
+    assert flops.flops_per_token(model, lengths) == pytest.approx(6 * (2 * layer + 32 * 384) + 12 * 2 * 32 * (100 + 900) / 40)
+    model.config.num_experts = 8
+    assert flops.flops_per_token(model, lengths) is None
+
+
+def test_utilisation_is_unknown_where_the_peak_is() -> None:
+    assert flops.peak_flops("NVIDIA H200") == 989e12
+    assert flops.peak_flops("NVIDIA L40S") == 362e12
+    assert flops.peak_flops("NVIDIA L4") == 121e12
+    assert flops.peak_flops("some CPU") is None
+    assert flops.utilisation(1e5, 2.788e9, "NVIDIA H200", 1) == pytest.approx(0.2819, abs=1e-3)
+    assert flops.utilisation(1e5, 2.788e9, "NVIDIA H200", 2) == pytest.approx(0.141, abs=1e-3)
+    assert flops.utilisation(1e5, 2.788e9, None, 1) is None
+    assert flops.utilisation(None, 1.0, "NVIDIA H200", 1) is None

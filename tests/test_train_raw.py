@@ -1,0 +1,50 @@
+"""`train` on sources that are not prepared yet: it prepares them first, once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ftcli.commands import train
+from ftcli.core.store import Store
+from ftcli.errors import DataError, UsageError
+from ftcli.testing import TEXTS
+from runs import Bench
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    made = Bench.make(tmp_path_factory.mktemp("raw"))
+    rows = [{"text": f"{text} {number}"} for number in range(8) for text in TEXTS]
+    (made.folder / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return made
+
+
+def context(bench, output, **values):
+    quick = {"train__max_steps": 2, "train__save_strategy": "no", "packing__max_length": 64, "tokenizer__engine": "hf"}
+    return bench.context(bench.folder / "raw.jsonl", output, runtime__report_dir=bench.folder / "reports", **{**quick, **values})
+
+
+def test_raw_sources_are_tokenized_under_the_output_directory_and_only_once(bench):
+    first = train.run(context(bench, "run", packing__strategy="bfd"))
+    assert first.status == "ok"
+    assert any("not prepared yet" in note for note in first.notes)
+    store = Store.open(bench.folder / "run" / "prepared")
+    assert store.manifest["packing"] == "bfd"
+    assert first.settings["dataset.sources"].value == [str(bench.folder / "raw.jsonl")]
+
+    again = train.run(context(bench, "run", packing__strategy="bfd", runtime__overwrite=True))
+    assert any("nothing to do" in note for note in again.notes)
+
+
+def test_a_packing_that_prepared_data_do_not_have_is_refused(bench):
+    train.run(context(bench, "packed", packing__strategy="bfd"))
+    prepared = bench.folder / "packed" / "prepared"
+    with pytest.raises(UsageError, match=r"packing = concat, but .* was prepared with bfd"):
+        train.run(bench.context(prepared, "other", packing__strategy="concat"))
+
+
+def test_a_source_that_is_not_there_is_named(bench):
+    with pytest.raises((DataError, UsageError), match="nowhere"):
+        train.run(bench.context(bench.folder / "nowhere.jsonl", "missing"))

@@ -1,0 +1,204 @@
+"""What a process that waits for the preparer shows: a bar on a terminal, lines in a pipe, a warning, and who took over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftcli.context import Context, Quiet
+from ftcli.core import holder, ranks
+from ftcli.core.holder import Note, this_rank
+from ftcli.core.publish import Attempt
+from ftcli.core.ranks import Muted, muted, open_attempt
+from ftcli.core.watch import Sight
+from ftcli.testing import run
+from publish_cases import interrupt
+
+HALF = {"done": 6e6, "total": 12e6, "shards_done": 3, "shards": 6}
+
+
+class Shown:
+    """Progress that remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.said: list[str] = []
+
+    def start(self, stage: str, total: float | None, unit: str) -> None:
+        self.calls.append(("start", stage, total, unit))
+
+    def advance(self, amount: float, **figures: Any) -> None:
+        self.calls.append(("advance", amount, figures))
+
+    def say(self, message: str) -> None:
+        self.said.append(message)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(ranks.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def sight(silent: float = 0.4, **progress: float) -> Sight:
+    note = replace(Note.mine(), rank=0, pid=7, host="far", token="t", progress=progress)
+    return Sight(note, silent, Path("out/lease"))
+
+
+@contextmanager
+def showing(progress: Any, patience: float = 20.0, blocked: list[int] | None = None) -> Iterator[ranks._Wait]:
+    wait = ranks._Wait(progress, Path("out"), patience, lambda: (blocked if blocked is not None else []).append(1))
+    yield wait
+    wait.close()
+
+
+def test_in_a_pipe_a_line_every_ten_seconds_says_for_whom_and_how_far_it_is(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    shown, blocked = Shown(), []
+    with showing(Muted(shown), blocked=blocked) as wait:
+        wait.see(sight())
+        assert shown.said == []
+        clock.now += 1.5
+        wait.see(sight())
+        assert shown.said == ["rank 2 waits for rank 0, pid 7 on far, which prepares out: last heartbeat 0.4 s ago"]
+        clock.now += 9
+        wait.see(sight(**HALF))
+        assert len(shown.said) == 1
+        clock.now += 1
+        wait.see(sight(**HALF))
+        clock.now += 10
+        wait.see(sight(**{**HALF, "done": 9e6, "shards_done": 4}))
+    progress = "rank 2 waits for rank 0, pid 7 on far, which prepares out: "
+    assert shown.said[1:] == [
+        progress + "50 %, 6 MB of 12 MB, 3 of 6 shards, last heartbeat 0.4 s ago",
+        progress + "75 %, 9 MB of 12 MB, 4 of 6 shards, 300 kB/s, last heartbeat 0.4 s ago",
+    ]
+    assert (shown.calls, blocked) == ([], [1])
+
+
+def test_on_a_terminal_a_bar_follows_the_preparer_and_its_successor(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", type("Terminal", (), {"isatty": lambda self: True})())
+    shown = Shown()
+    with showing(shown) as wait:
+        for seen in (
+            sight(),
+            sight(),
+            sight(**HALF),
+            sight(**{**HALF, "done": 9e6}),
+            Sight(None, 0.0, Path("out/lease")),
+            replace(sight(**HALF), note=replace(sight(**HALF).note, token="next")),
+        ):
+            wait.see(seen)
+            clock.now += 1.1
+    name = "waiting for rank 0, pid 7 on far"
+    shards = {"shards": "3 of 6"}
+    assert shown.calls == [
+        *(("start", name, None, "B"), ("advance", 0.0, {})),
+        *(("start", name, 12e6, "B"), ("advance", 6e6, shards), ("advance", 3e6, shards)),
+        *(("start", name, 12e6, "B"), ("advance", 6e6, shards), "close"),
+    ]
+    assert shown.said == []
+
+
+def test_the_bars_of_several_ranks_do_not_draw_over_each_other(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setenv("RANK", "1")
+    shown = Shown()
+    with showing(shown) as wait:
+        wait.see(sight())
+        clock.now += 2
+        wait.see(sight())
+    assert (len(shown.said), shown.calls) == (1, [])
+
+
+def test_silence_is_said_at_ten_seconds_and_again_and_forgotten_when_it_ends(clock: Clock) -> None:
+    shown = Shown()
+    with showing(shown, patience=40.0) as wait:
+        for silent in (0.5, 9.9, 10.0, 15.0, 20.0, 0.1, 10.5):
+            wait.see(sight(silent))
+    warnings = [text for text in shown.said if text.startswith("no progress")]
+    assert [text.split(" from ")[0] for text in warnings] == ["no progress for 10 s", "no progress for 20 s", "no progress for 10 s"]
+    assert warnings[0] == (
+        "no progress for 10 s from rank 0, pid 7 on far, which prepares out and holds out/lease:"
+        " this process gives up after 40 s (runtime.lease_timeout)"
+    )
+
+
+def test_a_process_that_takes_over_says_from_whom_also_on_a_rank_that_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "5")
+    shown = Shown()
+    context = Context.make({})
+    context.progress = muted(shown)
+    path = interrupt(tmp_path / "out") / "lease"
+    with path.open("r+b") as lease:
+        replace(Note.mine(), rank=1, pid=4, host="far").write(lease.fileno())
+    with open_attempt(context, tmp_path / "out", "f", inputs={}, need_bytes=0) as attempt:
+        assert attempt.done("a")
+        words = (
+            f"rank 1, pid 4 on far, which was preparing {tmp_path / 'out'}, is gone: rank 5 goes on with the shards that it had finished"
+        )
+        assert (shown.said, context.notes) == ([words], [words])
+        attempt.publish({}, ["a"])
+    with open_attempt(context, tmp_path / "out", "f", inputs={}, need_bytes=0) as again:
+        assert again.ready
+    assert shown.said == [words]
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank"),
+    [({}, None), ({"RANK": "0"}, 0), ({"RANK": "3", "SLURM_PROCID": "0"}, 3), ({"SLURM_PROCID": "2"}, 2), ({"RANK": "x"}, None)],
+)
+def test_the_rank_is_what_torchrun_or_slurm_says(variables: dict[str, str], rank: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert this_rank() == rank
+    assert isinstance(muted(Quiet()), Muted) is bool(rank)
+
+
+def test_a_muted_rank_shows_nothing_of_its_own() -> None:
+    shown = Shown()
+    progress = Muted(shown)
+    progress.start("tokenize", 1.0, "B")
+    progress.advance(1.0)
+    progress.say("a note")
+    progress.close()
+    assert (shown.calls, shown.said) == (["close"], [])
+
+
+def test_only_the_first_rank_reports_except_where_ranks_do_different_things() -> None:
+    assert run("settings", "--json", env={"RANK": "1"}).stdout == ""
+    refused = run("tokenize", "nowhere.jsonl", "--json", env={"RANK": "1"})
+    assert refused.report["status"] == "failed"
+    assert run("tokenize", "nowhere.jsonl", env={"RANK": "1"}).stdout == ""
+
+
+def test_a_system_without_proc_has_no_boot_and_no_process_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: Path, **_: Any) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    note = Note.mine()
+    assert (note.boot, note.birth, note.state) == ("", 0, None)
+    assert note.here
+    assert not replace(note, host="far").here
+    assert holder._process(1) is None
+
+
+def test_an_attempt_that_nobody_left_has_no_predecessor(tmp_path: Path) -> None:
+    interrupt(tmp_path / "out")
+    with Attempt.open(tmp_path / "out", "f") as attempt:
+        assert attempt.predecessor is None

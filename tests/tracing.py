@@ -1,0 +1,135 @@
+"""System calls counted and struck by strace: what the tests share that kill a program at every one of its calls."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+import naive_driver
+import publish_driver
+
+STRACE = shutil.which("strace") is not None and subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True).returncode == 0
+needs_strace = pytest.mark.skipif(not STRACE, reason="strace is not installed or may not trace here")
+
+CALLS = (
+    "openat,write,pwrite64,ftruncate,fsync,fdatasync,close,flock,?mkdir,mkdirat,"
+    "?rename,renameat,renameat2,?unlink,unlinkat,?rmdir,?link,linkat"
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The `number`-th `name` of a run, counted from the start of the trace as strace's `when` does."""
+
+    name: str
+    number: int
+    line: str
+    published: bool
+    """Whether the call comes after the rename that publishes."""
+
+    def struck(self, injection: str) -> list[str]:
+        """Options of strace that put a fault at this call."""
+        return ["-e", f"trace={self.name}", "-e", f"inject={self.name}:{injection}:when={self.number}"]
+
+
+def points(lines: Sequence[str], output: Path) -> list[Call]:
+    """Every call between the marks that changes the file system or ends a change; opening for reading and its close change nothing."""
+    counts: Counter[str] = Counter()
+    writable: set[str] = set()
+    found, inside, is_published = [], False, False
+    for line in lines:
+        match = re.match(r"(\w+)\((.*)\) += (-?\d+)", line)
+        if match is None:
+            continue
+        name, arguments, result = match.groups()
+        counts[name] += 1
+        if publish_driver.START in line:
+            inside = True
+        elif publish_driver.END in line:
+            inside = False
+        writes = name not in {"openat", "close"} or (name == "openat" and re.search("O_WRONLY|O_RDWR|O_CREAT", arguments) is not None)
+        if name == "openat" and writes:
+            writable.add(result)
+        elif name == "close":
+            writes = arguments in writable
+            writable.discard(arguments)
+        if inside and writes and not (name == "write" and arguments.startswith("1,")):
+            found.append(Call(name, counts[name], line, is_published))
+        is_published = is_published or (name.startswith("rename") and f', "{output}"' in arguments)
+    return found
+
+
+def calls_of(log: Path) -> list[str]:
+    """The lines of a trace without the process ids, of the first process alone."""
+    lines = [line.split(maxsplit=1) for line in log.read_text().splitlines()]
+    return [line for pid, line in lines if pid == lines[0][0]]
+
+
+class Naive:
+    """`datasets.save_to_disk` in a process of its own, which strace joins before it begins; `datasets` is imported once for all."""
+
+    def __enter__(self) -> Self:
+        program = [sys.executable, "-B", naive_driver.__file__]
+        self._server = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.kill()
+        self._server.communicate()
+
+    def _say(self, words: str) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.write(f"{words}\n")
+
+    def _hear(self) -> int:
+        assert self._server.stdout is not None
+        return int(self._server.stdout.readline())
+
+    def begin(self, output: Path, version: str) -> int:
+        """The pid of a process that waits for `go`."""
+        self._say(f"{output} {version}")
+        return self._hear()
+
+    def go(self) -> None:
+        self._say("")
+
+    def end(self) -> int:
+        """How it ended."""
+        return self._hear()
+
+    def run(self, output: Path, version: str, *options: str) -> int:
+        """Save under strace with `options`; how it ended."""
+        pid = self.begin(output, version)
+        tracer = subprocess.Popen(["strace", "-f", "-p", str(pid), *options], stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 20
+        while "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text():
+            assert time.monotonic() < until, "strace did not attach"
+            time.sleep(0.002)
+        self.go()
+        code = self.end()
+        tracer.wait(20)
+        return code
+
+    def rehearse(self, output: Path, version: str) -> list[Call]:
+        """Every point of a save."""
+        log = output.with_name("strace.log")
+        assert self.run(output, version, "-o", str(log), "-e", f"trace={CALLS}") == 0
+        return points(calls_of(log), output)
+
+    def kill(self, output: Path, version: str, call: Call) -> None:
+        """A save that is killed at `call`."""
+        code = self.run(output, version, "-o", os.devnull, *call.struck("signal=SIGKILL"))
+        assert code == -signal.SIGKILL, f"{call} was not reached: {code}"
