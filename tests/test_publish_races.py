@@ -70,7 +70,8 @@ def test_a_second_process_is_told_who_holds_the_output(holder: subprocess.Popen[
 
 @pytest.mark.reliability(7, "two save_to_disk to one path both exit 0 and leave a mix of their rows", control=True)
 def test_two_processes_that_save_to_one_path_leave_what_neither_wrote(tmp_path: Path) -> None:
-    """The naive way: both exit with 0. Each is stopped half-way through, which a loaded machine does by itself."""
+    """The naive way: both exit with 0. Each is stopped half-way through, which a loaded machine does by itself, and goes on
+    in the order that leaves the first half of one and the second half of the other."""
     script = """
 import sys
 from datasets import Dataset
@@ -87,13 +88,13 @@ Dataset._save_to_disk_single = staticmethod(save)
 data.save_to_disk(str(path), num_shards=2)
 """
     output = tmp_path / "out"
-    pair = [
-        subprocess.Popen([sys.executable, "-c", script, str(output), word, rows], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for word, rows in (("one", "60"), ("two", "90"))
-    ]
-    for process in pair:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "half\n"
+    pair = []
+    for word, rows in (("one", "60"), ("two", "90")):
+        command = [sys.executable, "-c", script, str(output), word, rows]
+        pair.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        written = pair[-1].stdout
+        assert written is not None
+        assert written.readline() == "half\n"
     for process in pair[::-1]:  # the second's second shard, then the first's
         process.communicate("\n", timeout=60)
     assert [process.returncode for process in pair] == [0, 0]
