@@ -52,18 +52,20 @@ class Local:
 
         return Child(PRELOAD, self._threads)
 
-    def each(self, function: Callable[[], Any]) -> None:
+    def each(self, function: Callable[[], Any]) -> list[Any]:
         from ftcli.core.child import ChildDied
 
         failed: Exception | None = None
-        for worker in self._workers:
+        workers, answers = self._workers, []
+        for worker in workers:
             worker.call(function)
-        for place, worker in enumerate(self._workers):
+        for place, worker in enumerate(workers):
             try:
-                worker.answer()
+                answers.append(worker.answer())
             except ChildDied as died:
                 _end([worker])
-                self._workers[place] = self._new()
+                if workers is self._workers:  # else `close`, from another thread, has ended it
+                    workers[place] = self._new()
                 failed = WorkerDied(
                     f"the worker process {worker.pid} ended {died.how} while it got ready",
                     "An engine may have crashed: --tokenizer-engine hf.",
@@ -72,6 +74,7 @@ class Local:
                 failed = error
         if failed is not None:
             raise failed
+        return answers
 
     def run(
         self,

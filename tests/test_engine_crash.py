@@ -99,6 +99,25 @@ def test_an_engine_that_never_answers_is_given_up(tokenizer: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+def test_an_engine_that_was_proved_and_then_crashes_in_the_workers_costs_a_fallback(workers: int, tokenizer: Path, tmp_path: Path) -> None:
+    """The second run knows tokenizer and proof, so that only the workers load it."""
+    sources = [write(tmp_path / f"{name}.jsonl", texts) for name, texts in (("well", corpus(50)), ("ill", ["boom", *corpus(50)]))]
+    found = fuse(tmp_path / "plugins")
+    options = {"dataset__num_proc": workers, "dataset__shard_bytes": 1_000, "runtime__cache_dir": tmp_path / "cache"}
+    prepare(tokenizer, sources[0], tmp_path / "first", found, tokenizer__engine="auto", **options)
+    assert manifest(tmp_path / "first")["engine"]["engine"] == "fuse"
+
+    report = prepare(tokenizer, sources[1], tmp_path / "out", found, tokenizer__engine="auto", **options)
+
+    assert report.metrics["engine"] not in {"fuse", "hf"}
+    (note,) = [note for note in report.notes if note.startswith("engine fuse is not used")]
+    assert "fuse 1: the worker process" in note
+    assert "ended by SIGABRT" in note
+    prepare(tokenizer, sources[1], tmp_path / "plain", **options)
+    assert ids(tmp_path / "out") == ids(tmp_path / "plain")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("action", ["abort", "exit"])
 def test_an_engine_that_crashes_on_a_row_costs_its_shard_a_fallback(workers: int, action: str, tokenizer: Path, tmp_path: Path) -> None:
     texts = corpus(2_600)

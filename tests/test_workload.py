@@ -9,7 +9,7 @@ import pytest
 
 from ftcli.core import workload
 from ftcli.core.recipe import settle
-from ftcli.core.workload import MODES, cache_dir, settle_workload
+from ftcli.core.workload import MODES, settle_workload
 from ftcli.errors import SettingsError
 from ftcli.records import Value
 from tokenizing import context, corpus, plugins, small_tokenizers, write
@@ -107,12 +107,12 @@ def test_the_sample_for_the_proof_is_the_first_rows(kinds, source, tmp_path, mon
 
 def test_proofs_are_kept_where_the_settings_or_the_cache_of_the_user_say(kinds, source, tmp_path, monkeypatch):
     made = context(kinds["bpe"], source, tmp_path / "out", runtime__cache_dir=tmp_path / "mine")
-    assert cache_dir(made) == tmp_path / "mine"
+    assert made.cache_dir == tmp_path / "mine"
     made = context(kinds["bpe"], source, tmp_path / "out", runtime__cache_dir=None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert cache_dir(made) == tmp_path / "cache/ftcli"
+    assert made.cache_dir == tmp_path / "cache/ftcli"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_dir(made) == Path.home() / ".cache/ftcli"
+    assert made.cache_dir == Path.home() / ".cache/ftcli"
 
 
 def test_an_engine_that_is_not_there_is_named(work):

@@ -59,11 +59,8 @@ class Here(Local):
         if workers > 1:
             super().start(workers)
 
-    def each(self, function: Callable[[], Any]) -> None:
-        if self._workers:
-            super().each(function)
-        else:
-            function()
+    def each(self, function: Callable[[], Any]) -> list[Any]:
+        return super().each(function) if self._workers else [function()]
 
     def run(
         self, function: Callable[..., Any], shards: Sequence[Any], on_progress: Callable[..., None], rescue: Any = None

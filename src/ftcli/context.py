@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from ftcli.errors import FtcliError
@@ -66,6 +68,11 @@ class Context:
     @property
     def settings(self) -> Settings:
         return self.resolved.settings
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where proofs, source hashes and tokenizers are kept from run to run."""
+        return self.settings.runtime.cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ftcli"
 
     def note(self, message: str) -> None:
         """Record a choice or a warning and show it."""

@@ -16,6 +16,7 @@ from ftcli.contracts import Executor
 from ftcli.core.apart import Apart, Early
 from ftcli.core.durable import WRITE_ERRORS, refusal
 from ftcli.core.encode import Rescue, collect_labels, encode_shard, shard_name
+from ftcli.core.engine import proved_engine
 from ftcli.core.floor import SHARES, beside_machine, verdict
 from ftcli.core.footprint import Footprint
 from ftcli.core.holder import this_rank
@@ -27,14 +28,14 @@ from ftcli.core.publish import Attempt, check_place
 from ftcli.core.ranks import open_attempt
 from ftcli.core.read import Plan
 from ftcli.core.receipt import still_there
-from ftcli.core.recipe import Recipe, settle
+from ftcli.core.recipe import Recipe, known_tokenizer, settle
 from ftcli.core.reject import REJECTS, Budget, accept, join, whole
-from ftcli.core.report import write_report
+from ftcli.core.report import begin_early, write_report
 from ftcli.core.shard import sidecar
 from ftcli.core.space import Shortage, estimate
 from ftcli.core.stamps import SourceHashes
 from ftcli.core.tally import Tally, rating
-from ftcli.core.workload import Workload, cache_dir, settle_workload, thread_count, worker_count, worker_threads
+from ftcli.core.workload import Workload, settle_workload, thread_count, worker_count, worker_threads
 from ftcli.core.write import split_metadata
 from ftcli.errors import DataError, PublishError
 from ftcli.records import MANIFEST_NAME, Report, ShardPlan, to_json
@@ -49,7 +50,7 @@ def run(context: Context) -> Report:
         UsageError: no source, tokenizer or output directory was given, or two choices contradict each other.
         DataError, TokenizerError, EngineError, PublishError: named in the message; finished shards are kept for the next run.
     """
-    hashes = SourceHashes(cache_dir(context))
+    hashes = SourceHashes(context.cache_dir)
     earlier = still_there(context, hashes)
     if earlier is not None:
         return _reused(context, earlier)
@@ -59,31 +60,48 @@ def run(context: Context) -> Report:
         context.note(unkept)
     executor = context.plugins.registry("executor").get(context.settings.runtime.executor, "runtime.executor")()
     try:
-        with closing(executor), closing(Apart(context.plugins, thread_count(context))) as apart, Footprint() as footprint:
-            return _prepare(context, executor, apart, hashes, footprint)
+        apart = Apart(context.plugins, thread_count(context))
+        with closing(Early(apart, executor, context.plugins)) as early, closing(executor), Footprint() as footprint:
+            recipe = _settle(context, apart, early, hashes)
+            return _prepare(context, executor, early, recipe, footprint)
     except OSError as error:
         if error.errno in WRITE_ERRORS and context.settings.dataset.output_dir is not None:
             raise refusal(error, context.settings.dataset.output_dir) from error
         raise
 
 
-def _prepare(context: Context, executor: Executor, apart: Apart, hashes: SourceHashes, footprint: Footprint) -> Report:
-    def get_ready(plan: Plan) -> None:
-        if not this_rank():  # most ranks only wait
-            apart.start()
-            executor.start(worker_count(context, plan).value)
+def _settle(context: Context, apart: Apart, early: Early, hashes: SourceHashes) -> Recipe:
+    """The recipe; meanwhile the workers start, and load the engine where it is known which one it will be."""
+    tokenizer = context.settings.tokenizer
+    known = known_tokenizer(context)
+    engine = known and proved_engine(known.backend, context.plugins, tokenizer.engine, context.cache_dir, tokenizer.add_special_tokens)
 
-    recipe = settle(context, get_ready, hashes)
+    def get_ready(plan: Plan) -> None:
+        if this_rank():  # most ranks only wait
+            return
+        _start(context, early, plan)
+        if known and engine:
+            early.begin(engine.name, known.backend)
+        else:
+            apart.start()
+
+    return settle(context, get_ready, hashes, known)
+
+
+def _start(context: Context, early: Early, plan: Plan) -> None:
+    workers = worker_count(context, plan).value
+    early.start(workers, worker_threads(context, workers))
+
+
+def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe, footprint: Footprint) -> Report:
     need = estimate(context, recipe)
-    with open_attempt(
-        context, recipe.output, recipe.fingerprint, inputs=recipe.inputs, need_bytes=need, on_block=executor.close
-    ) as attempt:
+    with open_attempt(context, recipe.output, recipe.fingerprint, inputs=recipe.inputs, need_bytes=need, on_block=early.stop) as attempt:
         if attempt.ready is not None:
             accept(attempt.ready, context.settings, recipe.output)
             return _reused(context, attempt.ready)
-        workers = worker_count(context, recipe.plan).value
-        with Early(apart, executor, worker_threads(context, workers), context.plugins) as load:
-            workload = settle_workload(context, recipe, load)
+        _start(context, early, recipe.plan)
+        workload = settle_workload(context, recipe, early)
+        early.close()
         executor.start(workload.workers)
         job = workload.job(context, recipe, attempt.directory, None)
         names, ids = label_map(context, recipe, executor, partial(collect_labels, job), attempt.beat)
@@ -162,6 +180,8 @@ def _encode(
         made.append(made_now)
         shortage.finished(recipe.plan.shards[made_now["shard"]].size, made_now)
         state["shards_done"] += 1
+        if len(made) == max(1, len(waiting) - figures["workers"]):  # from here on a worker may have nothing to do
+            begin_early()
         over = budget.spend(made_now, recipe.plan.shards[made_now["shard"]].size)
         if over:
             break

@@ -1,13 +1,14 @@
-"""Engines under trial, in a process of their own: one that aborts, or never ends, is refused by name and takes nothing with it."""
+"""Engines under trial, never in this process: one that aborts, or never ends, is refused by name and takes nothing with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -15,8 +16,9 @@ from ftcli.contracts import Encoded, Encoder, Engine, Executor
 from ftcli.core.backend import Backend
 from ftcli.core.child import Child, ChildDied
 from ftcli.core.guard import guarded
-from ftcli.core.job import load_early
-from ftcli.errors import EngineError
+from ftcli.core.job import encode_early, load_early
+from ftcli.core.proof import differing_rows
+from ftcli.errors import EngineError, WorkerDied
 from ftcli.pluginmanager import Plugins
 
 PATIENCE = 120.0
@@ -43,7 +45,7 @@ class Apart:
     def child(self) -> Child:
         return self._ready.pop() if self._ready else Child(("ftcli.core.engine",), self._threads)
 
-    def __call__(self, engine: Engine, backend: Backend, threads: int) -> Encoder:
+    def __call__(self, engine: Engine, backend: Backend, threads: int, proved: bool = False) -> Encoder:  # noqa: ARG002 - `Load`'s
         """
         Raises:
             EngineError: the engine cannot load the tokenizer, or its process ended over it.
@@ -61,32 +63,106 @@ class Apart:
 
 
 class Early:
-    """Loads engines apart, for their trial, and the first of them in every worker at the same time: it will probably be the one.
+    """Loads engines for their trial: one without a proof apart, one that an earlier run proved in the workers, which need it anyway.
 
-    Args:
-        threads: of each worker.
+    While the first is on trial apart, the workers load it too: it will probably be the one.
     """
 
-    def __init__(self, apart: Apart, executor: Executor, threads: int, plugins: Plugins) -> None:
+    def __init__(self, apart: Apart, executor: Executor, plugins: Plugins) -> None:
         self._apart, self._executor = apart, executor
-        self._where = (threads, plugins.plugins_dir, plugins.allow, plugins.describe())
+        self._where = (plugins.plugins_dir, plugins.allow, plugins.describe())
         self._aside = ThreadPoolExecutor(1)
-        self._begun = False
+        self._loading: tuple[str, Future[Any]] | None = None
+        self._workers = self._threads = 1
 
-    def __call__(self, engine: Engine, backend: Backend, threads: int) -> Encoder:
-        if not self._begun:
-            self._begun = True
-            self._aside.submit(
-                self._executor.each, partial(load_early, engine.name, backend, *self._where)
-            )  # what fails, fails again later
+    def start(self, workers: int, threads: int) -> None:
+        """Start so many workers with so many threads each, unless they are at work already."""
+        if self._loading is None:
+            self._workers, self._threads = workers, threads
+            self._executor.start(workers)
+
+    def begin(self, name: str, backend: Backend) -> None:
+        """Let the workers load an engine while this process goes on."""
+        if self._loading is None or self._loading[0] != name:
+            self.wait()
+            work = partial(load_early, name, backend, self._threads, *self._where)
+            self._loading = name, self._aside.submit(self._executor.each, work)
+
+    def __call__(self, engine: Engine, backend: Backend, threads: int, proved: bool = False) -> Encoder:
+        """
+        Raises:
+            EngineError: the engine cannot load the tokenizer, or a process ended over it.
+        """
+        if proved:
+            self.begin(engine.name, backend)
+            self.wait(f"{engine.name} {engine.version}")
+            return _InWorkers(self, f"{engine.name} {engine.version}")
+        if self._loading is None:
+            self.begin(engine.name, backend)  # what fails, fails again apart
         return self._apart(engine, backend, threads)
 
-    def __enter__(self) -> Self:
-        return self
+    def each(self, name: str, function: Callable[[], Any]) -> list[Any]:
+        """What the workers answer.
 
-    def __exit__(self, *_: object) -> None:
+        Raises:
+            EngineError: one ended over it, or never answered; `name` is the engine's.
+        """
+        return self._answer(self._aside.submit(self._executor.each, function), name)
+
+    def wait(self, name: str = "") -> None:
+        """Until the workers have loaded what `begin` named.
+
+        Raises:
+            EngineError: they could not, and `name` names an engine; nothing is raised without one.
+        """
+        try:
+            if self._loading is not None:
+                self._answer(self._loading[1], name)
+        except EngineError:
+            self._loading = None
+            if name:
+                raise
+
+    def _answer(self, future: Future[list[Any]], name: str) -> list[Any]:
+        hint = "Use --tokenizer-engine auto or another engine."
+        try:
+            return future.result(PATIENCE)
+        except Late:
+            self._executor.close()
+            self._executor.start(self._workers)
+            raise EngineError(f"{name} gave no answer within {PATIENCE:.0f} s", hint) from None
+        except WorkerDied as died:
+            raise EngineError(f"{name}: {died.message}", hint) from None
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(f"{name} failed in a worker: {type(error).__name__}: {error}", hint) from error
+
+    def stop(self) -> None:
+        """End the workers, whatever they do."""
+        self._executor.close()
+        self.wait()
+        self._loading = None
+
+    def close(self) -> None:
+        self.wait()
         self._apart.close()
         self._aside.shutdown()
+
+
+class _InWorkers:
+    """The engine as all workers loaded it."""
+
+    def __init__(self, early: Early, name: str) -> None:
+        self._early, self._name = early, name
+
+    def encode(self, texts: pa.Array) -> Encoded:
+        batch = pa.record_batch([texts], names=["text"])
+        found = self._early.each(self._name, partial(encode_early, batch.serialize().to_pybytes(), batch.schema))
+        first, *others = cast("list[Encoded]", found)
+        if any(len(differing_rows(first, other)) for other in others):
+            raise EngineError(f"{self._name} gives other ids in one worker than in another", "Use --tokenizer-engine hf.")
+        return first
 
 
 class _ApartEncoder:

@@ -78,6 +78,19 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str) -> B
     )
 
 
+_ENCODING = ("__call__", "_encode_plus", "_convert_encoding", "set_truncation_and_padding", "backend_tokenizer")
+
+
+def encodes_alone(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the backend alone makes the ids: the tokenizer's class changes no method of transformers that takes part in it."""
+    from transformers import PreTrainedTokenizerFast
+
+    own = type(tokenizer)
+    return issubclass(own, PreTrainedTokenizerFast) and all(
+        getattr(own, name) is getattr(PreTrainedTokenizerFast, name) and name not in vars(tokenizer) for name in _ENCODING
+    )
+
+
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase, folder: Path | str) -> str:
     """sha256 over everything that decides ids or templates: backend or vocabulary files, added and special tokens, chat template."""
     return _hash(tokenizer, folder, _serialise(tokenizer)[0])
@@ -125,12 +138,12 @@ def _serialise(tokenizer: PreTrainedTokenizerBase) -> tuple[str, list[str], bool
         notes.append("the tokenizer's own padding is left out: the collator pads")
     if dropout:
         notes.append(f"the tokenizer's BPE dropout ({dropout}) is left out: prepared ids must not be random")
-    with _stripped(backend, dropout):
+    with stripped(backend, dropout):
         return str(backend.to_str()), notes, bool(dropout)
 
 
 @contextmanager
-def _stripped(backend: Any, dropout: float | None) -> Iterator[None]:
+def stripped(backend: Any, dropout: float | None = None) -> Iterator[None]:
     """The backend without truncation, padding and dropout, put back at the end. Parsing its JSON again would take 0.25 s for Qwen3."""
     truncation, padding = backend.truncation, backend.padding
     backend.no_truncation()

@@ -13,7 +13,6 @@ from ftcli.core.engine import EngineChoice, choose_engine, load_encoder
 from ftcli.core.measure import Variant
 from ftcli.core.proof import differing_rows
 from ftcli.core.read import make_plan, read_shard
-from ftcli.core.workload import cache_dir
 from ftcli.errors import EngineError, MissingExtraError, UsageError
 
 REFERENCE = "hf"
@@ -44,7 +43,7 @@ def variants(context: Context) -> list[Variant]:
                 settings.tokenizer.path,
                 context.plugins,
                 requested=name,
-                cache_dir=cache_dir(context),
+                cache_dir=context.cache_dir,
                 sample=sample,
                 threads=context.machine.cores,
                 add_special_tokens=settings.tokenizer.add_special_tokens,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 REFERENCE = "hf"
-Load = Callable[[Engine, Backend, int], Encoder]
-"""(engine, tokenizer, threads) → encoder."""
+Load = Callable[[Engine, Backend, int, bool], Encoder]
+"""(engine, tokenizer, threads, whether an earlier run proved it) → encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +212,7 @@ def choose_engine(
     """
     backend = backend or prepare_backend(tokenizer, folder)
     rows = SampledRows(sample, tokenizer, backend, add_special_tokens)
-    registry = plugins.registry("engine")
-    ranked = sorted((_engine(name, plugins) for name in registry.names() if name != REFERENCE), key=lambda engine: engine.rank)
-    candidates = ranked if requested == "auto" else [] if requested == REFERENCE else [_engine(requested, plugins)]
+    candidates = _candidates(plugins, requested)
     notes = list(backend.notes)
     if candidates and (not backend.json or (add_special_tokens and not backend.constant)):
         if requested != "auto":
@@ -242,6 +240,25 @@ def choose_engine(
     return EngineChoice(spec, f"hf: {why}; it is the reference itself", proof_document, tuple(notes))
 
 
+def proved_engine(backend: Backend, plugins: Plugins, requested: str, cache_dir: Path, add_special_tokens: bool) -> Engine | None:
+    """The engine that `choose_engine` will take unless a row of the data speaks against it; None when that takes a proof first."""
+    if not backend.json or (add_special_tokens and not backend.constant):
+        return None
+    for engine in _candidates(plugins, requested):
+        proof = stored_proof(cache_dir, backend, engine.name, engine.version)
+        if proof is None or proof.difference is None:
+            return engine if proof else None
+    return None
+
+
+def _candidates(plugins: Plugins, requested: str) -> list[Engine]:
+    """The engines to try, the fastest first; none but the reference is left when it is empty."""
+    if requested != "auto":
+        return [] if requested == REFERENCE else [_engine(requested, plugins)]
+    names = [name for name in plugins.registry("engine").names() if name != REFERENCE]
+    return sorted((_engine(name, plugins) for name in names), key=lambda engine: engine.rank)
+
+
 def _prove(
     engine: Engine, reference: Reference, rows: SampledRows, cache_dir: Path | None, load: Load, *, threads: int
 ) -> tuple[Proof, str]:
@@ -250,7 +267,7 @@ def _prove(
     proof = stored_proof(cache_dir, backend, engine.name, engine.version)
     if proof is not None and proof.difference is not None:
         raise _refused(name, proof.difference)
-    encoder = load(engine, backend, threads)
+    encoder = load(engine, backend, threads, proof is not None)
     if proof is None:
         proof = prove(encoder, engine.name, engine.version, reference)
         note = store_proof(cache_dir, backend, proof)
@@ -273,7 +290,7 @@ def _engine(name: str, plugins: Plugins) -> Engine:
     return cast("Engine", plugins.registry("engine").get(name, "tokenizer.engine")())
 
 
-def _load(engine: Engine, backend: Backend, threads: int) -> Encoder:
+def _load(engine: Engine, backend: Backend, threads: int, _proved: bool = False) -> Encoder:
     with guarded(f"{engine.name} {engine.version} cannot load this tokenizer"):
         return engine.load(backend.json, Path(backend.folder), threads)
 

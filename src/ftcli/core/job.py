@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ftcli.contracts import Columns
+import pyarrow as pa
+
+from ftcli.contracts import Columns, Encoded, Encoder
 from ftcli.core.backend import Backend
 from ftcli.core.engine import EncoderSpec, RowEncoder, load_encoder, loaded
 from ftcli.core.policy import LengthPolicy
@@ -17,6 +19,8 @@ from ftcli.pluginmanager import Plugins
 from ftcli.records import PluginInfo, Split
 from ftcli.registry import AnyRegistry
 from ftcli.settings import Settings
+
+_early: list[Encoder] = []
 
 Expected = tuple[PluginInfo, ...]
 """The plugins that the run was planned with."""
@@ -54,8 +58,13 @@ def warm_up(job: Job) -> None:
 def load_early(
     name: str, backend: Backend, threads: int, plugins_dir: Path | None, allow: tuple[str, ...] | None, expected: Expected
 ) -> None:
-    """Load an engine that will probably be chosen, in every worker at once, while it is still on trial in another process."""
-    loaded(name, backend, threads, _plugins(plugins_dir, allow, expected))
+    """Load an engine that will probably be chosen, in every worker at once, while the command still finds out whether it is."""
+    _early[:] = [loaded(name, backend, threads, _plugins(plugins_dir, allow, expected))]
+
+
+def encode_early(data: bytes, schema: pa.Schema) -> Encoded:
+    """The ids that the engine loaded last gives for a record batch's texts."""
+    return _early[0].encode(pa.ipc.read_record_batch(pa.py_buffer(data), schema).column("text"))
 
 
 def load_here(job: Job) -> tuple[RowEncoder, AnyRegistry]:

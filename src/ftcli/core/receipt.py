@@ -92,6 +92,12 @@ def make_receipt(context: Context, found: Sequence[Found], hashed: Sequence[Hash
     return None if parts is None else {**parts, "sources": _sources(found, hashed)}
 
 
+def tokenizer_key(context: Context) -> str | None:
+    """What decides everything about the tokenizer of this run, as one hash; None where that cannot be known without loading it."""
+    parts = _without_sources(context)
+    return None if parts is None else fingerprint({name: part for name, part in parts.items() if name != "settings"})
+
+
 def changing_plugins(plugins: Plugins) -> list[list[str]]:
     """Name, version and file hash of every plugin that is not built in and can change data."""
     return [

@@ -10,10 +10,11 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.backend import Backend, prepare_backend
 from ftcli.core.inputs import FORMAT_VERSION
+from ftcli.core.known import KnownTokenizer, keep, recall
 from ftcli.core.policy import LengthPolicy, Truncation
 from ftcli.core.publish import fingerprint
 from ftcli.core.read import Plan, make_plan
-from ftcli.core.receipt import changing_plugins, make_receipt
+from ftcli.core.receipt import changing_plugins, make_receipt, tokenizer_key
 from ftcli.core.stamps import SourceHashes, check_unchanged
 from ftcli.errors import UsageError
 from ftcli.records import SPLITS, ShardPlan, Split, to_json
@@ -69,11 +70,25 @@ class Recipe:
         return ["train", *(split for split, share in zip(SPLITS[1:], self.fractions, strict=True) if share)]
 
 
-def settle(context: Context, on_plan: Callable[[Plan], None] = lambda _: None, hashes: SourceHashes | None = None) -> Recipe:
+def known_tokenizer(context: Context) -> KnownTokenizer | None:
+    """The tokenizer of the run, where an earlier one left what is needed of it."""
+    key = tokenizer_key(context)
+    if key is None:
+        return None
+    return recall(context.cache_dir, key, lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
+
+
+def settle(
+    context: Context,
+    on_plan: Callable[[Plan], None] = lambda _: None,
+    hashes: SourceHashes | None = None,
+    known: KnownTokenizer | None = None,
+) -> Recipe:
     """Resolve sources, tokenizer, task and policies; every automatic choice is noted with its reason.
 
     Args:
         on_plan: called when it is known how much there is to read; loading the tokenizer, which comes next, takes seconds.
+        known: the tokenizer of the run, if `known_tokenizer` has it.
 
     Raises:
         UsageError: something needed was not given, or two choices contradict each other.
@@ -89,7 +104,7 @@ def settle(context: Context, on_plan: Callable[[Plan], None] = lambda _: None, h
     packing = _packing(context)
     hashes = hashes or SourceHashes(None)
     plan = make_plan(settings, context.plugins.registry("source"), context.progress, hashes)
-    on_plan(plan)  # before the task, whose loss needs torch: 1.3 s
+    on_plan(plan)
     task = settings.train.mode or ("classify" if settings.dataset.label_column else "pretrain")
     needs_labels = context.plugins.registry("task").get(task, "train.mode")().needs_labels
     if needs_labels and not settings.dataset.label_column:
@@ -98,8 +113,7 @@ def settle(context: Context, on_plan: Callable[[Plan], None] = lambda _: None, h
         context.note(lost)
     for note in plan.notes:
         context.note(note)
-    tokenizer = context.plugins.hook.load_tokenizer(settings=settings)
-    backend = prepare_backend(tokenizer, settings.tokenizer.path)
+    tokenizer, backend = (known, known.backend) if known else _loaded(context, settings.tokenizer.path)
     policy = _policy(context, tokenizer, backend, task, packing)
     fractions = _fractions(context, plan)
     inputs = to_json(_inputs(context, plan, backend, task, packing, policy, fractions))
@@ -117,6 +131,14 @@ def settle(context: Context, on_plan: Callable[[Plan], None] = lambda _: None, h
         inputs=inputs,
         receipt=make_receipt(context, plan.found, [plan.hashes[file.path] for file in plan.found]),
     )
+
+
+def _loaded(context: Context, folder: str) -> tuple[Any, Backend]:
+    tokenizer = context.plugins.hook.load_tokenizer(settings=context.settings)
+    backend = prepare_backend(tokenizer, folder)
+    if (key := tokenizer_key(context)) and (lost := keep(context.cache_dir, key, tokenizer, backend)):
+        context.note(lost)
+    return tokenizer, backend
 
 
 def _fractions(context: Context, plan: Plan) -> tuple[float, float]:

@@ -6,16 +6,17 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
-from ftcli.core.collate import IGNORED
 from ftcli.core.store import Rows, Store
 from ftcli.errors import DataError, TokenizerError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedTokenizerBase
+
+IGNORED = -100
+"""Label of a position that is no target, as in torch and transformers."""
 
 
 class Classify:
@@ -94,6 +95,8 @@ class Pretrain:
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
         """`logits` [rows, width, vocabulary], `labels` [rows, width] not shifted; position i predicts label i + 1."""
+        from torch.nn import functional  # 1.3 s, and `tokenize` asks a task only whether it needs labels
+
         shifted = functional.pad(labels[:, 1:], (0, 1), value=IGNORED)  # moving the labels spares a copy of the logits
         return _cross_entropy(logits.flatten(0, 1), shifted.flatten(), items)
 
@@ -118,6 +121,9 @@ def count_targets(labels: torch.Tensor) -> torch.Tensor:
 
 
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+    import torch
+    from torch.nn import functional
+
     total = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
     if items is None:
         items = labels.ne(IGNORED).sum()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -74,7 +73,7 @@ def settle_workload(context: Context, recipe: Recipe, load: Load | None = None) 
         recipe.tokenizer_path,
         context.plugins,
         requested=context.settings.tokenizer.engine,
-        cache_dir=cache_dir(context),
+        cache_dir=context.cache_dir,
         sample=_sample(context, recipe),
         threads=thread_count(context),
         add_special_tokens=context.settings.tokenizer.add_special_tokens,
@@ -95,12 +94,6 @@ def thread_count(context: Context) -> int:
 def worker_threads(context: Context, workers: int) -> int:
     """Threads of each of so many workers."""
     return context.settings.runtime.threads or max(1, context.machine.cores // workers)
-
-
-def cache_dir(context: Context) -> Path:
-    """Where proofs are kept."""
-    configured = context.settings.runtime.cache_dir
-    return configured or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ftcli"
 
 
 def worker_count(context: Context, plan: Plan) -> Choice:

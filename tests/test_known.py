@@ -1,0 +1,151 @@
+"""What is kept of a tokenizer gives the same data without loading it, and never stands for another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftcli.core import known, recipe
+from ftcli.core.backend import encodes_alone, prepare_backend
+from tokenizing import context, corpus, manifest, plugins, prepare, small_tokenizers, without_plots, write
+
+kinds = small_tokenizers
+no_html = without_plots
+pytestmark = pytest.mark.usefixtures("no_html")
+
+LOADER = """
+from ftcli import hookimpl
+@hookimpl
+def load_tokenizer(settings):
+    from transformers import AutoTokenizer
+    return AutoTokenizer.from_pretrained(settings.tokenizer.path)
+"""
+
+
+@pytest.fixture
+def tokenizer(kinds: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(kinds["bpe"], tmp_path / "tokenizer"))
+
+
+def kept(cache: Path) -> list[Path]:
+    return sorted(cache.glob("tokenizer-*.kept"))
+
+
+def test_the_second_command_needs_neither_torch_nor_transformers_and_makes_the_same(tokenizer: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "data.jsonl", corpus(60))
+    code = "import sys; from ftcli.cli.main import main; code = main(); print(sorted({'torch', 'transformers'} & set(sys.modules))); sys.exit(code)"
+    loaded = []
+    for name in ("first", "second"):
+        command = [sys.executable, "-c", code, "tokenize", str(source), "--tokenizer-path", str(tokenizer), "--output-dir"]
+        options = ["--tokenizer-engine", "hf", "--cache-dir", str(tmp_path / "cache"), "--report-dir", str(tmp_path / "reports"), "--quiet"]
+        done = subprocess.run([*command, str(tmp_path / name), *options], capture_output=True, text=True, timeout=120, env=os.environ)
+        assert done.returncode == 0, done.stderr
+        loaded.append(done.stdout.splitlines()[-1])
+
+    assert loaded == ["['torch', 'transformers']", "[]"]
+    first, second = (manifest(tmp_path / name) for name in ("first", "second"))
+    assert first["content_hash"] == second["content_hash"]
+    assert first["fingerprint"] == second["fingerprint"]
+    assert first["tokenizer"] == second["tokenizer"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("special", [True, False])
+def test_it_answers_as_the_tokenizer_does(kind: str, special: bool, kinds: dict[str, Path], tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    live = AutoTokenizer.from_pretrained(str(kinds[kind]))
+    backend = prepare_backend(live, kinds[kind])
+    assert known.keep(tmp_path, "key", live, backend) == ""
+    found = known.recall(tmp_path, "key", lambda: live)
+
+    assert found is not None
+    assert found.backend == backend
+    texts = [*corpus(60), "", *live.all_special_tokens]
+    assert found(texts, add_special_tokens=special)["input_ids"] == live(texts, add_special_tokens=special)["input_ids"]
+    assert found(texts[0])["input_ids"] == live(texts[0])["input_ids"]
+    assert len(found) == len(live)
+    assert [getattr(found, name) for name in known.ASKED] == [getattr(live, name) for name in known.ASKED]
+    assert found.backend_tokenizer is live.backend_tokenizer
+
+
+def test_any_change_of_the_folder_loads_it_again(tokenizer: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "data.jsonl", corpus(30))
+    made = context(tokenizer, source, tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
+    recipe.settle(made)
+    assert recipe.known_tokenizer(made) is not None
+
+    path = tokenizer / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 77}))
+
+    assert recipe.known_tokenizer(made) is None
+    assert recipe.settle(made).policy.max_length == 77
+    again = recipe.known_tokenizer(made)
+    assert again is not None
+    assert again.model_max_length == 77
+
+
+@pytest.mark.parametrize("place", [10, 200, -5])
+def test_what_is_damaged_is_not_used(place: int, tokenizer: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "data.jsonl", corpus(30))
+    made = context(tokenizer, source, tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
+    before = recipe.settle(made)
+    (path,) = kept(tmp_path / "cache")
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+    assert recipe.known_tokenizer(made) is None
+    assert recipe.settle(made, known=recipe.known_tokenizer(made)).fingerprint == before.fingerprint
+
+
+def test_nothing_is_kept_where_the_class_takes_part_in_encoding(tokenizer: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    live = AutoTokenizer.from_pretrained(str(tokenizer))
+    backend = prepare_backend(live, tokenizer)
+
+    class Shouting(type(live)):  # type: ignore[misc]
+        def _encode_plus(self, text, **options):  # type: ignore[no-untyped-def]
+            return super()._encode_plus(text.upper(), **options)
+
+    assert encodes_alone(live)
+    live.__class__ = Shouting
+    assert not encodes_alone(live)
+    assert known.keep(tmp_path / "cache", "key", live, backend) == ""
+    assert not kept(tmp_path / "cache")
+
+
+def test_nothing_is_kept_where_a_plugin_loads_the_tokenizer(tokenizer: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "data.jsonl", corpus(30))
+    prepare(tokenizer, source, tmp_path / "out", plugins(tmp_path / "plugins", LOADER), runtime__cache_dir=tmp_path / "cache")
+    assert not kept(tmp_path / "cache")
+
+
+def test_only_the_last_used_are_kept(tokenizer: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    live = AutoTokenizer.from_pretrained(str(tokenizer))
+    backend = prepare_backend(live, tokenizer)
+    for number in range(known.KEPT):
+        known.keep(tmp_path, f"{number}", live, backend)
+        os.utime(tmp_path / f"tokenizer-{number}.kept", (number, number))
+    assert known.recall(tmp_path, "0", lambda: live) is not None  # used: now the newest
+    known.keep(tmp_path, "new", live, backend)
+
+    assert len(kept(tmp_path)) == known.KEPT
+    assert known.recall(tmp_path, "0", lambda: live) is not None
+    assert known.recall(tmp_path, "1", lambda: live) is None
+
+
+def test_a_cache_that_cannot_be_written_is_noted_and_costs_no_run(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    source = write(tmp_path / "data.jsonl", corpus(30))
+    report = prepare(tokenizer, source, tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
+    assert any("the tokenizer is loaded again by the next run" in note for note in report.notes)
