@@ -1,4 +1,4 @@
-"""Writes the generated parts of these pages, which stand between `<!-- generated: NAME -->` and `<!-- end -->`.
+"""Writes the generated parts of these pages, which stand between `<!-- generated: NAME -->` and `<!-- end -->`, and the pages of the checks.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit code 1, and the names, if a page is stale
@@ -20,7 +20,12 @@ from pydantic.fields import FieldInfo
 
 from ftcli import errors, testing
 from ftcli.cli.catalog import COMMANDS
+from ftcli.contracts import CheckKind, Page
+from ftcli.core.catalogue import page_of
+from ftcli.core.pages import check_page, index_page, loss_entries
+from ftcli.core.rules import every
 from ftcli.fields import extra, flag_of, variable_of
+from ftcli.pluginmanager import Plugins
 from ftcli.settings import sections
 from ftcli.settings_train import NOT_OFFERED, REMOVED
 from ftcli.sources import CLI_ONLY
@@ -92,6 +97,23 @@ def exit_codes() -> Iterator[str]:
             yield f"| `{name}` | `{kind.code}` | {kind.exit_code} |"
 
 
+def wrong_loss() -> Iterator[str]:
+    """Symptoms of a wrong loss with their causes."""
+    return loss_entries(catalogue())
+
+
+def catalogue() -> list[tuple[CheckKind, Page]]:
+    """The built-in checks with what is written about each, by stage and id."""
+    kinds = every(Plugins(allow=()).registry("check"))
+    return [(kind, page) for kind in kinds if (page := page_of(kind)) is not None]
+
+
+def check_pages() -> dict[str, str]:
+    """The pages of the folder `checks`."""
+    entries = catalogue()
+    return {f"{kind.id}.md": check_page(kind, page) for kind, page in entries} | {"README.md": index_page(entries)}
+
+
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "cli": cli,
     "settings": settings,
@@ -99,6 +121,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "profiles": profiles,
     "error-tree": error_tree,
     "exit-codes": exit_codes,
+    "wrong-loss": wrong_loss,
 }
 
 
@@ -112,9 +135,13 @@ def render(text: str) -> str:
 
 
 def stale(folder: Path = FOLDER) -> dict[Path, str]:
-    """Pages that are not as they would be written, with what would be."""
+    """Pages that are not as they would be written, with what would be; "" for a page of a check that is no more."""
     pages = {page: page.read_text(encoding="utf-8") for page in sorted(folder.glob("*.md"))}
-    return {page: render(text) for page, text in pages.items() if "<!-- generated:" in text and render(text) != text}
+    found = {page: render(text) for page, text in pages.items() if "<!-- generated:" in text and render(text) != text}
+    wanted = {folder / "checks" / name: text for name, text in check_pages().items()}
+    there = {page: page.read_text(encoding="utf-8") for page in sorted((folder / "checks").glob("*.md"))}
+    found |= {page: text for page, text in wanted.items() if there.get(page) != text}
+    return found | dict.fromkeys(there.keys() - wanted.keys(), "")
 
 
 def main(words: list[str]) -> int:
@@ -122,7 +149,11 @@ def main(words: list[str]) -> int:
     for page, text in found.items():
         if "--check" in words:
             sys.stderr.write(f"{page.name} is stale: run python docs/generate.py\n")
+        elif not text:
+            page.unlink()
+            sys.stderr.write(f"{page.name} removed\n")
         else:
+            page.parent.mkdir(exist_ok=True)
             page.write_text(text, encoding="utf-8")
             sys.stderr.write(f"{page.name} written\n")
     return 1 if found and "--check" in words else 0

@@ -6,11 +6,59 @@ from ftcli import hookimpl
 from ftcli.contracts import CheckKind
 from ftcli.hookspecs import Register
 
-from . import checks_batch, checks_data, checks_machine, checks_model, checks_settings, checks_tokenizer
+from . import (
+    checks_batch,
+    checks_capacity,
+    checks_chat,
+    checks_data,
+    checks_gradients,
+    checks_isolation,
+    checks_leakage,
+    checks_machine,
+    checks_model,
+    checks_outputs,
+    checks_plan,
+    checks_schedule,
+    checks_settings,
+    checks_steps,
+    checks_targets,
+    checks_text,
+    checks_tokenizer,
+    checks_tokenizer_text,
+    checks_tokenizer_vocabulary,
+    checks_variables,
+    checks_versions,
+    checks_weights,
+)
+
+MODULES = (
+    checks_machine,
+    checks_variables,
+    checks_versions,
+    checks_capacity,
+    checks_settings,
+    checks_schedule,
+    checks_tokenizer,
+    checks_tokenizer_vocabulary,
+    checks_tokenizer_text,
+    checks_chat,
+    checks_data,
+    checks_leakage,
+    checks_text,
+    checks_plan,
+    checks_batch,
+    checks_targets,
+    checks_model,
+    checks_outputs,
+    checks_gradients,
+    checks_isolation,
+    checks_weights,
+    checks_steps,
+)
 
 
 @hookimpl
 def register_checks(register: Register[CheckKind]) -> None:
-    for module in (checks_machine, checks_settings, checks_tokenizer, checks_data, checks_batch, checks_model):
+    for module in MODULES:
         for kind in module.CHECKS:
             register(kind.id, kind)

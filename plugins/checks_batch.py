@@ -15,7 +15,7 @@ COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
 
 def shapes(probe: Probe) -> Check:
     from ftcli.core.audit import token_places
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.verdict import failed, noted, passed, warned
 
     batch, lengths = probe.batch, probe.rows.input_ids.lengths
     sizes = {name: list(value.shape) for name, value in batch.items()}
@@ -30,11 +30,15 @@ def shapes(probe: Probe) -> Check:
     }
     if len(ids) != len(lengths):
         return failed(f"{len(lengths)} rows became a batch of {len(ids)}", COLLATOR_FIX, **evidence)
+    if batch["input_ids"].is_floating_point():
+        return failed(f"input_ids are {batch['input_ids'].dtype}: ids are whole numbers", COLLATOR_FIX, **evidence)
     places = token_places(ids, probe.rows)
     lost = (places.sum(-1) != lengths).nonzero()[0]
     if len(lost):
         return failed(
-            f"row {int(lost[0])} of the batch does not hold its {int(lengths[lost[0]])} tokens as prepared", COLLATOR_FIX, **evidence
+            f"row {int(lost[0])} of the batch does not hold its {int(lengths[lost[0]])} tokens as prepared",
+            COLLATOR_FIX,
+            **{**evidence, "rows": [probe.shown[int(lost[0])]]},
         )
     words = (
         ", ".join(f"{name} {'×'.join(map(str, size))}" for name, size in sizes.items())
@@ -46,6 +50,16 @@ def shapes(probe: Probe) -> Check:
             return noted(f"{words}, without an attention mask: FT407 says whether this model needs one", **evidence)
         return passed(words, **evidence)
     attended = mask.numpy() != 0
+    if attended.shape != places.shape:
+        return warned(
+            f"{words}: a mask of {list(attended.shape)} cannot be read here; FT407 and FT408 measure what it does", COLLATOR_FIX, **evidence
+        )
+    if attended[places].all() and (attended & ~places).any():
+        return warned(
+            f"the attention mask covers {int((attended & ~places).sum())} places of padding: FT407 and FT408 say whether this model minds",
+            "Let the mask be 1 on tokens and 0 on padding; packed rows have none.",
+            **evidence,
+        )
     wrong = (attended != places).any(-1).nonzero()[0]
     if len(wrong):
         row = int(wrong[0])
@@ -58,77 +72,11 @@ def shapes(probe: Probe) -> Check:
     return passed(words, **evidence)
 
 
-def targets(probe: Probe) -> Check:
-    import numpy as np
-
-    from ftcli.core.collate import IGNORED
-    from ftcli.core.verdict import failed, passed, warned
-
-    batch = probe.batch
-    labels, ids = batch["labels"].numpy(), batch["input_ids"].numpy()
-    if labels.ndim == 1:
-        _ = probe.places
-        wanted = probe.task.labels(probe.rows)
-        wrong = (labels != wanted).nonzero()[0]
-        if len(wrong):
-            row = int(wrong[0])
-            return failed(f"row {row} of the batch has the label {int(labels[row])}, the data say {int(wanted[row])}", COLLATOR_FIX)
-        return passed(f"one label a row: {len(np.unique(labels))} different ones in {len(labels)} rows", labels=labels.tolist())
-    trained = labels != IGNORED
-    empty = (trained.sum(-1) == 0).nonzero()[0].tolist()
-    evidence = {"targets": int(trained.sum()), "slots": int(labels.size), "rows_without_targets": empty}
-    shifted = trained & (labels != ids)
-    if shifted.any():
-        row, place = (int(numbers[0]) for numbers in shifted.nonzero())
-        return failed(
-            f"label {int(labels[row, place])} at place {place} of row {row} is not the token that stands there: labels must not be shifted",
-            "Hugging Face models shift labels themselves: let the collator leave them in place.",
-            **evidence,
-        )
-    places = probe.places
-    if (trained & ~places).any():
-        return failed("padding is labelled: the model would learn to predict PAD", "Label padding with -100.", **evidence)
-    wanted = np.full(ids.shape, IGNORED, np.int64)
-    wanted[places] = probe.task.labels(probe.rows)
-    crossing = trained & (wanted == IGNORED)
-    crossing[:, 1:] &= places[:, :-1]  # the first place of a row is nobody's next token
-    crossing[:, 0] = False
-    if crossing.any():
-        row, place = (int(numbers[0]) for numbers in crossing.nonzero())
-        return failed(
-            f"place {place} of row {row} is a target, though mode {probe.task_name} leaves it out: the first token of a text would be predicted "
-            "from the text before it",
-            COLLATOR_FIX,
-            **evidence,
-        )
-    if empty:
-        return failed(
-            f"{len(empty)} rows have no target at all, first row {empty[0]}", "Remove rows of a single token: --min-length 2.", **evidence
-        )
-    eos = probe.tokenizer.eos_token_id
-    if eos is None:
-        return passed(f"{evidence['targets']:,} targets in {evidence['slots']:,} slots; the tokenizer has no EOS", **evidence)
-    ends = (ids == eos) & places
-    if (ends & trained).any():
-        return passed(f"{evidence['targets']:,} targets in {evidence['slots']:,} slots, EOS among them", **evidence)
-    if ends.any():
-        return failed(
-            "EOS stands in the batch and is never a target: the model would never learn to stop",
-            "Label EOS: mask padding by place and not by the PAD id, which is EOS here."
-            if eos == probe.tokenizer.pad_token_id
-            else COLLATOR_FIX,
-            **evidence,
-        )
-    if probe.store.manifest.get("policy", {}).get("eos") == eos:
-        return passed(f"{evidence['targets']:,} targets; no text ends in these rows, but in the data EOS ends every one", **evidence)
-    return warned("no text ends with EOS: the model will not learn to stop", "Prepare the data with --add-eos.", **evidence)
-
-
 def pooling(probe: Probe) -> Check:
     import numpy as np
 
     from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verdict import failed, noted, passed, warned
 
     if not probe.task.needs_labels:
         raise Missing(f"mode {probe.task_name} pools nothing")
@@ -147,11 +95,23 @@ def pooling(probe: Probe) -> Check:
             "Use a PAD token that no text contains, or leave out --add-eos when PAD is EOS.",
             rows=wrong.tolist(),
         )
+    inside = ((ids == pad) & probe.places).any(-1)
+    if inside.any():
+        row = int(inside.argmax())
+        share = float(inside.mean())
+        evidence = {"rows": probe.rows.index[np.flatnonzero(inside)].tolist(), "share": share, "text": probe.shown[row]["text"]}
+        words = f"PAD ({probe.tokenizer.pad_token!r}) stands inside the text of {int(inside.sum())} of {len(ids)} rows"
+        if share >= 0.25:
+            return warned(
+                f"{words}: it is a token of the language, whose embedding is not trained as PAD, and other trainers mask it",
+                "Use a pad_token that no text contains, and prepare the data again.",
+                **evidence,
+            )
+        return noted(f"{words}, not at its end: every row's last token is the one that is pooled", **evidence)
     return passed("every row's last token is the one that is pooled", rows=len(ids))
 
 
 CHECKS = (
     CheckKind("FT301", "batch", "First batch", shapes, ("store", "tokenizer", "batch")),
-    CheckKind("FT302", "batch", "Targets", targets, ("store", "tokenizer", "batch")),
     CheckKind("FT303", "batch", "Pooled token", pooling, ("store", "tokenizer", "batch")),
 )

@@ -159,36 +159,9 @@ def _positions(probe: Probe) -> int | None:
     return limit - 1 - int(config.pad_token_id if pad is None else pad)
 
 
-def leakage(probe: Probe) -> Check:
-    import numpy as np
-
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, passed, warned
-
-    store = probe.store
-    held_out = [name for name in ("validation", "test") if name in store.split_names]
-    if not held_out:
-        raise Missing("there is no validation or test split")
-    if probe.train_split.packed:
-        raise Missing("rows of packed data are mixtures of texts")
-    train = probe.train_split.content_hashes()
-    again = {name: np.flatnonzero(np.isin(store.split(name).content_hashes(), train)) for name in held_out}
-    shares = {name: len(rows) / max(1, len(store.split(name))) for name, rows in again.items()}
-    name = max(shares, key=shares.__getitem__)
-    share, rows = shares[name], again[name]
-    evidence = {"split": name, "rows": len(rows), "of": len(store.split(name)), "first_rows": rows[:5].tolist(), "shares": shares}
-    words = f"{share:.2%} of the {name} rows ({len(rows):,}) stand in train as well"
-    if share > 0.05:
-        return failed(words, "Remove the duplicates, or let ftcli split: --validation-fraction keeps equal texts on one side.", **evidence)
-    if share > 0.01:
-        return warned(words, "Remove the duplicates: the evaluation is too good by about that share.", **evidence)
-    return passed(words, **evidence)
-
-
 CHECKS = (
     CheckKind("FT201", "data", "Prepared data", complete, ("store",)),
     CheckKind("FT202", "data", "Same tokenizer", same_tokenizer, ("store", "tokenizer")),
     CheckKind("FT203", "data", "Labels", labels, ("store",)),
     CheckKind("FT204", "data", "Lengths", lengths, ("store",)),
-    CheckKind("FT205", "data", "Leakage", leakage, ("store",)),
 )

@@ -1,8 +1,7 @@
-"""Checks of the machine: cores, memory, disk, GPUs and the variables that hurt."""
+"""Checks of the machine: cores, memory, disk and GPUs."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import CheckKind
@@ -12,10 +11,6 @@ if TYPE_CHECKING:
     from ftcli.core.probe import Probe
 
 GIB = 2**30
-NO_EFFECT = {
-    "MKL_SERVICE_FORCE_INTEL": "no torch library reads it",
-    "MKL_THREADING_LAYER": "it is for libmkl_rt, which torch does not use",
-}
 
 
 def cores(probe: Probe) -> Check:
@@ -68,49 +63,31 @@ def disk(probe: Probe) -> Check:
     return passed(f"{machine.disk_kind}, {free:.0f} GB free", **evidence)
 
 
-def variables(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, passed, warned
-
-    environ = os.environ
-    seen = {
-        name: environ[name]
-        for name in ("CUDA_LAUNCH_BLOCKING", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM")
-        if name in environ
-    }
-    seen |= {name: environ[name] for name in NO_EFFECT if name in environ}
-    problems, fixes = list(probe.context.resolved.warnings), ["Correct the misspelt variables."] if probe.context.resolved.warnings else []
-    if environ.get("CUDA_LAUNCH_BLOCKING", "0") not in {"", "0"}:
-        problems.append("CUDA_LAUNCH_BLOCKING serialises every kernel launch: it is for debugging, and slow")
-        fixes.append("Run: unset CUDA_LAUNCH_BLOCKING.")
-    on_cpu = not probe.machine.gpus or bool(probe.settings.train.use_cpu)
-    ranks = environ.get("LOCAL_WORLD_SIZE", "1")  # set by torchrun and accelerate launch: the ranks share the cores
-    cores = probe.machine.cores // max(1, int(ranks) if ranks.isdecimal() else 1)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        if on_cpu and environ.get(name) == "1" and cores > 1 and probe.settings.runtime.threads != 1:
-            problems.append(f"{name}=1 leaves {cores - 1} of {cores} cores idle while training on the CPU")
-            fixes.append(f"Run: unset {name}.")
-    if problems:
-        return warned("; ".join(problems), " ".join(fixes), **seen)
-    idle = {name: reason for name, reason in NO_EFFECT.items() if name in environ}
-    if idle:
-        return noted("; ".join(f"{name} has no effect: {reason}" for name, reason in idle.items()), **seen)
-    return passed("no variable that hurts", **seen)
-
-
 def gpu(probe: Probe) -> Check:
     from ftcli.core.verdict import noted, passed
+    from ftcli.machine import gpu_driver
 
     gpus = probe.machine.gpus
     if not gpus:
         return noted(f"no GPU ({probe.machine.how.get('gpus')}): training runs on the CPU")
     names = ", ".join(f"{device.name} ({device.memory_bytes / GIB:.0f} GB, capability {device.capability})" for device in gpus)
-    return passed(names, count=len(gpus))
+    driver = gpu_driver()
+    mixed = len({(device.name, device.memory_bytes) for device in gpus}) > 1
+    evidence = {
+        "count": len(gpus),
+        "driver": driver,
+        "memory_gb": [round(device.memory_bytes / GIB, 1) for device in gpus],
+        "capability": [device.capability for device in gpus],
+    }
+    words = f"{names}, driver {driver}" if driver else names
+    if mixed:
+        return noted(f"{words}: the GPUs differ, and every step waits for the slowest", **evidence)
+    return passed(words, **evidence)
 
 
 CHECKS = (
     CheckKind("FT001", "env", "Cores", cores, severity="info"),
     CheckKind("FT002", "env", "Memory", memory, severity="warn"),
     CheckKind("FT003", "env", "Disk", disk),
-    CheckKind("FT004", "env", "Variables", variables, severity="warn"),
     CheckKind("FT005", "env", "GPU", gpu, severity="info"),
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import CheckKind
@@ -63,38 +61,7 @@ def precision(probe: Probe) -> Check:
     return passed("the precision suits the device", bf16=train.bf16, fp16=train.fp16, dtype=probe.settings.model.dtype)
 
 
-def schedule(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, passed, warned
-    from ftcli.errors import FtcliError
-
-    train = probe.settings.train
-    steps = train.max_steps
-    if steps < 0:
-        try:
-            rows = len(probe.train_split)
-        except FtcliError as error:  # FT201 fails of it
-            raise Missing(error.message) from error
-        batches = math.ceil(rows / (train.per_device_train_batch_size * int(os.environ.get("WORLD_SIZE", "1"))))
-        steps = math.ceil(math.ceil(batches / train.gradient_accumulation_steps) * train.num_train_epochs)
-    warmup = train.warmup_steps if train.warmup_steps >= 1 else train.warmup_steps * steps
-    at_peak = sum(min(1.0, (step + 1) / warmup) if warmup else 1.0 for step in range(min(steps, 100_000)))
-    evidence = {"steps": steps, "warmup_steps": warmup, "steps_at_full_rate_before_decay": round(at_peak, 1)}
-    if warmup >= steps:
-        return failed(
-            f"the warm-up of {warmup:,.0f} steps does not end in a run of {steps:,}: the learning rate never arrives at {train.learning_rate:g}",
-            f"Set --warmup-steps to about {max(1, steps // 20)}.",
-            **evidence,
-        )
-    if warmup >= steps / 2:
-        return warned(
-            f"the warm-up takes {warmup:,.0f} of {steps:,} steps", f"Set --warmup-steps to about {max(1, steps // 20)}.", **evidence
-        )
-    return passed(f"{steps:,} steps, {warmup:,.0f} of them warm-up", **evidence)
-
-
 CHECKS = (
     CheckKind("FT051", "settings", "Workers", workers, severity="warn"),
     CheckKind("FT052", "settings", "Precision", precision),
-    CheckKind("FT053", "settings", "Warm-up", schedule, needs=("store",)),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import CheckKind
 from ftcli.records import Check
+
+from . import mends
 
 if TYPE_CHECKING:
     from ftcli.core.probe import Probe
@@ -50,22 +52,42 @@ or the first token is pooled. Decoders with rotary positions, BLOOM, MPT and OPT
 
 
 def fast(probe: Probe) -> Check:
+    from ftcli.core.conversion import convert
     from ftcli.core.verdict import passed, warned
 
     tokenizer = probe.tokenizer
     kind = type(tokenizer).__name__
-    evidence = {"class": kind, "vocabulary": len(tokenizer)}
+    evidence: dict[str, Any] = {"class": kind, "vocabulary": len(tokenizer)}
     if tokenizer.is_fast:
         return passed(f"{kind} is a fast tokenizer with {len(tokenizer):,} ids", **evidence)
+    path = probe.settings.tokenizer.path or ""
+    converted = convert(tokenizer, path, _texts(probe))
+    words = f"{kind} is a slow tokenizer: pure Python, one core, 10 to 100 times slower"
+    evidence |= {"converts": converted.how, "compared": converted.compared, "why": converted.why}
+    if converted.how:
+        return warned(
+            f"{words}; it can be made fast: {converted.how} gives the same ids on {converted.compared:,} texts{', ' if converted.why else ''}{converted.why}",
+            converted.words(path),
+            **evidence,
+        )
     return warned(
-        f"{kind} is a slow tokenizer: pure Python, one core, 10 to 100 times slower",
-        "Use a folder with a tokenizer.json, or train a fast one on your text: ftcli train-tokenizer SOURCE --output DIR.",
+        f"{words}; it cannot be converted: {converted.why}",
+        "Train a fast one on your text: ftcli train-tokenizer SOURCE --output DIR. A trained model needs its own: use a folder of it with a tokenizer.json.",
         **evidence,
     )
 
 
+def _texts(probe: Probe) -> list[str]:
+    from ftcli.core.probe import Missing
+
+    try:
+        return probe.texts.texts
+    except Missing:
+        return []
+
+
 def pad(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.verdict import failed, noted, passed
 
     tokenizer = probe.tokenizer
     if tokenizer.pad_token_id is not None:
@@ -76,9 +98,9 @@ def pad(probe: Probe) -> Check:
             f'Add "pad_token": "{tokenizer.eos_token or "<pad>"}" to tokenizer_config.json (for classification the EOS token will do), '
             "then prepare the data again.",
         )
-    return warned(
-        "the tokenizer has no PAD token: other trainers can only make packed batches; ftcli masks padding by place and needs none",
-        "Nothing to do for ftcli train; else add a pad_token of its own (not EOS, which would then not be learned) to tokenizer_config.json.",
+    return noted(
+        "the tokenizer has no PAD token: ftcli masks padding by place and needs none; for other trainers, which could only make packed batches, add a "
+        "pad_token of its own (not EOS, which would then not be learned) to tokenizer_config.json"
     )
 
 
@@ -187,9 +209,9 @@ def own_file(probe: Probe) -> Check:
 
 CHECKS = (
     CheckKind("FT101", "tokenizer", "Fast tokenizer", fast, ("tokenizer",)),
-    CheckKind("FT102", "tokenizer", "PAD token", pad, ("tokenizer",)),
-    CheckKind("FT103", "tokenizer", "PAD is not EOS", pad_is_not_eos, ("tokenizer",), "warn"),
-    CheckKind("FT104", "tokenizer", "Padding side", padding_side, ("tokenizer",)),
+    CheckKind("FT102", "tokenizer", "PAD token", pad, ("tokenizer",), mend=mends.pad_token),
+    CheckKind("FT103", "tokenizer", "PAD is not EOS", pad_is_not_eos, ("tokenizer",), "warn", mend=mends.pad_token),
+    CheckKind("FT104", "tokenizer", "Padding side", padding_side, ("tokenizer",), mend=mends.padding_side),
     CheckKind("FT105", "tokenizer", "Special tokens", additions, ("tokenizer",), "info"),
     CheckKind("FT106", "tokenizer", "tokenizer.json", own_file, ("tokenizer",), "warn"),
 )

@@ -41,13 +41,13 @@ def test_the_audited_rows_are_the_same_each_time_and_hold_the_shortest_and_the_l
 @pytest.mark.parametrize("values", [{"loader.pad_to_multiple_of": 8}, {"loader.pad_to_multiple_of": 64}, {"loader.collator": "fixed"}])
 @pytest.mark.parametrize("kind", ["classify", "pretrain"])
 def test_more_padding_is_no_fault(world: World, kind: str, values: dict[str, Any]) -> None:
-    world.quiet(f"{kind} with {values}", world.run(kind, "qwen3", **values))
+    world.quiet(f"{kind} with {values}", world.run(kind, "qwen3", **values), stages=("batch", "model"))
 
 
 @pytest.mark.parametrize("kind", ["classify", "pretrain"])
 def test_a_missing_mask_on_right_padded_rows_of_a_causal_model_is_no_fault(world: World, kind: str) -> None:
     plugins = world.collator('del batch["attention_mask"]')
-    checks = world.quiet(f"no mask, right padding, qwen3, {kind}", world.run(kind, "qwen3"), plugins=plugins)
+    checks = world.quiet(f"no mask, right padding, qwen3, {kind}", world.run(kind, "qwen3"), plugins=plugins, stages=("batch", "model"))
     assert checks["FT301"].status == "info"
     assert checks["FT407"].status == "pass"
 
@@ -57,7 +57,14 @@ ONES = 'batch["attention_mask"] = torch.ones_like(batch["attention_mask"])'
 SHORT = 'batch["attention_mask"][3, 0] = 0'
 
 
-@pytest.mark.parametrize(("what", "change"), [("inverted", INVERTED), ("of ones", ONES), ("one token short", SHORT)])
+def test_a_mask_of_ones_warns_and_the_forward_pass_decides(world: World) -> None:
+    plugins = world.collator(ONES)
+    world.caught("a mask of ones", world.run("classify"), "FT301", status="warn", words="places of padding", stages=STAGE, plugins=plugins)
+    checks = world.verify(world.run("classify", "qwen3"), stages=("batch", "model"), plugins=plugins)
+    assert checks["FT407"].status == "pass"  # right padding of a causal model is never seen
+
+
+@pytest.mark.parametrize(("what", "change"), [("inverted", INVERTED), ("one token short", SHORT)])
 def test_a_wrong_mask_fails(world: World, what: str, change: str) -> None:
     world.caught(
         f"a mask {what}", world.run("classify"), "FT301", words="attention mask of row", stages=STAGE, plugins=world.collator(change)
@@ -107,8 +114,18 @@ def test_eos_as_pad_masked_by_id_fails_and_the_fix_names_the_cause(world: World,
 
 def test_texts_without_eos_warn(world: World) -> None:
     values = {**world.run("classify"), "train.mode": "pretrain"}
-    check = world.caught("EOS not appended", values, "FT302", status="warn", words="no text ends with EOS", stages=STAGE)
+    check = world.caught("EOS not appended", values, "FT304", status="warn", words="no text ends with EOS", stages=STAGE)
     assert "--add-eos" in check.fix
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.4, "warn"), (0.6, "pass")])
+def test_texts_of_which_most_lack_eos_warn(world: World, tmp_path: Path, share: float, status: str) -> None:
+    rows = [([*ids, 1] if row < share * 240 else ids, None) for row, (ids, _) in enumerate(world.rows(world.labelled))]
+    values = {**world.run("pretrain"), **world.rewritten(tmp_path / "s", {"train": rows}, like=world.plain, task="pretrain")}
+    if status == "pass":
+        assert world.quiet("EOS at 60 % of the texts", values, stages=STAGE)["FT304"].evidence["share"] == share
+    else:
+        world.caught("EOS at 40 % of the texts", values, "FT304", status="warn", words="only 40.0%", stages=STAGE)
 
 
 def test_rows_without_an_end_in_data_with_eos_are_no_fault(world: World, tmp_path: Path) -> None:
@@ -117,8 +134,9 @@ def test_rows_without_an_end_in_data_with_eos_are_no_fault(world: World, tmp_pat
     long = world.prepare("long", world.bpe, {"packing.strategy": "concat", "packing.max_length": 64}, sources=[str(source)])
     assert sum(1 in ids for ids, _ in world.rows(long)) == 1
     values = {**world.run("packed"), "dataset.sources": [str(long)]}
-    found = [world.quiet("one text over many packs", {**values, "train.seed": seed}, stages=STAGE)["FT302"].summary for seed in range(8)]
-    assert any("in the data EOS ends every one" in summary for summary in found)
+    found = [world.quiet("one text over many packs", {**values, "train.seed": seed}, stages=STAGE) for seed in range(8)]
+    assert any("no EOS in these rows" in checks["FT302"].summary for checks in found)
+    assert all(checks["FT304"].status == "info" for checks in found)
 
 
 def test_a_tokenizer_without_eos_is_no_fault(world: World, tmp_path: Path) -> None:

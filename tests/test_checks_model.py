@@ -20,7 +20,7 @@ from ftcli.core.store import Store
 from ftcli.core.train_tokenizer import train_tokenizer
 from verifying import World, texts
 
-STAGES = ("model", "steps")
+STAGES = ("model",)
 LEFT = """from dataclasses import replace
         self.spec = replace(self.spec, padding_side="left")
         batch = super().__call__(rows)"""
@@ -250,10 +250,10 @@ def test_a_weight_that_is_no_number_fails_once(world: World, value: str) -> None
     assert check.evidence["mean"] is None or not np.isfinite(check.evidence["mean"])
 
 
-def test_an_unused_parameter_warns(world: World) -> None:
+def test_an_unused_parameter_fails(world: World) -> None:
     plugins = world.model("model.extra = torch.nn.Linear(4, 4)")
     check = world.caught(
-        "an unused layer", world.run("classify", "qwen3"), "FT405", status="warn", words="2 of", stages=STAGES, plugins=plugins
+        "O1: an unused layer", world.run("classify", "qwen3"), "FT405", words="2 of", stages=STAGES, plugins=plugins
     )
     assert check.evidence["without"] == ["extra.weight", "extra.bias"]
 
@@ -278,7 +278,7 @@ def test_a_model_with_nothing_to_train_fails_once(world: World) -> None:
 
 
 def test_a_frozen_body_is_no_fault(world: World) -> None:
-    world.quiet("a frozen body", world.run("classify", "qwen3"), plugins=world.model("model.model.requires_grad_(False)"))
+    world.quiet("a frozen body", world.run("classify", "qwen3"), stages=STAGES, plugins=world.model("model.model.requires_grad_(False)"))
 
 
 def test_a_gradient_norm_above_one_is_no_fault(world: World) -> None:
@@ -352,7 +352,7 @@ def test_left_padding_with_relative_positions_is_no_fault(world: World) -> None:
 
 def test_a_head_that_pools_a_wrong_token_fails(world: World) -> None:
     plugins = world.model("config.get_text_config().pad_token_id = 7; model.config.pad_token_id = 7")
-    world.caught("the model pools by another PAD id", world.run("classify", "qwen3"), "FT407", stages=STAGES, plugins=plugins)
+    world.caught("S3: the model pools by another PAD id", world.run("classify", "qwen3"), "FT402", "FT407", stages=STAGES, plugins=plugins)
 
 
 @pytest.mark.parametrize(

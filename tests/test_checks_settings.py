@@ -16,7 +16,8 @@ H200 = (Gpu("NVIDIA H200", 141 * 2**30, "9.0"),)
 
 def test_defaults_pass(world: World) -> None:
     checks = world.quiet("default settings", {}, stages=STAGE)
-    assert [check.status for check in checks.values()] == ["pass", "pass", "skipped"]
+    assert {check.status for name, check in checks.items() if name not in {"FT053", "FT091"}} <= {"pass", "info", "skipped"}
+    assert (checks["FT051"].status, checks["FT052"].status, checks["FT090"].status) == ("pass", "pass", "pass")
     assert "no --dataset" in checks["FT053"].summary
 
 

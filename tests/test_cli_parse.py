@@ -106,10 +106,21 @@ def test_the_output_directory_is_that_of_the_command() -> None:
 
 def test_arguments_of_a_command_arrive_in_their_types() -> None:
     arguments = parse(COMMANDS["train-tokenizer"], ["x.txt", "--output", "tok", "--vocab_size", "8_000"]).arguments
-    verify = parse(COMMANDS["verify"], ["--stages", "model,steps", "--fail-on", "warn"]).arguments
+    verify = parse(COMMANDS["verify"], ["env", "data", "--stages", "model,steps", "--fail-on", "warn", "--fix"]).arguments
 
     assert arguments == {"kind": "bpe", "vocab_size": 8000, "output": Path("tok")}
-    assert verify == {"stages": ("model", "steps"), "level": "full", "fail_on": "warn", "select": (), "ignore": ()}
+    assert verify == {
+        "stage": ("env", "data"),
+        "stages": ("model", "steps"),
+        "level": "full",
+        "fail_on": "warn",
+        "select": (),
+        "ignore": (),
+        "format": "table",
+        "output": None,
+        "fix": True,
+        "explain": None,
+    }
     assert parse(COMMANDS["settings"], ["--all"]).arguments == {"show_all": True, "export_env": False}
     assert parse(COMMANDS["profiles"], ["show", "lowmem"]).arguments == {"action": "show", "name": "lowmem"}
 

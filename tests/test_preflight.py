@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ftcli.commands import train
+from ftcli.core.trainer import FtcliTrainer
 from ftcli.errors import TrainError
 from runs import VOCABULARY, Bench
 from stores import learnable
@@ -58,3 +61,51 @@ def test_a_warning_is_noted_and_does_not_stop(bench, store):
     report = train.run(context)
     assert report.status == "ok"
     assert any(note.startswith("FT053") for note in report.notes)
+
+
+# -- while it runs: a run made sick, and the same run sound ------------------------------------------------------------------------------------
+
+
+SICK = {"train__max_steps": 8, "train__save_strategy": "no", "train__logging_steps": 1, "train__per_device_train_batch_size": 4}
+
+
+def test_a_gradient_that_vanishes_stops_a_real_run_with_its_name(bench, store, monkeypatch):
+    monkeypatch.setattr(FtcliTrainer, "training_step", _without_gradient(FtcliTrainer.training_step, at=5))
+    with pytest.raises(TrainError, match="step 5: the gradient is zero"):
+        train.run(bench.context(store, "vanished", **SICK))
+    written = json.loads((bench.folder / "vanished" / "ftcli-run.json").read_text())
+    assert {check["id"]: check["status"] for check in written["checks"]}["gradient-norm"] == "fail"
+
+
+def test_the_same_is_only_said_where_that_is_wanted(bench, store, monkeypatch):
+    monkeypatch.setattr(FtcliTrainer, "training_step", _without_gradient(FtcliTrainer.training_step, at=5))
+    report = train.run(bench.context(store, "vanished too", **SICK, train__on_unhealthy="warn"))
+    assert report.status == "ok"
+    assert sum("the gradient is zero" in note for note in report.notes) == 1
+
+
+def test_a_learning_rate_that_is_not_the_planned_one_is_said(bench, store, monkeypatch):
+    original = FtcliTrainer._get_learning_rate
+    monkeypatch.setattr(FtcliTrainer, "_get_learning_rate", lambda self: original(self) * 0.5)
+    report = train.run(bench.context(store, "rate", **SICK))
+    assert {check.id: check.status for check in report.checks}["learning-rate"] == "warn"
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant_with_warmup"])
+def test_a_sound_run_brings_no_name(bench, store, schedule):
+    report = train.run(bench.context(store, f"sound {schedule}", **SICK, train__lr_scheduler_type=schedule, train__warmup_steps=2))
+    assert {check.id for check in report.checks if check.stage == "steps" and check.status in {"warn", "fail"}} == set()
+    assert not [note for note in report.notes if note.startswith("step ")]
+
+
+def _without_gradient(original, at):
+    """`training_step` whose gradients are zero from update `at` on."""
+
+    def step(self, *args, **kwargs):
+        loss = original(self, *args, **kwargs)
+        if self.state.global_step + 1 >= at:
+            for parameter in self.model.parameters():
+                parameter.grad.zero_()
+        return loss
+
+    return step

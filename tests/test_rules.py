@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +115,49 @@ def test_a_verdict_gets_id_and_stage_and_is_told_at_once() -> None:
     told: list[str] = []
     kinds = [_kind("A1", "model", lambda probe: warned("so so", "mend it", figure=3)), _kind("A2", "model")]
     checks = run_checks(PROBE, kinds, lambda name: "mine", lambda check: told.append(check.id))
-    assert checks[0] == Check("A1", "model", "warn", "so so", {"figure": 3}, "mend it")
+    assert replace(checks[0], seconds=None) == Check("A1", "model", "warn", "so so", {"figure": 3}, "mend it", severity="fail")
     assert told == ["A1", "A2"]
+
+
+def test_a_verdict_says_how_long_it_took_and_how_bad_it_can_get() -> None:
+    (check,) = _run(replace(_kind("A1", run=lambda probe: time.sleep(0.02) or passed("fine")), severity="warn"))  # type: ignore[func-returns-value]
+    assert check.seconds is not None
+    assert 0.02 <= check.seconds < 5
+    assert check.severity == "warn"
+
+
+def _after(name: str, *before: str, run: Callable[[Any], Check] = lambda probe: passed("fine")) -> CheckKind:
+    return replace(_kind(name, run=run), after=before)
+
+
+def test_a_check_runs_behind_those_it_comes_after_and_the_verdicts_keep_their_order() -> None:
+    told: list[str] = []
+    kinds = [_after("A1", "A3"), _after("A2"), _after("A3", "A4", "not there"), _after("A4")]
+    checks = run_checks(PROBE, kinds, lambda name: "mine", lambda check: told.append(check.id))
+    assert told == ["A2", "A4", "A3", "A1"]
+    assert [check.id for check in checks] == ["A1", "A2", "A3", "A4"]
+
+
+@pytest.mark.parametrize("answer", [failed("bad", "mend it"), None])
+def test_a_check_that_comes_after_one_that_failed_or_broke_is_skipped_and_says_so(answer: Any) -> None:
+    ran: list[str] = []
+    checks = _run(_after("A1", run=lambda probe: answer), _after("A2", "A1", run=lambda probe: ran.append("A2") or passed("fine")))  # type: ignore[func-returns-value]
+    assert (checks[1].status, ran) == ("skipped", [])
+    assert checks[1].summary == "Title of A2: it comes after A1, which did not pass"
+
+
+@pytest.mark.parametrize("answer", [warned("so so", "mend it"), noted("hm"), passed("fine")])
+def test_a_check_that_comes_after_one_that_warned_runs(answer: Check) -> None:
+    assert _run(_after("A1", run=lambda probe: answer), _after("A2", "A1"))[1].status == "pass"
+
+
+def test_a_check_runs_when_the_one_before_it_was_not_chosen() -> None:
+    assert _run(_after("A2", "A1"))[0].status == "pass"
+
+
+def test_checks_that_wait_for_each_other_are_refused_and_their_plugins_named() -> None:
+    with pytest.raises(PluginError, match=r"wait for each other: A\d after A\d.*plugins mine"):
+        _ids(registry=_registry(_after("A1", "A2"), _after("A2", "A1"), _after("A3")))
 
 
 def test_a_missing_part_skips_the_check_with_the_reason() -> None:

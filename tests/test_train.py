@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from ftcli import hookimpl
 from ftcli.commands.train import run
 from ftcli.core import flops
-from ftcli.core.collate import IGNORED
+from ftcli.core.tasks import IGNORED
 from ftcli.core.run import prepare
 from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, StoreError, TrainError, UsageError
 from ftcli.records import Step

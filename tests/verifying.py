@@ -43,7 +43,18 @@ MACHINE = Machine(
     load_average=0.5,
     how={"cores": "affinity", "memory_bytes": "physical", "disk_kind": "rotational = 0", "gpus": "no nvidia-smi"},
 )
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_LAUNCH_BLOCKING", "MKL_SERVICE_FORCE_INTEL", "MKL_THREADING_LAYER", "WORLD_SIZE")
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "CUDA_LAUNCH_BLOCKING",
+    "MKL_SERVICE_FORCE_INTEL",
+    "MKL_THREADING_LAYER",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "RAYON_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "TOKENIZERS_PARALLELISM",
+)
 BAD = ("warn", "fail", "error")
 BEYOND = {"info": ("warn", "fail"), "warn": ("fail",), "fail": ()}
 COLLATOR = """
@@ -225,6 +236,7 @@ class World:
         stages: Sequence[str] = (),
         level: str = "full",
         profile: str | None = None,
+        select: Sequence[str] = (),
         **machine: Any,
     ) -> dict[str, Check]:
         """Every verdict by id, on a healthy machine with the given differences."""
@@ -236,7 +248,7 @@ class World:
             context = Context.make(values, plugins, profile=profile)
             context.machine = replace(MACHINE, **machine)
             registry = context.plugins.registry("check")
-            checks = run_checks(Probe(context), chosen(registry, stages, level, (), ()), registry.owner, lambda check: None)
+            checks = run_checks(Probe(context), chosen(registry, stages, level, select, ()), registry.owner, lambda check: None)
         severities = {kind.id: kind.severity for _, kind in registry.items()}
         for check in checks:
             assert check.summary

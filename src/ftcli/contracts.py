@@ -242,6 +242,36 @@ class CollatorKind:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """What is written about a check: for its page in the documentation, `verify --explain` and the HTML report. Markdown, a few sentences each."""
+
+    symptom: str
+    """What a user sees when the cause is there."""
+    cause: str
+    found: str
+    """How the check finds it: the formula, the threshold, and where the threshold comes from."""
+    fix: str
+    references: tuple[str, ...] = ()
+    """Issues, documentation: "[words](https://…)"."""
+    causes: tuple[str, ...] = ()
+    """Ids of `ftcli.core.catalogue.CAUSES` that this check finds."""
+    loss: tuple[str, ...] = ()
+    """Symptoms of `ftcli.core.catalogue.SYMPTOMS` under which "Why is my loss wrong?" lists the check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A reversible change that a check proposes: one key of one JSON file of a folder, made in a copy of the folder."""
+
+    part: Literal["tokenizer", "model"]
+    """The folder of `tokenizer.path`, or that of the model's configuration."""
+    file: str
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckKind:
     """A check as registered: `run` gets a `ftcli.core.probe.Probe` and returns its verdict; `id` and `stage` are filled in."""
 
@@ -253,6 +283,12 @@ class CheckKind:
     """Parts of the probe it reads: "tokenizer", "store", "batch", "model", "forward", "gradients"."""
     severity: Literal["info", "warn", "fail"] = "fail"
     """The worst verdict it can give, for documentation and `--fail-on`."""
+    page: Page | None = None
+    """What is written about it. None: the file `pages/ID.toml` beside the module of `run`, with the fields of `Page` as keys."""
+    after: tuple[str, ...] = ()
+    """Ids of checks that must have passed: where one of them fails, this one is skipped and says so."""
+    mend: Callable[[Any, Check], Sequence[Edit]] | None = None
+    """What `verify --fix` changes for it in a copy: gets the probe and the verdict, returns safe edits only; none when there is no safe one."""
 
 
 # -- executors ---------------------------------------------------------------------------------------------------------
@@ -271,8 +307,11 @@ class Executor(Protocol):
         """Get ready for so many workers, without waiting for them; called before the work is known, and again when their number changes."""
         ...
 
-    def each(self, function: Callable[[], Any]) -> None:
-        """Call a function once in every worker, and wait: it loads what the shards will need, before a clock starts."""
+    def each(self, function: Callable[[], Any]) -> list[Any]:
+        """Call a function once in every worker, and wait for their answers: it loads what the shards will need, before a clock starts.
+
+        `close` may be called meanwhile from another thread; then it raises.
+        """
         ...
 
     def run(

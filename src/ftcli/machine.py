@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -67,6 +68,18 @@ def usable_cores() -> int:
 def free_memory() -> int:
     """Bytes that can be had now: of the machine, or of the cgroup where that has fewer."""
     return _memory({})[1]
+
+
+def shared_memory() -> int | None:
+    """Bytes that are free in /dev/shm, through which DataLoader workers hand over their batches; None where there is none."""
+    folder = ROOT / "dev/shm"
+    return shutil.disk_usage(folder).free if folder.is_dir() else None
+
+
+def gpu_driver() -> str | None:
+    """Version of the NVIDIA driver, by the kernel's own word; None without one. Needs no nvidia-smi and no torch."""
+    found = re.search(r"Kernel Module(?: for \S+)?\s+([0-9.]+)", _read(ROOT / "proc/driver/nvidia/version") or "")
+    return found[1] if found else None
 
 
 def cut_to_cores(asked: int | None, origin: str, machine: Machine) -> Choice:

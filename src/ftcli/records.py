@@ -109,6 +109,11 @@ class Check:
     summary: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     fix: str = ""
+    severity: str = ""
+    """The worst status that this check gives by itself: "info", "warn" or "fail"."""
+    page: str = ""
+    """Where the check is explained: "docs/checks/FT101.md"; for a plugin's check the command that prints its page; empty where nothing is written."""
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

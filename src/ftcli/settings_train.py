@@ -12,7 +12,7 @@ from ftcli.fields import Section, setting
 
 Json = dict[str, Any]
 
-OWN = frozenset({"mode", "verify", "on_unhealthy", "patience", "bf16"})
+OWN = frozenset({"mode", "verify", "on_unhealthy", "learnability_steps", "patience", "bf16"})
 """Fields that are ours, or whose None means "decide by the device"; they are not handed to TrainingArguments as they are."""
 
 NOT_OFFERED = {
@@ -90,6 +90,9 @@ class TrainSettings(Section):
     metric_for_best_model: str | None = setting(None, "What best means.", hidden=True)
     verify: bool = setting(True, "Run the quick checks before training.")
     on_unhealthy: Literal["warn", "stop"] = setting("stop", "What NaN or an impossible loss does.")
+    learnability_steps: int | None = setting(
+        None, "Steps of the small learnability run of ftcli verify, which shows shuffled labels; unset: none.", ge=1
+    )
     patience: int | None = setting(None, "Stop after this many evaluations without a better eval loss.", ge=1)
 
     lr_scheduler_kwargs: Json | None = hf()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from ftcli.cli.catalog import COMMANDS, CommandSpec
+from ftcli.cli.catalog import COMMANDS, CommandSpec, Own
 from ftcli.cli.streams import emit
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Command(TyperCommand):
         self._typed: list[str] = []
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
-        slots = [own.name.upper() if own.required else f"[{own.name.upper()}]" for own in self.spec.own if not own.flags]
+        slots = [_slot(own) for own in self.spec.own if not own.flags]
         return ["[OPTIONS]", *slots, *(["[SOURCE]..."] if self.spec.sources else [])]
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
@@ -183,6 +183,11 @@ def _completion(ctx: Context, flag: str, shell: str) -> None:
         raise UsageError(f"completion is made for {', '.join(SHELLS)}, not {shell or 'an unknown shell'!r}", f"Name one: ftcli {flag} bash")
     callback = install_callback if flag == "--install-completion" else show_callback
     callback(ctx, ctx.command, shell)  # type: ignore[arg-type]  # both ignore the parameter
+
+
+def _slot(own: Own) -> str:
+    name = own.name.upper() if own.required else f"[{own.name.upper()}]"
+    return f"{name}..." if own.kind in {"words", "paths"} else name
 
 
 def _choices(text: str, choices: tuple[str, ...]) -> str:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from ftcli.records import STAGES
 
-Kind = Literal["text", "int", "path", "switch", "list", "paths"]
-"""paths: the last positional argument, which takes all words that are left."""
+Kind = Literal["text", "int", "path", "switch", "list", "words", "paths"]
+"""words, paths: the last positional argument, which takes all words that are left."""
 DATA = ("dataset", "tokenizer", "packing")
 RUN = (*DATA, "loader", "model", "train", "tracking", "runtime")
 NOT_OF_A_RUN = ("dataset.output_dir", "dataset.batch_size", "dataset.writer_batch_size")
@@ -86,27 +86,41 @@ VERIFY = CommandSpec(
     "Prove that a run can learn before it starts.",
     "Runs checks on the machine, the tokenizer, the prepared data, the first batches, the model and two optimizer steps. Each verdict comes"
     " with its figures; each failure says what to do. It takes every option of `ftcli train`, so that the same line proves a run before"
-    " it starts.",
+    " it starts. STAGE names the stages to check; all of them without.",
     (
         "ftcli verify --tokenizer-path tokenizer",
         "ftcli verify --tokenizer-path tokenizer --dataset prepared --model-config config.json",
-        "ftcli verify --dataset prepared --tokenizer-path tokenizer --model-name-or-path model --stages model,steps --fail-on warn",
+        "ftcli verify model steps --dataset prepared --tokenizer-path tokenizer --model-name-or-path model --fail-on warn",
+        "ftcli verify --level quick --tokenizer-path tokenizer --dataset prepared --format junit --output verify.xml",
+        "ftcli verify --tokenizer-path tokenizer --mode classify --fix",
+        "ftcli verify --explain FT403",
     ),
     shows=RUN,
     hides=NOT_OF_A_RUN,
     own=(
-        Own(
-            "stages",
-            "Stages to check; default: all.",
-            "list",
-            ("--stages",),
-            (),
-            STAGES,
-        ),
+        Own("stage", "Stages to check; default: all.", "words", default=(), choices=STAGES),
+        Own("stages", "The same as STAGE.", "list", ("--stages",), (), STAGES),
         Own("level", "quick runs only the stages that need no torch.", "text", ("--level",), "full", ("quick", "full")),
-        Own("fail_on", "The mildest verdict that ends with exit code 1.", "text", ("--fail-on",), "fail", ("warn", "fail")),
-        Own("select", "Only these checks, by id.", "list", ("--select",), ()),
-        Own("ignore", "Leave these checks out, by id.", "list", ("--ignore",), ()),
+        Own(
+            "fail_on",
+            "The mildest verdict that ends with exit code 1; fail is error.",
+            "text",
+            ("--fail-on",),
+            "error",
+            ("warn", "error", "fail"),
+        ),
+        Own("select", "Only these checks, by id or its beginning.", "list", ("--select",), ()),
+        Own("ignore", "Leave these checks out, by id or its beginning.", "list", ("--ignore",), ()),
+        Own("format", "What is printed; json is --json.", "text", ("--format",), "table", ("table", "json", "junit", "html")),
+        Own("output", "Write what --format makes into this file instead.", "path", ("--output",)),
+        Own(
+            "fix",
+            "Mend what can be mended safely in a copy of the tokenizer's or configuration's folder, show the difference, verify it.",
+            "switch",
+            ("--fix",),
+            False,
+        ),
+        Own("explain", "Print the page of a check, and check nothing.", "text", ("--explain",)),
     ),
 )
 

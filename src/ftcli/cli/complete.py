@@ -34,9 +34,9 @@ def complete(spec: CommandSpec, typed: list[str], incomplete: str) -> list[Compl
         ]
     slots = [own for own in spec.own if not own.flags]
     words = _positional(typed, options)
-    if len(words) >= len(slots):
+    if not slots or (len(words) >= len(slots) and slots[-1].kind not in {"words", "paths"}):
         return []
-    slot = slots[len(words)]
+    slot = slots[min(len(words), len(slots) - 1)]
     if slot.choices:
         return _offer(slot.choices, incomplete)
     return _offer(_profiles(), incomplete) if spec.name == "profiles" and words == ["show"] else []

@@ -13,6 +13,10 @@ from ftcli.core.headline import headline, lede
 from ftcli.errors import InterruptedRun
 from ftcli.records import Report, to_json
 
+SHOWN = 3
+"""Rows of evidence that a terminal shows; the HTML page and the JSON document have all."""
+WIDEST = 240
+ROWS_SHOWN = 3
 COLOURS = {"pass": 32, "ok": 32, "warn": 33, "interrupted": 33, "fail": 31, "error": 31, "failed": 31, "skipped": 2, "dim": 2}
 
 
@@ -21,7 +25,7 @@ def write_json(report: Report, stream: TextIO) -> None:
     emit(json.dumps(to_json(report), allow_nan=False) + "\n", stream)
 
 
-def write_human(report: Report, stream: TextIO, *, notes: bool = True) -> None:
+def write_human(report: Report, stream: TextIO, *, notes: bool = True, verbose: bool = False) -> None:
     """The report for people.
 
     `details["lines"]` is all that is printed, for the shell; else `details["title"]`, and `details["table"]` = {"head", "rows"} as columns
@@ -29,13 +33,15 @@ def write_human(report: Report, stream: TextIO, *, notes: bool = True) -> None:
 
     Args:
         notes: whether notes are printed; not needed where stderr has said them already.
+        verbose: show what is behind every verdict, not only behind those that want something done.
     """
     lines: list[str] = [report.details["title"]] if "title" in report.details else []
     lines += report.details.get("lines", ())
     if "table" in report.details:
         lines += columns(report.details["table"]["head"], report.details["table"]["rows"])
     if "lines" not in report.details:
-        lines += _checks(report, stream) + ([] if "table" in report.details else _figures(report))
+        lines += _checks(report, stream, verbose=verbose) + ([] if "table" in report.details else _figures(report))
+        lines += _mended(report.details["mended"], stream) if "mended" in report.details else []
         if notes:
             lines += _block("Notes", (f"- {note}" for note in report.notes))
         if report.paths:
@@ -71,15 +77,74 @@ def colour(text: str, tone: str, stream: TextIO) -> str:
     return text if plain else f"\x1b[{COLOURS[tone]}m{text}\x1b[0m"
 
 
-def _checks(report: Report, stream: TextIO) -> list[str]:
+def _checks(report: Report, stream: TextIO, *, verbose: bool) -> list[str]:
     lines = []
     shown = [check for check in report.checks if report.command != "train" or check.status in {"warn", "fail", "error"}]
     wide = max((len(check.id) for check in shown), default=0)
     for check in shown:
         lines.append(f"{colour(f'{check.status:<7}', check.status, stream)}  {check.id:<{wide}}  {check.summary}")
-        if check.fix and check.status in {"fail", "error", "warn"}:
+        bad = check.status in {"fail", "error", "warn"}
+        if check.fix and bad:
             lines.append(f"{'':<7}  {'':<{wide}}  → {check.fix}")
+        if report.command == "verify" and (bad or verbose):
+            lines += [colour(f"{'':<7}  {'':<{wide}}    {line}", "dim", stream) for line in evidence_lines(check.evidence)]
+    if named := [check.id for check in shown if check.page and check.status in {"fail", "error", "warn"}]:
+        lines.append(f"More about it: {'; '.join(f'ftcli verify --explain {name}' for name in named[:5])}")
     return lines
+
+
+def evidence_lines(evidence: Mapping[str, Any]) -> list[str]:
+    """What is behind a verdict: plain figures on one line, lists of rows with a line each, `SHOWN` of them."""
+    plain, lines = [], []
+    for name, value in to_json(evidence).items():
+        label = name.replace("_", " ")
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            lines += [_short(f"{label}: {json.dumps(row, ensure_ascii=False)}") for row in value[:SHOWN]]
+        elif isinstance(value, (list, dict)):
+            lines.append(_short(f"{label}: {json.dumps(value, ensure_ascii=False)}"))
+        elif isinstance(value, str):
+            plain.append(_short(f"{label} {json.dumps(value, ensure_ascii=False)}"))
+        elif value is not None:
+            plain.append(f"{label} {value:.6g}" if isinstance(value, float) else f"{label} {value}")
+    return [*([", ".join(plain)] if plain else []), *lines]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
+
+
+def _mended(mended: Mapping[str, Any], stream: TextIO) -> list[str]:
+    """What --fix did: the difference, where the copy lies, and what is left."""
+    if not mended["copies"]:
+        return [
+            "",
+            "--fix: there is nothing that can be mended safely" + (f"; {', '.join(mended['left'])} need you." if mended["left"] else "."),
+        ]
+    lines = []
+    for copy in mended["copies"]:
+        lines += ["", f"Mended in a copy of {copy['source']}: {copy['copy']}", ""]
+        tones = {"+": "pass", "-": "fail", "@": "dim"}
+        lines += [f"  {colour(line, tones.get(line[:1], ''), stream)}" for line in copy["diff"].splitlines()]
+        lines += ["", *(f"  {key}: {reason}" for key, reason in copy["reasons"].items())]
+    lines += ["", "The copy, verified again"]
+    lines += [f"  {each['id']}: {each['before']} → {each['after']}  {each['summary']}" for each in mended["changed"]] or [
+        "  no verdict changed"
+    ]
+    lines += [f"      → {each['fix']}" for each in mended["changed"] if each["fix"] and each["after"] in {"warn", "fail", "error"}]
+    flags = {"tokenizer.path": "--tokenizer-path", "model.config": "--model-config", "model.name_or_path": "--model-name-or-path"}
+    use = " ".join(f"{flags.get(key, key)} {value}" for copy in mended["copies"] for key, value in copy["use"].items())
+    return [*lines, "", f"Use it: {use}", *([f"Still to do: {', '.join(mended['left'])}"] if mended["left"] else [])]
+
+
+def _read_back(report: Report) -> list[str]:
+    """The first rows of the audited batch as the model gets them."""
+    rows = report.details.get("rows") if report.command == "verify" else None
+    lines: list[str] = []
+    for row in (rows or [])[:ROWS_SHOWN]:
+        label = "" if row.get("label") is None else f", label {row['label']}"
+        added = "".join(f", {key} {row[key]}" for key in ("mask", "positions", "targets") if key in row)
+        lines += [f"row {row['row']}: {row['tokens']} tokens{label}{added}", f"  {json.dumps(row['text'], ensure_ascii=False)}"]
+    return _block(f"The first batch, read back (the report has all {len(rows or ())} rows)", lines)
 
 
 def _figures(report: Report) -> list[str]:

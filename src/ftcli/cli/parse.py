@@ -126,7 +126,7 @@ def _place(spec: CommandSpec, words: list[tuple[str, str]], parsed: Parsed) -> N
     slots = [own for own in spec.own if not own.flags]
     for own, (word, _) in zip(slots, words, strict=False):
         parsed.given[own.name] = [(word, own.name.upper())]
-    if slots and slots[-1].kind == "paths" and len(words) >= len(slots):
+    if slots and slots[-1].kind in {"words", "paths"} and len(words) >= len(slots):
         parsed.given[slots[-1].name] = [(word, slots[-1].name.upper()) for word, _ in words[len(slots) - 1 :]]
     elif len(words) > len(slots):
         extra = words[len(slots)][0]
@@ -147,7 +147,7 @@ def _convert(spec: CommandSpec, parsed: Parsed) -> None:
         flag = parsed.given[own.name][-1][1]
         for value in values:
             _check_choice(own, value, flag)
-        if own.kind == "paths":
+        if own.kind in {"words", "paths"}:
             parsed.arguments[own.name] = tuple(_converted(own, value, flag) for value in values)
         else:
             parsed.arguments[own.name] = tuple(values) if own.kind == "list" else _converted(own, values[-1], flag)

@@ -63,7 +63,7 @@ class Switches:
             profile=parsed.last("profile") or environ.get("FTCLI_PROFILE") or None,
             plugins_dir=Path(folder) if folder else None,
             allow=None if names is None else tuple(name.strip() for name in names.split(",") if name.strip()),
-            json=parsed.has("json"),
+            json=parsed.has("json") or (parsed.last("format") == "json" and not parsed.has("output")),
             quiet=parsed.has("quiet"),
             verbose=parsed.has("verbose"),
         )
@@ -206,7 +206,7 @@ class Invocation:
             output.write_json(report, sys.stdout)
             return
         if error is None or report.checks:
-            output.write_human(report, sys.stdout, notes=self.switches.quiet)
+            output.write_human(report, sys.stdout, notes=self.switches.quiet, verbose=self.switches.verbose)
         if self.spec.works and not self.switches.quiet and (error is None or error.exit_code != UsageError.exit_code):
             output.write_status(report, sys.stderr)
 

@@ -3,35 +3,101 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
+from ftcli.contracts import CheckKind
+from ftcli.core.catalogue import page_of
+from ftcli.core.light import Light, without_torch
+from ftcli.core.mend import Mended, mend, proposed
+from ftcli.core.pages import check_page, path_of
 from ftcli.core.probe import Probe
-from ftcli.core.report import write_report
-from ftcli.core.rules import RANK, chosen, run_checks, worst
+from ftcli.core.report import write_document, write_report
+from ftcli.core.rules import QUICK_STAGES, RANK, chosen, every, run_checks, worst
 from ftcli.errors import UsageError
-from ftcli.records import Report, RunStatus
+from ftcli.records import Check, Report, RunStatus
+from ftcli.registry import Registry
 
-FAIL_ON = {"warn": 1, "fail": 2}
+FAIL_ON = {"warn": 1, "error": 2, "fail": 2}
+FORMATS = ("table", "json", "junit", "html")
+MENDED = "mended"
+"""Folder for copies that --fix makes, below that of the reports."""
 
 
-def run(context: Context, stages: tuple[str, ...], level: str, fail_on: str, select: tuple[str, ...], ignore: tuple[str, ...]) -> Report:
+def run(
+    context: Context,
+    stages: tuple[str, ...],
+    level: str,
+    fail_on: str,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    *,
+    stage: tuple[str, ...] = (),
+    format: str = "table",  # noqa: A002 - the option's name
+    output: Path | None = None,
+    fix: bool = False,
+    explain: str | None = None,
+) -> Report:
     """Run the selected checks; the report's status is "failed" when the worst verdict reaches `fail_on`.
 
+    Args:
+        stage: more stages.
+        format: "junit" and "html" are printed in place of the table, or written to `output`.
+        fix: make safe edits in copies and verify these; the status stays that of what was given.
+        explain: the id of a check whose page is printed; nothing is checked then.
+
     Raises:
-        UsageError: an unknown stage, level, id or threshold, or nothing left to check.
+        UsageError: an unknown stage, level, id, format or threshold, or nothing left to check.
         PluginError: a plugin's check cannot be placed.
-        PublishError: the report cannot be written.
+        PublishError: the report, or a copy, cannot be written.
     """
     if fail_on not in FAIL_ON:
-        raise UsageError(f"there is no threshold {fail_on!r}", f"--fail-on takes {' or '.join(FAIL_ON)}.")
+        raise UsageError(f"there is no threshold {fail_on!r}", "--fail-on takes warn or error (or fail, which is the same as error).")
+    if format not in FORMATS:
+        raise UsageError(f"there is no format {format!r}", f"--format takes {', '.join(FORMATS)}.")
+    if output is not None and format == "table":
+        raise UsageError("--output needs a format that can be written", "Add --format junit, html or json; the table goes to stdout.")
     registry = context.plugins.registry("check")
-    kinds = chosen(registry, stages, level, select, ignore)
-    probe = Probe(context)
+    if explain is not None:
+        return context.report("verify", {}, details={"lines": _explained(registry, explain)})
+    kinds = chosen(registry, (*stage, *stages), level, select, ignore)
+    with without_torch() as light:
+        light.hides = light.hides and all(kind.stage in QUICK_STAGES for kind in kinds)
+        first = _look(context, kinds, registry, light)
+        mended, last = _mend(context, first, kinds, registry, light) if fix else ([], first)
+    details = {**first.details, "pages": _pages(kinds, first.checks)}
+    if fix:
+        details["mended"] = _told(mended, first.checks, last.checks)
+    status: RunStatus = "failed" if worst(first.checks) >= FAIL_ON[fail_on] else "ok"
+    report = context.report("verify", first.metrics, status=status, checks=first.checks, details=details)
+    report = replace(report, paths=write_report(report, context.settings.runtime.report_dir, "verify"))
+    return _formatted(report, format, output, FAIL_ON[fail_on])
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    probe: Probe
+    checks: tuple[Check, ...]
+    metrics: dict[str, Any]
+    details: dict[str, Any]
+
+
+def _look(context: Context, kinds: Sequence[CheckKind], registry: Registry[CheckKind], light: Light) -> _Look:
+    """Run the checks once, and gather what they built."""
+    probe = Probe(context, light)
     context.progress.start("verify", len(kinds), "checks")
-    checks = run_checks(probe, kinds, registry.owner, lambda check: context.progress.advance(1, check=check.id))
+    found = run_checks(probe, kinds, registry.owner, lambda check: context.progress.advance(1, check=check.id))
     context.progress.close()
+    own = {plugin.name for plugin in context.plugins.describe() if plugin.origin == "built-in"}
+    pages = {
+        kind.id: path_of(kind.id) if registry.owner(kind.id) in own else f"ftcli verify --explain {kind.id}"
+        for kind in kinds
+        if page_of(kind) is not None
+    }
+    checks = tuple(replace(check, page=pages.get(check.id, "")) for check in found)
     counts = Counter[str](check.status for check in checks)
     metrics: dict[str, Any] = {f"checks_{status}": counts[status] for status in RANK}
     details: dict[str, Any] = {}
@@ -42,6 +108,87 @@ def run(context: Context, stages: tuple[str, ...], level: str, fail_on: str, sel
         if (gradients := probe.ready("gradients")) is not None:
             metrics["first_grad_norm"] = gradients.total
         details["logits_histogram"] = forward.histogram()
-    status: RunStatus = "failed" if worst(checks) >= FAIL_ON[fail_on] else "ok"
-    report = context.report("verify", metrics, status=status, checks=checks, details=details)
-    return replace(report, paths=write_report(report, context.settings.runtime.report_dir, "verify"))
+    return _Look(probe, checks, metrics, details)
+
+
+def _mend(
+    context: Context, first: _Look, kinds: Sequence[CheckKind], registry: Registry[CheckKind], light: Light
+) -> tuple[list[Mended], _Look]:
+    """Copies with safe edits, and the checks run on them: the tokenizer first, because the configuration follows it."""
+    mended: list[Mended] = []
+    look = first
+    for part in ("tokenizer", "model"):
+        edits = [edit for edit in proposed(look.probe, kinds, look.checks, registry.owner) if edit.part == part]
+        made = mend(context, edits, context.settings.runtime.report_dir / MENDED)
+        if made:
+            mended += made
+            look = _look(_using(context, mended), kinds, registry, light)
+    return mended, look
+
+
+def _pages(kinds: Sequence[CheckKind], checks: Sequence[Check]) -> dict[str, Any]:
+    """What is written about the checks that want something done, for the HTML page."""
+    bad = {check.id for check in checks if RANK[check.status]}
+    written = {kind.id: page for kind in kinds if kind.id in bad and (page := page_of(kind)) is not None}
+    return {name: {"symptom": page.symptom, "cause": page.cause, "found": page.found, "fix": page.fix} for name, page in written.items()}
+
+
+def _using(context: Context, mended: Sequence[Mended]) -> Context:
+    """The same run with the copies."""
+    settings = context.settings
+    for each in mended:
+        for key, value in each.settings.items():
+            section, _, name = key.partition(".")
+            changed = getattr(settings, section).model_copy(update={name: Path(value) if key == "model.config" else value})
+            settings = settings.model_copy(update={section: changed})
+    return context.with_settings(settings)
+
+
+def _told(mended: Sequence[Mended], before: Sequence[Check], after: Sequence[Check]) -> dict[str, Any]:
+    """What --fix did, for the report."""
+    then = {check.id: check for check in before}
+    changes = [(then[check.id], check) for check in after if check.status != then[check.id].status]
+    return {
+        "copies": [
+            {
+                "part": each.part,
+                "source": str(each.source),
+                "copy": str(each.copy),
+                "use": each.settings,
+                "reasons": {edit.key: edit.reason for edit in each.edits},
+                "diff": each.diff,
+            }
+            for each in mended
+        ],
+        "changed": [
+            {"id": new.id, "before": old.status, "after": new.status, "summary": new.summary, "fix": new.fix} for old, new in changes
+        ],
+        "left": [check.id for check in after if check.status in {"warn", "fail", "error"}],
+    }
+
+
+def _formatted(report: Report, kind: str, output: Path | None, fail_on: int) -> Report:
+    """The report with a document in place of the table, or with the file that was written."""
+    if kind == "table" or (kind == "json" and output is None):
+        return report
+    if kind == "junit":
+        from ftcli.core.junit import junit
+
+        text = junit(report, fail_on)
+    else:
+        text = Path(report.paths[kind]).read_text(encoding="utf-8")
+    if output is None:
+        return replace(report, details={**report.details, "lines": text.splitlines()})
+    write_document(output, text)
+    return replace(report, paths={**report.paths, kind: str(output)})
+
+
+def _explained(registry: Registry[CheckKind], name: str) -> list[str]:
+    kinds: Mapping[str, CheckKind] = {kind.id: kind for kind in every(registry)}
+    if name not in kinds:
+        raise UsageError(f"there is no check {name!r}", f"Ids: {', '.join(kinds)}.")
+    page = page_of(kinds[name])
+    if page is None:
+        owner = registry.owner(name)
+        raise UsageError(f"plugin {owner!r} has written nothing about its check {name}", "Ask its author for a page (CheckKind.page).")
+    return check_page(kinds[name], page).splitlines()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,13 @@ from numpy.typing import NDArray
 
 from ftcli.core.store import Rows
 
+IGNORED = -100
+"""As `ftcli.core.tasks.IGNORED`, which imports torch."""
 SHOWN_CHARACTERS = 300
 SHOWN_IDS = 12
+SHOWN_RUNS = 6
+BOUNDARY = " ‖ "
+"""Between the documents of a pack."""
 
 
 def token_places(ids: NDArray[np.int64], rows: Rows) -> NDArray[np.bool_]:
@@ -26,11 +33,11 @@ def token_places(ids: NDArray[np.int64], rows: Rows) -> NDArray[np.bool_]:
 
 
 def decoded_rows(rows: Rows, tokenizer: Any, label_names: list[str] | None) -> list[dict[str, Any]]:
-    """Rows as people read them: row number, text (special tokens shown), label, tokens, first ids, documents."""
+    """Rows as people read them: row number, text (special tokens shown, `BOUNDARY` between documents), label, tokens, first ids, documents."""
     shown = []
     for place in range(len(rows)):
         ids = rows.input_ids.row(place)
-        text = tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+        text = BOUNDARY.join(tokenizer.decode(part.tolist(), skip_special_tokens=False) for part in _documents(rows, place))
         label = None if rows.labels is None else int(rows.labels[place])
         entry: dict[str, Any] = {
             "row": int(rows.index[place]),
@@ -43,3 +50,32 @@ def decoded_rows(rows: Rows, tokenizer: Any, label_names: list[str] | None) -> l
             entry["documents"] = rows.seq_lengths.row(place).tolist()
         shown.append(entry)
     return shown
+
+
+def batch_runs(batch: Mapping[str, Any], row: int) -> dict[str, str]:
+    """What the collator added to a row, in runs of equal values: "mask" ("15×1 56×0"), "positions" ("0–14 0–20") and, of a label a token, "targets"
+    ("1×no 14×yes 56×no")."""
+    found: dict[str, str] = {}
+    mask, positions, labels = (batch.get(name) for name in ("attention_mask", "position_ids", "labels"))
+    if mask is not None and mask.ndim == 2:
+        found["mask"] = _runs(mask[row].tolist())
+    if positions is not None and positions.ndim == 2:
+        values = positions[row].numpy()
+        parts = np.split(values, np.flatnonzero(np.diff(values) != 1) + 1)
+        found["positions"] = _short([f"{part[0]}–{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts])
+    if labels is not None and labels.ndim == 2:
+        found["targets"] = _runs(["no" if label == IGNORED else "yes" for label in labels[row].tolist()])
+    return found
+
+
+def _documents(rows: Rows, place: int) -> list[NDArray[np.int32]]:
+    ids = rows.input_ids.row(place)
+    return [ids] if rows.seq_lengths is None else np.split(ids, np.cumsum(rows.seq_lengths.row(place))[:-1])
+
+
+def _runs(values: Sequence[Any]) -> str:
+    return _short([f"{len(list(same))}×{value}" for value, same in groupby(values)])
+
+
+def _short(parts: list[str]) -> str:
+    return " ".join(parts[:SHOWN_RUNS]) + (f" … ({len(parts)})" if len(parts) > SHOWN_RUNS else "")

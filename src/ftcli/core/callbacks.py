@@ -27,6 +27,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         identity: what `checkpoints.seal` writes beside every checkpoint.
         on_length: called with the number of optimizer steps when it is known.
         on_first_step: called after step 1.
+        on_log: called with every line of the log, on every rank, after it was written.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         identity: Mapping[str, Any],
         on_length: Callable[[int], None],
         on_first_step: Callable[[], None],
+        on_log: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         self.context = context
         self.meter = meter
@@ -44,6 +46,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.identity = identity
         self.on_length = on_length
         self.on_first_step = on_first_step
+        self._on_log = on_log
         self.interrupted = False
         self._saved = -1
         self._shown: dict[str, Any] = {}
@@ -90,9 +93,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         return control
 
     def on_log(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
-        if not state.is_world_process_zero:
-            return
         entry = state.log_history[-1]
+        if state.is_world_process_zero:
+            self._write(args, entry)
+        self._on_log(entry)
+
+    def _write(self, args: TrainingArguments, entry: Mapping[str, Any]) -> None:
         with (Path(args.output_dir) / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(to_json(entry)) + "\n")
         if "loss" in entry:

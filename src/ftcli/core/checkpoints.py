@@ -31,10 +31,30 @@ EXACT = (
     "train.weight_decay",
     "train.max_grad_norm",
     "train.train_sampling_strategy",
+    "train.lr_scheduler_kwargs",
+    "train.adam_beta1",
+    "train.adam_beta2",
+    "train.adam_epsilon",
+    "train.optim_args",
+    "train.ignore_data_skip",
+    "train.dataloader_drop_last",
     "loader.collator",
     "loader.pad_to_multiple_of",
 )
-"""Settings that a continued run cannot change: transformers ignores them (the learning rate) or the batches become others."""
+"""Settings that a continued run cannot change: transformers ignores them (the learning rate, all that the saved optimizer holds) or the
+batches become others."""
+MEANINGS = {
+    "data": "the prepared data, and with them the rows and their order,",
+    "processes": "the number of processes, and with it the batch,",
+    "train.learning_rate": "train.learning_rate, of which the saved optimizer keeps the old one,",
+    "train.seed": "train.seed, and with it the order of rows,",
+    "train.data_seed": "train.data_seed, and with it the order of rows,",
+    "train.per_device_train_batch_size": "train.per_device_train_batch_size, and with it the rows of every step,",
+    "loader.collator": "loader.collator, and with it the order of rows,",
+    "train.train_sampling_strategy": "train.train_sampling_strategy, and with it the order of rows,",
+    "train.ignore_data_skip": "train.ignore_data_skip, by which rows are trained on twice,",
+}
+"""What a difference means, where the setting's name does not say it."""
 LENGTH = ("train.num_train_epochs", "train.max_steps")
 
 
@@ -109,8 +129,7 @@ def choose(wanted: str, run: Path, note: Callable[[str], None]) -> Path | None:
 
 def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], None]) -> None:
     """Raise `TrainError` when the run could not go on exactly: lists every difference. A changed length is only noted."""
-    before: Mapping[str, Any] = json.loads((folder / MARKER).read_text(encoding="utf-8"))["identity"]
-    changed = {key: (before.get(key), value) for key, value in identity.items() if before.get(key) != value}
+    changed = differences(folder, identity)
     for key in LENGTH:
         if key in changed:
             old, new = changed.pop(key)
@@ -121,6 +140,12 @@ def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], Non
             f"{folder} belongs to another run: {listed}",
             "Give the old values to go on, or start a new run in another --output-dir.",
         )
+
+
+def differences(folder: Path, identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What a complete checkpoint and a run do not have in common: key → (old, new)."""
+    before: Mapping[str, Any] = json.loads((folder / MARKER).read_text(encoding="utf-8"))["identity"]
+    return {key: (before.get(key), value) for key, value in identity.items() if before.get(key) != value}
 
 
 def _all(run: Path) -> list[Path]:

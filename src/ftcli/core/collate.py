@@ -8,10 +8,8 @@ from numpy.typing import NDArray
 
 from ftcli.contracts import BatchSpec
 from ftcli.core.store import Rows
+from ftcli.core.tasks import IGNORED
 from ftcli.errors import DataError
-
-IGNORED = -100
-"""Label of a position that is no target, as in torch and transformers."""
 
 Ints = NDArray[np.int64]
 

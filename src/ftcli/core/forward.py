@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
-from ftcli.core.collate import IGNORED
+from ftcli.core.tasks import IGNORED
 from ftcli.errors import ModelError
 
 HISTOGRAM_BINS = 40

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from ftcli.core.collate import IGNORED
+from ftcli.core.tasks import IGNORED
 from ftcli.errors import TrainError
 from ftcli.records import Check
 
@@ -24,10 +24,14 @@ class Watch:
         stop: raise at the next look; otherwise note it.
         clip: gradient norm that is clipped to; 0: none.
         scaled: losses are scaled for float16, whose gradient norms are infinite now and then and whose steps are then skipped.
+        record: gets the verdict before that.
     """
 
-    def __init__(self, note: Callable[[str], None], *, stop: bool, clip: float, scaled: bool) -> None:
+    def __init__(
+        self, note: Callable[[str], None], *, stop: bool, clip: float, scaled: bool, record: Callable[[Check], None] = lambda _: None
+    ) -> None:
         self.note = note
+        self.record = record
         self.stop = stop
         self.clip = clip
         self.scaled = scaled
@@ -68,6 +72,10 @@ class Watch:
         self._said = True
         message = f"step {int(number)}: the loss is {loss:.4g} and the gradient norm {norm:.4g}"
         hint = "Lower the learning rate or warm up longer, and prefer bf16 to fp16. No checkpoint was written after it."
+        # a report holds numbers only, so that NaN stands in it as text
+        self.record(
+            Check("not-finite", "steps", "fail", message, {"step": int(number), "loss": f"{loss:g}", "grad_norm": f"{norm:g}"}, hint)
+        )
         if self.stop:
             raise TrainError(message, hint)
         self.note(f"{message}. {hint}")

@@ -18,6 +18,11 @@ from ftcli.settings import Settings
 HEADS = ("pooler", "score", "classifier", "classification_head", "pre_classifier", "lm_head", "cls.", "logits_proj", "embed_out")
 """Parts of a parameter's name by which a head is known where it stands inside the base model."""
 
+LOADED = ("missing_keys", "mismatched_keys", "unexpected_keys")
+"""What transformers says of loaded weights: `model.ftcli_loaded`, for `verify`."""
+WRAPPERS = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "base_model.model.")
+"""Beginnings that torch.compile, DataParallel, FSDP and peft put before the names of weights."""
+
 
 def build(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """The model for `task`, configured for the store's labels and the tokenizer, in the wanted type, on the CPU.
@@ -73,6 +78,9 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
         ),
     )
     _check_loaded(context, source, model, loaded)
+    model.ftcli_loaded = {
+        name: sorted(str(key[0] if isinstance(key, tuple) else key) for key in loaded[name]) for name in loaded if name in LOADED
+    }
     return model
 
 
@@ -84,6 +92,9 @@ def _check_loaded(context: Context, source: str, model: PreTrainedModel, loaded:
     if lost:
         reason = f"shape {mismatched[lost[0]][0]} instead of {mismatched[lost[0]][1]}" if lost[0] in mismatched else "missing"
         hint = "Check that the weights belong to this configuration, and that no config override changes a shape."
+        wrapped = next((start for start in WRAPPERS for key in loaded["unexpected_keys"] if str(key).startswith(start)), None)
+        if wrapped:
+            hint = f"The names in the file begin with {wrapped}: they were saved from a wrapped model. Save the inner one, or rename them."
         raise ModelError(f"{source}: {len(lost)} weights of the model itself are not in the file, first {lost[0]} ({reason})", hint)
     if missing or mismatched:
         context.note(f"{source}: new random head ({', '.join([*missing, *mismatched])}); all other weights were loaded")

@@ -60,7 +60,7 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "eval_macro_f1": evaluated.get("eval_macro_f1"),
         "perplexity": evaluated.get("eval_perplexity"),
         "chance_accuracy": None if labels is None else 1 / labels,
-        "majority_accuracy": _majority(run) if labels is not None else None,
+        "majority_accuracy": majority(run) if labels is not None else None,
         "first_grad_norm": first[1],
         "steps": trainer.state.global_step,
         "epochs": trainer.state.epoch,
@@ -93,7 +93,7 @@ def _documents(split: SplitData) -> NDArray[np.int64]:
     return np.concatenate([chunk.values.to_numpy() for chunk in split.table.column(SEQ_LENGTHS).chunks]).astype(np.int64)
 
 
-def _majority(run: Run) -> float | None:
+def majority(run: Run) -> float | None:
     """Accuracy on the held-out rows of always saying the label that is commonest in training."""
     if run.held_out is None or run.held_out.labels is None or run.train.labels is None:
         return None

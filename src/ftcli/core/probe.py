@@ -12,31 +12,36 @@ from numpy.typing import NDArray
 
 from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, Task
+from ftcli.core.first_batch import collate, draw, excerpt_of, read_back, require_targets
+from ftcli.core.missing import Missing
 from ftcli.core.store import Rows, SplitData, Store
-from ftcli.errors import DataError, FtcliError, ModelError
+from ftcli.errors import FtcliError, ModelError
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from ftcli.core.chat import Tried
     from ftcli.core.forward import Forward, Gradients
+    from ftcli.core.light import Light
+    from ftcli.core.own_texts import OwnTexts
+    from ftcli.core.rehearsal import Rehearsal
+    from ftcli.core.round_trip import Ids
 
-BATCH_ROWS = 12
-"""Rows of the audited batch: enough to hold short and long ones, few enough for one fp32 forward of a large model."""
+__all__ = ("MOST_LOGITS", "Missing", "Probe")
+
 MOST_LOGITS = 2**28
 """Logits of a language model's audited batch: 1 GiB in fp32, of which backward holds four. Packs of 1,024 tokens and 151,669 ids: 1."""
 T = TypeVar("T")
 
 
-class Missing(Exception):  # noqa: N818 - not an error: the check is skipped with this reason
-    """A part that was not given, so that a check cannot run."""
-
-
 class Probe:
     """The parts of one planned run. Asking for a part that cannot be built raises `Missing` (not given) or `FtcliError` (unusable)."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, light: Light | None = None) -> None:
+        """`light`: how tokenizer and configuration are loaded where no model is wanted."""
         self.context = context
+        self._load: Callable[[Callable[[], Any]], Any] = light.load if light else lambda build: build()
         self.settings = context.settings
         self.machine = context.machine
         self._parts: dict[str, Any] = {}
@@ -56,6 +61,21 @@ class Probe:
     @property
     def store(self) -> Store:
         return self._part("store", self._open_store)
+
+    @property
+    def texts(self) -> OwnTexts:
+        """A sample of the texts that the run learns from, raw."""
+        return self._part("texts", self._read_texts)
+
+    @property
+    def text_ids(self) -> Ids:
+        """The sample with its ids."""
+        return self._part("text_ids", self._encode_texts)
+
+    @property
+    def chat(self) -> tuple[Tried, str, bool]:
+        """The chat template tried on the user's conversations, else on samples; what they are called, and whether they are the user's."""
+        return self._part("chat", self._try_chat)
 
     @property
     def train_split(self) -> SplitData:
@@ -79,12 +99,12 @@ class Probe:
     @property
     def rows(self) -> Rows:
         """The audited rows: random ones of the train split, the shortest and the longest of a larger draw among them."""
-        return self._part("rows", self._draw)
+        return self._part("rows", lambda: draw(self, MOST_LOGITS))
 
     @property
     def shown(self) -> list[dict[str, Any]]:
         """The audited rows as people read them."""
-        return self._part("shown", self._decode)
+        return self._part("shown", lambda: read_back(self))
 
     @property
     def collator_name(self) -> str:
@@ -96,8 +116,13 @@ class Probe:
 
     @property
     def batch(self) -> Mapping[str, torch.Tensor]:
-        """The first batch as the collator makes it."""
-        return self._part("batch", lambda: self.collator(self.rows))
+        """The first batch as the collator makes it, "input_ids" and "labels" in it."""
+        return self._part("batch", lambda: self.collate(self.rows))
+
+    @property
+    def excerpt(self) -> tuple[Rows, Mapping[str, torch.Tensor]]:
+        """A few short ones of the audited rows, and the batch that the collator makes of them, for what needs no full batch."""
+        return self._part("excerpt", lambda: excerpt_of(self))
 
     @property
     def places(self) -> NDArray[np.bool_]:
@@ -107,7 +132,7 @@ class Probe:
     @property
     def config(self) -> Any:
         """The model's configuration as given, before the task sets its part."""
-        return self._part("config", self._load_config)
+        return self._part("config", lambda: self._load(self._load_config))
 
     @property
     def vocabulary(self) -> tuple[int, int]:
@@ -125,9 +150,22 @@ class Probe:
         return self._part("forward", self._run_forward)
 
     @property
+    def sound_forward(self) -> Forward:
+        """`forward`, where its logits are numbers; else `Missing`."""
+        result = self.forward
+        if not result.finite:
+            raise Missing("the logits are not finite (see FT404)")
+        return result
+
+    @property
     def gradients(self) -> Gradients:
         """Gradients of the audited batch."""
         return self._part("gradients", self._run_backward)
+
+    @property
+    def rehearsal(self) -> Rehearsal:
+        """The first update by the run's own Trainer, of two batches at least."""
+        return self._part("rehearsal", self._rehearse)
 
     def give(self, **parts: Any) -> None:
         """Parts that the caller has built already: store=…, tokenizer=…"""
@@ -157,7 +195,7 @@ class Probe:
     def _load_tokenizer(self) -> Any:
         if not self.settings.tokenizer.path:
             raise Missing("no --tokenizer-path")
-        return self.context.plugins.hook.load_tokenizer(settings=self.settings)
+        return self._load(lambda: self.context.plugins.hook.load_tokenizer(settings=self.settings))
 
     def _open_store(self) -> Store:
         sources = self.settings.dataset.sources
@@ -165,31 +203,29 @@ class Probe:
             raise Missing("no --dataset")
         return Store.open(Path(sources[0]))
 
-    def _draw(self) -> Rows:
-        split = self.train_split
-        if not len(split):
-            raise DataError(f"{self.store.path}: the split train has no rows", "Check the sources and their split names.")
-        generator = np.random.default_rng(self.settings.train.seed)
-        drawn = generator.choice(len(split), size=min(len(split), 50 * BATCH_ROWS), replace=False)
-        most = self._batch_rows(split.lengths[drawn])
-        if most == 1:
-            return split.rows(drawn[:1])
-        by_length = drawn[np.argsort(split.lengths[drawn], kind="stable")]
-        middle = by_length[1:-1]
-        chosen = generator.choice(middle, size=min(len(middle), most - 2), replace=False)
-        return split.rows(np.unique(np.concatenate([by_length[:1], chosen, by_length[-1:]])))
+    def _read_texts(self) -> OwnTexts:
+        from ftcli.core.own_texts import own_texts
 
-    def _batch_rows(self, lengths: NDArray[np.int64]) -> int:
-        """`BATCH_ROWS`, or for a language model as many as keep its logits under `MOST_LOGITS`: 2 at least, or 1 pack."""
-        if self.task.needs_labels:
-            return BATCH_ROWS
-        least = 1 if self.train_split.packed else 2
-        return max(least, min(BATCH_ROWS, MOST_LOGITS // max(1, int(lengths.max()) * len(self.tokenizer))))
+        if not self.settings.dataset.sources:
+            raise Missing("no --dataset")
+        try:
+            found = own_texts(self.context)
+        except FtcliError as error:  # what is wrong with the data is said of the data, not of the tokenizer
+            raise Missing(f"the texts cannot be read: {error.message}") from error
+        if found is None or not found.texts:
+            raise Missing("the texts that the data were prepared from are not there any more, or changed")
+        return found
 
-    def _decode(self) -> list[dict[str, Any]]:
-        from ftcli.core.audit import decoded_rows
+    def _encode_texts(self) -> Ids:
+        from ftcli.core.round_trip import Ids
 
-        return decoded_rows(self.rows, self.tokenizer, self.store.label_names)
+        return Ids(self.tokenizer, self.texts.texts)
+
+    def _try_chat(self) -> tuple[Tried, str, bool]:
+        from ftcli.core.chat import SAMPLES, read_conversations, try_template
+
+        own = read_conversations(self.settings.dataset.sources or ())
+        return try_template(self.tokenizer, own or SAMPLES), "conversations of the data" if own else "samples", bool(own)
 
     def _choose_collator(self) -> str:
         if self.settings.loader.collator:
@@ -214,6 +250,10 @@ class Probe:
             )
         )
         return collator
+
+    def collate(self, rows: Rows) -> Mapping[str, torch.Tensor]:
+        """The run's collator on some rows. Raises `DataError` when it breaks, or gives something else than tensors with ids and labels."""
+        return collate(self.collator, self.collator_name, rows)
 
     def _find(self) -> NDArray[np.bool_]:
         from ftcli.core.audit import token_places
@@ -244,7 +284,10 @@ class Probe:
             ) from error
 
     def _compare_vocabularies(self) -> tuple[int, int]:
-        ids, rows = len(self.tokenizer), int(self.config.get_text_config().vocab_size)
+        rows = getattr(self.config.get_text_config(), "vocab_size", None)
+        if rows is None:
+            raise ModelError(f"{self.config.model_type} is no text model: it has no vocabulary", "For example qwen3, llama or bert.")
+        ids = max(len(self.tokenizer), 1 + max(self.tokenizer.get_vocab().values(), default=0))  # there may be holes
         if ids > rows:
             raise ModelError(
                 f"the tokenizer has {ids:,} ids, the model's embedding {rows:,} rows: an id would have no vector",
@@ -257,16 +300,17 @@ class Probe:
 
         _ = self.vocabulary
         model = build(self.context, self.task, self.store, self.tokenizer).float().eval()
-        model.config.use_cache = False  # as Trainer does; with a cache packed documents are not kept apart
+        model.config.use_cache = bool(self.settings.train.use_cache)  # as Trainer does; with a cache packed documents are not kept apart
+        if "flash" in str(model.config._attn_implementation):
+            self.context.note(f"checked with sdpa in place of {model.config._attn_implementation}, which has no float32")
+            model.set_attn_implementation("sdpa")
         return model
 
     def _run_forward(self) -> Forward:
         from ftcli.core.forward import forward
-        from ftcli.core.tasks import count_targets
 
         model, batch, task = self.model, self.batch, self.task
-        if not count_targets(batch["labels"]):
-            raise Missing("the first batch has no target (see FT302)")
+        require_targets(batch)
         try:
             return forward(model, batch, task)
         except Exception as error:  # models check nothing: what does not fit is an IndexError, a RuntimeError or worse
@@ -280,6 +324,11 @@ class Probe:
         result = self.forward
         self.require_memory(2)
         return result.gradients()
+
+    def _rehearse(self) -> Rehearsal:
+        from ftcli.core.rehearsal import rehearse
+
+        return rehearse(self, updates=1, accumulation=max(2, self.settings.train.gradient_accumulation_steps), watch_weights=True)
 
     def require_memory(self, copies: int) -> None:
         """Raise `Missing` when `copies` of the fp32 weights, the model's own among them, do not fit into the memory that was free at the start."""

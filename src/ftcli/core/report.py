@@ -15,6 +15,8 @@ tokenize
 verify
     rows            [{"row": 3, "text": decoded, "label": "x", "tokens": 212, "ids": first few}, ...]: the audited first batch
     logits_histogram  {"edges", "counts"}
+    pages           {"FT403": {"symptom", "cause", "found", "fix"}, ...}: of the checks that want something done
+    mended          {"copies": [{"part", "source", "copy", "use", "reasons", "diff"}], "changed": [{"id", "before", "after", "summary", "fix"}], "left": [ids]}
 train
     log             [{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_accuracy"}, ...]; unknown: None or absent
     expected_first_loss  float; `metrics["expected_first_loss"]` stands in
@@ -35,22 +37,28 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from ftcli import __version__
-from ftcli.core import figures, plots
+from ftcli.core import figures
 from ftcli.core.figures import number, quantity
 from ftcli.core.headline import headline, lede
 from ftcli.errors import PublishError
 from ftcli.masking import masked, printable
 from ftcli.records import STAGES, Report, to_json
 
+if TYPE_CHECKING:
+    from ftcli.core import plots
+
 LABELS_SHOWN = 500
+PLOTTED = ("lengths", "labels", "logits_histogram", "log", "time", "padding")
+"""Keys of `Report.details` that are drawn."""
 ALONE = (
     ("Engine, tokens", "engine_tokens_per_second", "tokens/s"),
     ("Engine, text", "engine_text_mb_per_second", "MB/s"),
@@ -89,6 +97,20 @@ def write_report(report: Report, directory: Path, stem: str = "report") -> dict[
     return paths
 
 
+def begin_early() -> None:
+    """Import what pages are drawn with (0.5 s) beside other work."""
+    Thread(target=import_module, args=("ftcli.core.plots",)).start()
+
+
+def write_document(path: Path, text: str) -> None:
+    """A report in another format, whole or not at all.
+
+    Raises:
+        PublishError: it cannot be written.
+    """
+    _write(path, text)
+
+
 def render_html(report: Report, when: datetime | None = None) -> str:
     """The page; the same report and time give the same bytes."""
     doc = to_json(report)
@@ -106,6 +128,7 @@ def render_html(report: Report, when: datetime | None = None) -> str:
             cards=headline(doc),
             rating=details.get("verdict") or details.get("rating"),
             stages=_stages(doc["checks"]),
+            pages=details.get("pages") or {},
             plots=_plots(metrics, details),
             tables=_tables(metrics, details),
             machine=_machine(doc["machine"]),
@@ -147,6 +170,10 @@ def _write(path: Path, text: str) -> None:
 
 def _plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[plots.Plot]:
     """Every plot whose figures are there."""
+    if not any(details.get(key) for key in PLOTTED) and not any(metrics.get(key) for key in ("measurements", "ratios")):
+        return []  # matplotlib takes 0.5 s of CPU to import
+    from ftcli.core import plots
+
     found: list[plots.Plot] = []
     if lengths := _known(details.get("lengths")):
         found.append(plots.histogram("lengths", "Tokens per row", lengths, ("tokens", "rows"), limit=details.get("max_length")))
@@ -182,6 +209,8 @@ def _known(data: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def _training_plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[plots.Plot]:
+    from ftcli.core import plots
+
     log: list[Mapping[str, Any]] = details.get("log") or []
 
     def curve(key: str, label: str, colour: str, *, marks: bool = False) -> list[plots.Curve]:
@@ -233,15 +262,25 @@ def _tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Tabl
         rows = [[str(name), number(count)] for name, count in pairs[:LABELS_SHOWN]]
         note = f"The first {LABELS_SHOWN} of {number(len(pairs))}." if len(pairs) > LABELS_SHOWN else ""
         found.append(Table("Labels", ("Label", "Rows"), "tn", rows, folded=True, note=note))
+    if mended := details.get("mended"):
+        copies = [[copy["source"], copy["copy"], copy["diff"]] for copy in mended["copies"]]
+        changed = [[each["id"], each["before"], each["after"], each["summary"]] for each in mended["changed"]]
+        found.append(Table("Mended in a copy", ("Folder", "Copy", "Difference"), "ctt", copies, stacked=True))
+        found.append(Table("The copy, verified again", ("Check", "Before", "After", "Verdict"), "cttt", changed, stacked=True))
     if audited := details.get("rows"):
+        more = [key for key in ("mask", "positions", "targets") if any(key in row for row in audited)]
         rows = []
         for row in audited:
             ids = " ".join(map(str, row.get("ids", ())))
-            rows.append([number(row.get("row")), number(row.get("tokens")), str(row.get("label", "")), row["text"], ids])
+            added = [str(row.get(key, "")) for key in more]
+            rows.append([number(row.get("row")), number(row.get("tokens")), str(row.get("label", "")), row["text"], ids, *added])
         note = "Decoded from the ids of the first batch: what the model really gets."
-        found.append(
-            Table("The first batch, read back", ("Row", "Tokens", "Label", "Text", "First ids"), "nnttc", rows, stacked=True, note=note)
-        )
+        if more:
+            note += (
+                " ‖ stands between packed documents; mask, positions and targets are what the collator added, in runs (15×1: fifteen ones)."
+            )
+        head = ("Row", "Tokens", "Label", "Text", "First ids", *(key.capitalize() for key in more))
+        found.append(Table("The first batch, read back", head, "nnttc" + "c" * len(more), rows, stacked=True, note=note))
     return found
 
 

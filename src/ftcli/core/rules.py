@@ -1,11 +1,13 @@
-"""Running checks: in stage order, each on its own, so that one that cannot run says why and one that breaks is named."""
+"""Running checks: those that others depend on first, each on its own, so that one that cannot run says why and one that breaks is named."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 
 from ftcli.contracts import CheckKind
 from ftcli.core.probe import Missing, Probe
@@ -29,20 +31,14 @@ def chosen(
 
     Raises:
         UsageError: an unknown stage or level, an id that no check begins with, or choices that leave no check.
-        PluginError: a plugin registered a check for a stage that does not exist, or under another id than its own.
+        PluginError: a plugin registered a check for a stage that does not exist, under another id than its own, or checks that wait for each other.
     """
     if level not in {"quick", "full"}:
         raise UsageError(f"there is no level {level!r}", "Levels: quick (no batch, no model), full.")
     for stage in stages:
         if stage not in STAGES:
             raise UsageError(f"there is no stage {stage!r}", f"Stages: {', '.join(STAGES)}.")
-    for name, kind in registry.items():
-        if kind.stage not in STAGES or kind.id != name:
-            raise PluginError(
-                f"plugin {registry.owner(name)!r} registers the check {name!r} with the id {kind.id!r} and the stage {kind.stage!r}",
-                f"The id must be the name, the stage one of {', '.join(STAGES)}.",
-            )
-    kinds = sorted((kind for _, kind in registry.items()), key=lambda kind: (STAGES.index(kind.stage), kind.id))
+    kinds = every(registry)
     for prefix in (*select, *ignore):
         if not any(kind.id.startswith(prefix) for kind in kinds):
             raise UsageError(f"no check's id begins with {prefix!r}", f"Ids: {', '.join(kind.id for kind in kinds)}.")
@@ -60,34 +56,88 @@ def chosen(
     return found
 
 
+def every(registry: Registry[CheckKind]) -> list[CheckKind]:
+    """All checks, in stage order, then by id.
+
+    Raises:
+        PluginError: as `chosen`.
+    """
+    for name, kind in registry.items():
+        if kind.stage not in STAGES or kind.id != name:
+            raise PluginError(
+                f"plugin {registry.owner(name)!r} registers the check {name!r} with the id {kind.id!r} and the stage {kind.stage!r}",
+                f"The id must be the name, the stage one of {', '.join(STAGES)}.",
+            )
+    kinds = sorted((kind for _, kind in registry.items()), key=lambda kind: (STAGES.index(kind.stage), kind.id))
+    try:
+        in_order(kinds)
+    except CycleError as error:
+        circle = " after ".join(error.args[1])
+        owners = ", ".join(sorted({registry.owner(name) for name in error.args[1]}))
+        raise PluginError(f"checks wait for each other: {circle} (plugins {owners})", "Take one of them out of CheckKind.after.") from error
+    return kinds
+
+
+def in_order(kinds: Sequence[CheckKind]) -> list[CheckKind]:
+    """`kinds` with every one behind those that it comes `after`; else as given. Ids that are not among them are waited for by nobody.
+
+    Raises:
+        CycleError: some wait for each other.
+    """
+    by_id = {kind.id: kind for kind in kinds}
+    place = {name: number for number, name in enumerate(by_id)}
+    sorter = TopologicalSorter({kind.id: [name for name in kind.after if name in by_id] for kind in kinds})
+    sorter.prepare()
+    ready, found = set(sorter.get_ready()), []
+    while ready:
+        name = min(ready, key=place.__getitem__)
+        ready.remove(name)
+        found.append(by_id[name])
+        sorter.done(name)
+        ready.update(sorter.get_ready())
+    return found
+
+
 def run_checks(
     probe: Probe, kinds: Sequence[CheckKind], owner: Callable[[str], str], on_check: Callable[[Check], None]
 ) -> tuple[Check, ...]:
-    """Verdicts in the order of `kinds`. A part that cannot be built fails the first check that needs it; later ones refer to that.
+    """Verdicts in the order of `kinds`, found in the order of what depends on what.
+
+    A part that cannot be built fails the first check that needs it; later ones refer to that. A check that comes after one that failed is skipped.
 
     Args:
         owner: the plugin that registered a check id, named when the check itself breaks.
+        on_check: told each verdict at once.
     """
-    verdicts: list[Check] = []
+    verdicts: dict[str, Check] = {}
     told: dict[FtcliError, str] = {}
-    for kind in kinds:
-        try:
-            verdict = _sound(kind.run(probe))
-        except Missing as reason:
-            verdict = Check("", "", "skipped", f"{kind.title}: {reason}")
-        except FtcliError as error:
-            if error in told:
-                verdict = Check("", "", "skipped", f"{kind.title}: it needs what {told[error]} found unusable")
-            else:
-                told[error] = kind.id
-                verdict = Check("", "", "fail", f"{kind.title}: {error.message}", {}, error.hint)
-        except Exception as error:  # noqa: BLE001 - a broken check must not hide the others
-            words = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:400]
-            hint = "Leave it out with --ignore, and report it to the plugin's author."
-            verdict = Check("", "", "error", f"{kind.title}: the check of plugin {owner(kind.id)!r} broke: {words}", {}, hint)
-        verdicts.append(replace(verdict, id=kind.id, stage=kind.stage))
-        on_check(verdicts[-1])
-    return tuple(verdicts)
+    for kind in in_order(kinds):
+        started = time.perf_counter()
+        verdict = _verdict(probe, kind, owner, told, verdicts)
+        seconds = round(time.perf_counter() - started, 4)
+        verdicts[kind.id] = replace(verdict, id=kind.id, stage=kind.stage, severity=kind.severity, seconds=seconds)
+        on_check(verdicts[kind.id])
+    return tuple(verdicts[kind.id] for kind in kinds)
+
+
+def _verdict(
+    probe: Probe, kind: CheckKind, owner: Callable[[str], str], told: dict[FtcliError, str], verdicts: Mapping[str, Check]
+) -> Check:
+    if before := [name for name in kind.after if name in verdicts and RANK[verdicts[name].status] == RANK["fail"]]:
+        return Check("", "", "skipped", f"{kind.title}: it comes after {', '.join(before)}, which did not pass")
+    try:
+        return _sound(kind.run(probe))
+    except Missing as reason:
+        return Check("", "", "skipped", f"{kind.title}: {reason}")
+    except FtcliError as error:
+        if error in told:
+            return Check("", "", "skipped", f"{kind.title}: it needs what {told[error]} found unusable")
+        told[error] = kind.id
+        return Check("", "", "fail", f"{kind.title}: {error.message}", {}, error.hint)
+    except Exception as error:  # noqa: BLE001 - a broken check must not hide the others
+        words = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:400]
+        hint = "Leave it out with --ignore, and report it to the plugin's author."
+        return Check("", "", "error", f"{kind.title}: the check of plugin {owner(kind.id)!r} broke: {words}", {}, hint)
 
 
 def _sound(verdict: Check) -> Check:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from transformers import EarlyStoppingCallback, TrainerState, TrainingArguments
@@ -14,9 +15,11 @@ from transformers import EarlyStoppingCallback, TrainerState, TrainingArguments
 from ftcli.core import checkpoints, health
 from ftcli.core.batch import StoreDataset
 from ftcli.core.callbacks import METRICS_FILE, RunCallback
+from ftcli.core.course import Course, clipping
 from ftcli.core.meter import Meter
-from ftcli.core.outcome import Outcome, figures
+from ftcli.core.outcome import Outcome, figures, majority
 from ftcli.core.run import Run
+from ftcli.core.schedule import Schedule
 from ftcli.core.signals import Signals
 from ftcli.core.trainer import FtcliTrainer, StoppedEvaluation
 from ftcli.errors import FtcliError, TrainError
@@ -40,6 +43,14 @@ def fit(run: Run, signals: Signals) -> Outcome:
         if check.status in {"warn", "fail"}:
             context.note(f"{check.summary}. {check.fix}")
 
+    courses: list[Course] = []
+
+    def on_log(entry: Mapping[str, Any]) -> None:
+        if not courses:
+            courses.append(_course(run, trainer.state.max_steps))
+        for check in courses[0].log(entry, watch.clipped_share):
+            found(check)
+
     def on_length(steps: int) -> None:
         if check := health.warm_up(arguments.get_warmup_steps(steps), steps):
             found(check)
@@ -50,10 +61,10 @@ def fit(run: Run, signals: Signals) -> Outcome:
             found(health.first_loss(trainer.first[0], chance, trainer.start, fresh=fresh, language=not run.task.needs_labels))
 
     meter = Meter()
-    watch = health.Watch(context.note, stop=stop, clip=arguments.max_grad_norm, scaled=arguments.fp16)
+    watch = health.Watch(context.note, stop=stop, clip=arguments.max_grad_norm, scaled=arguments.fp16, record=checks.append)
     identity = checkpoints.identity(context, run.store, run.task.name)
     cached = run.model.config.use_cache
-    trainer = _trainer(run, meter, watch, signals, RunCallback(context, meter, signals, identity, on_length, on_first_step))
+    trainer = _trainer(run, meter, watch, signals, RunCallback(context, meter, signals, identity, on_length, on_first_step, on_log))
     checkpoint = _resumed(run, identity)
     meter.start()
     failure: FtcliError | None = None
@@ -65,11 +76,31 @@ def fit(run: Run, signals: Signals) -> Outcome:
     except FtcliError as error:
         failure = error
     meter.stop()
+    if check := clipping(watch.clipped_share, context.settings.train.optim):
+        checks.append(check)
     metrics, details = figures(run, trainer, checkpoint)
     paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}
     if status == "interrupted":
         paths["checkpoint"] = str(run.output / f"checkpoint-{trainer.state.global_step}")
     return Outcome(status, metrics, details, tuple(checks), paths, failure)
+
+
+def _course(run: Run, steps: int) -> Course:
+    """What the log is held against."""
+    arguments, fresh, labels = run.arguments, run.context.settings.model.config is not None, run.train.labels
+    chance = run.task.chance_loss(run.model.config, run.store)
+    unlearned: float | None = chance if fresh else None
+    held_out = None
+    if run.task.needs_labels and labels is not None:
+        shares = np.bincount(labels) / len(labels)
+        unlearned = -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
+        share = majority(run)
+        held_out = None if share is None or run.held_out is None else (share, len(run.held_out))
+    planned = Schedule(
+        steps, arguments.get_warmup_steps(steps), str(arguments.lr_scheduler_type.value), arguments.lr_scheduler_kwargs or {}
+    )
+    schedule = None if arguments.fp16 or arguments.deepspeed else planned  # skipped steps, and a scheduler of its own
+    return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out)
 
 
 def _whole(run: Run, trainer: FtcliTrainer, checkpoint: Path | None, *, use_cache: bool) -> RunStatus:

@@ -1,0 +1,169 @@
+"""Checks of whether the planned run fits: shared memory of its workers, disk of its checkpoints, memory of its training step."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+
+GIB, MIB = 2**30, 2**20
+BYTES_A_SLOT = 24
+"""input_ids, attention_mask and labels of a token, int64."""
+
+
+def shared_memory(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, passed
+    from ftcli.machine import shared_memory as of_machine
+
+    loader, free = probe.settings.loader, of_machine()
+    if not loader.num_workers:
+        return passed("no DataLoader workers: batches need no shared memory", free=free)
+    if free is None:
+        raise Missing("this system has no /dev/shm")
+    rows = probe.settings.train.per_device_train_batch_size
+    width = _width(probe) or 1024
+    ahead = loader.num_workers * (loader.prefetch_factor or 2) + 1
+    need = ahead * rows * width * BYTES_A_SLOT
+    evidence = {"free_mb": round(free / MIB, 1), "needed_mb": round(need / MIB, 1), "workers": loader.num_workers, "batches_ahead": ahead}
+    words = f"{loader.num_workers} DataLoader workers hold up to {need / MIB:,.1f} MB of batches in /dev/shm, {free / MIB:,.0f} MB are free"
+    if need > free:
+        return failed(words, "Give the container more (docker run --shm-size 8g), or use --dataloader-num-workers 0.", **evidence)
+    return passed(words, **evidence)
+
+
+def space(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.sizing import STATES, parameters
+    from ftcli.core.verdict import failed, passed, warned
+
+    train = probe.settings.train
+    folder = train.output_dir
+    if folder is None:
+        raise Missing("no --output-dir")
+    count = parameters(_config(probe), _labels(probe))
+    if count is None:
+        raise Missing("the number of weights cannot be told from this configuration")
+    size = 2 if probe.settings.model.dtype in {"bfloat16", "float16"} else 4
+    states = 0 if train.save_only_model else next((number for name, number in STATES.items() if train.optim.startswith(name)), 2)
+    one = count * size * (1 + states)
+    kept = 0 if train.save_strategy == "no" else (train.save_total_limit or 10) + 1
+    need = one * kept + count * size
+    where = next(path for path in [Path(folder).absolute(), *Path(folder).absolute().parents] if path.exists())
+    free = min(shutil.disk_usage(where).free, probe.machine.disk_free_bytes) if _same_disk(where) else shutil.disk_usage(where).free
+    evidence = {
+        "weights": count,
+        "checkpoint_gb": round(one / GIB, 3),
+        "checkpoints": kept,
+        "needed_gb": round(need / GIB, 3),
+        "free_gb": round(free / GIB, 1),
+    }
+    words = f"{kept} checkpoints of {one / GIB:.2f} GB and the model need {need / GIB:.2f} GB, {free / GIB:.1f} GB are free at {folder}"
+    fix = "Free space, keep fewer with --save-total-limit 1, or leave out the optimizer with --set train.save_only_model=true."
+    if one + count * size > free:
+        return failed(words, fix, **evidence)
+    return warned(words, fix, **evidence) if need > 0.95 * free else passed(words, **evidence)
+
+
+def step_memory(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.sizing import training_step
+    from ftcli.core.verdict import failed, noted, passed, warned
+
+    train, machine, model = probe.settings.train, probe.machine, probe.settings.model
+    config = _config(probe)
+    on_gpu = bool(machine.gpus) and not train.use_cpu
+    width = _width(probe)
+    if width is None:
+        raise Missing("no --dataset: the width of a batch is unknown")
+    step = training_step(
+        config,
+        head=_labels(probe),
+        rows=train.per_device_train_batch_size,
+        width=width,
+        optimizer=train.optim,
+        half=bool(train.bf16 or train.fp16 or (train.bf16 is None and _has_bf16(probe))),
+        half_weights=model.dtype in {"bfloat16", "float16"},
+        recompute=bool(train.gradient_checkpointing),
+    )
+    if step is None:
+        raise Missing("the number of weights cannot be told from this configuration")
+    device = machine.gpus[0].memory_bytes if on_gpu else machine.memory_available_bytes
+    name = machine.gpus[0].name if on_gpu else "memory that is free"
+    parts = {part: round(getattr(step, part) / GIB, 3) for part in ("weights", "gradients", "optimizer", "activations", "logits")}
+    evidence: dict[str, Any] = {
+        **parts,
+        "total_gb": round(step.total / GIB, 3),
+        "device_gb": round(device / GIB, 1),
+        "rows": train.per_device_train_batch_size,
+        "width": width,
+    }
+    words = f"a training step takes about {step.total / GIB:.2f} GB ({step.lasting / GIB:.2f} of it for weights, gradients and optimizer), the {name} has {device / GIB:.0f} GB"
+    if not device:
+        return noted(f"{words.rsplit(',', 1)[0]}; how much the GPU has is unknown", **evidence)
+    if train.deepspeed or train.fsdp:
+        return noted(f"{words}; DeepSpeed or FSDP divide it in ways that are not estimated", **evidence)
+    if step.lasting > device:
+        return failed(words, "A smaller model, --optim adafactor, or several GPUs with FSDP or DeepSpeed.", **evidence)
+    if step.total > device:
+        fix = "Lower --per-device-train-batch-size and raise --gradient-accumulation-steps as much, or use --gradient-checkpointing."
+        return warned(words, fix, **evidence)
+    return passed(words, **evidence)
+
+
+def _config(probe: Probe) -> Any:
+    """The configuration; what is wrong with it is said by the checks of the data and the model."""
+    from ftcli.core.probe import Missing
+    from ftcli.errors import FtcliError
+
+    try:
+        return probe.config
+    except FtcliError as error:
+        raise Missing(error.message) from error
+
+
+def _labels(probe: Probe) -> int | None:
+    from ftcli.core.probe import Missing
+    from ftcli.errors import FtcliError
+
+    if probe.task_name != "classify":
+        return None
+    try:
+        return len(probe.store.label_names or []) or 2
+    except (Missing, FtcliError):
+        return 2
+
+
+def _width(probe: Probe) -> int | None:
+    """Slots of the widest row that the run can meet."""
+    from ftcli.core.probe import Missing
+    from ftcli.errors import FtcliError
+
+    try:
+        longest = int(probe.train_split.lengths.max(initial=1))
+        return max(longest, probe.store.max_length) if probe.settings.loader.collator == "fixed" else longest
+    except (Missing, FtcliError):
+        return None
+
+
+def _has_bf16(probe: Probe) -> bool:
+    if probe.machine.gpus and not probe.settings.train.use_cpu:
+        return not (probe.machine.gpus[0].capability or "8").startswith(("5.", "6.", "7."))
+    return bool({"avx512_bf16", "amx_bf16"} & set(probe.machine.cpu_flags))
+
+
+def _same_disk(path: Path) -> bool:
+    return path.stat().st_dev == Path.cwd().stat().st_dev
+
+
+CHECKS = (
+    CheckKind("FT006", "env", "Shared memory", shared_memory),
+    CheckKind("FT008", "env", "Space for checkpoints", space),
+    CheckKind("FT009", "env", "Memory of a step", step_memory),
+)

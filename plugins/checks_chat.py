@@ -1,0 +1,99 @@
+"""Checks of the tokenizer's chat template: it renders, marks the assistant's words, and a prompt is the beginning of the whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.chat import Tried
+    from ftcli.core.probe import Probe
+
+SHOWN = 3
+
+
+def template(probe: Probe) -> Check:
+    from ftcli.core.verdict import noted, passed, warned
+
+    tried, whose, _ = _tried(probe)
+    evidence: dict[str, Any] = {
+        "conversations": tried.conversations,
+        "broken": dict(list(tried.broken.items())[:SHOWN]),
+        "example": tried.example[:500],
+    }
+    if not tried.broken:
+        return passed(f"the chat template renders {tried.conversations} {whose}", **evidence)
+    number, why = next(iter(tried.broken.items()))
+    words = f"the chat template refuses {len(tried.broken)} of {tried.conversations} {whose}, first number {number}: {why}"
+    if len(tried.broken) < tried.conversations and whose == "samples":
+        return noted(words, **evidence)
+    return warned(
+        words,
+        "Mend chat_template (tokenizer_config.json or chat_template.jinja), or give the conversations the roles that it knows.",
+        **evidence,
+    )
+
+
+def assistant_mask(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import noted, passed, warned
+
+    tried, whose, given = _tried(probe)
+    rendered = tried.conversations - len(tried.broken)
+    if not rendered:
+        raise Missing("the chat template renders nothing (see FT117)")
+    evidence = {"conversations": rendered, "generation": tried.generation, "empty": tried.masked}
+    if not tried.generation:
+        words = "the chat template has no {% generation %}: the mask of what the assistant says is empty, and a trainer with assistant_only_loss learns nothing"
+        fix = (
+            "Put {% generation %} … {% endgeneration %} around the assistant's content in chat_template, or mask the prompt by its length."
+        )
+        needed = given and probe.task_name not in {"classify", "pretrain"}  # which take no part of a text out of the loss
+        return warned(words, fix, **evidence) if needed else noted(words, **evidence)
+    if tried.masked:
+        return warned(
+            f"the chat template has {{% generation %}}, but the mask of what the assistant says is empty in {tried.masked} of {rendered} {whose}",
+            "Put {% generation %} … {% endgeneration %} around the assistant's content itself.",
+            **evidence,
+        )
+    return passed(f"the mask of what the assistant says is filled in {rendered} {whose}", **evidence)
+
+
+def prompt_prefix(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import noted, passed, warned
+
+    tried, whose, given = _tried(probe)
+    rendered = tried.conversations - len(tried.broken)
+    if not rendered:
+        raise Missing("the chat template renders nothing (see FT117)")
+    evidence = {"conversations": rendered, "parted": tried.parted[:SHOWN], "count": len(tried.parted)}
+    if not tried.parted:
+        return passed(f"the prompt's ids are the beginning of all ids in {rendered} {whose}", **evidence)
+    words = (
+        f"the prompt's ids are not the beginning of all ids in {len(tried.parted)} of {rendered} {whose}, first number {tried.parted[0]}: masking a prompt "
+        "by its length would mask or show the wrong tokens"
+    )
+    if not given:
+        return noted(words, **evidence)
+    return warned(
+        words, "Mask by {% generation %} and not by the prompt's length, or change what the template writes before an answer.", **evidence
+    )
+
+
+def _tried(probe: Probe) -> tuple[Tried, str, bool]:
+    """The template tried on the user's conversations, else on samples; what they are called, and whether they are the user's."""
+    from ftcli.core.probe import Missing
+
+    if not getattr(probe.tokenizer, "chat_template", None):
+        raise Missing("the tokenizer has no chat template")
+    return probe.chat
+
+
+CHECKS = (
+    CheckKind("FT117", "tokenizer", "Chat template", template, ("tokenizer",), "warn"),
+    CheckKind("FT118", "tokenizer", "Assistant mask", assistant_mask, ("tokenizer",), "warn"),
+    CheckKind("FT119", "tokenizer", "Prompt and answer", prompt_prefix, ("tokenizer",), "warn"),
+)

@@ -1,0 +1,221 @@
+"""Checks of what is trained and how: gradients, scaling of the loss, repeatability, dropout."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+
+ROUTED = "experts."
+"""In the names of parameters of single experts: no token of the batch may have been sent to them."""
+
+
+def gradients(probe: Probe) -> Check:
+    from ftcli.core.verdict import failed, noted, passed
+
+    _ = probe.sound_forward
+    result = probe.gradients
+    world = _factor(probe)
+    dead = result.dead()
+    if any(result.norms[name] == 0 for name in dead) and result.total > 0:
+        dead = _still_dead(probe, dead)
+    trained, all_of_them = _counts(probe)
+    evidence: dict[str, Any] = {
+        "norm": result.total,
+        "parameters": len(result.norms),
+        "without": dead[:8],
+        "trained_share": round(trained / all_of_them, 4),
+        "norm_in_plain_trainer": result.total * world,
+    }
+    if not math.isfinite(result.total):
+        wrong = [name for name, norm in result.norms.items() if norm is not None and not math.isfinite(norm)]
+        return failed(
+            f"the gradient norm is {result.total}: {len(wrong)} of {len(result.norms)} parameters have one that is no number, first {wrong[0]}",
+            "Look for overflow: float32 weights, a smaller batch, no fp16.",
+            **evidence,
+        )
+    if not result.total:
+        return failed(
+            "the gradient norm is 0: no weight would change", "Look for weights that are all zero, or a loss that is constant.", **evidence
+        )
+    unused = [name for name in dead if ROUTED not in name]
+    if unused:
+        unused = _not_by_design(probe, unused)
+    if unused:
+        return failed(
+            f"{len(unused)} of {len(result.norms)} parameters get no gradient from this batch, first {unused[0]}",
+            "Something cuts the graph."
+            if len(unused) > len(result.norms) / 2
+            else "Freeze them on purpose (requires_grad_(False)), or find out why the loss does not depend on them.",
+            **evidence,
+        )
+    if frozen := _frozen_heads(probe):
+        return failed(
+            f"{frozen[0]} holds new random weights and is frozen: they would never be trained",
+            "Leave the head trainable; freeze trained weights only.",
+            frozen=frozen[:8],
+            **evidence,
+        )
+    words = f"gradient norm {result.total:.3g}; sound models of different families start anywhere from 0.3 to 42"
+    if trained < all_of_them:
+        return noted(f"{words}. {trained / all_of_them:.1%} of the weights are trained, the others are frozen", **evidence)
+    return passed(words, **evidence)
+
+
+def _still_dead(probe: Probe, dead: list[str]) -> list[str]:
+    """Those of `dead` that get nothing either while no parameter is all zero: behind a head that starts at zero nothing learns before step 2."""
+    from ftcli.core.forward import forward
+    from ftcli.core.reach import stirred
+
+    with stirred(probe.model):
+        again = forward(probe.model, probe.excerpt[1], probe.task).gradients()
+    return [name for name in dead if name in again.dead()]
+
+
+def _not_by_design(probe: Probe, unused: list[str]) -> list[str]:
+    """Without those that transformers' own class, built anew from the configuration, leaves without a gradient too: heads and segments for other tasks."""
+    from ftcli.core.forward import forward
+
+    model = probe.model
+    if not type(model).__module__.startswith("transformers."):
+        return unused
+    probe.require_memory(4)
+    try:
+        plain = type(model)(model.config).float().eval()
+        dead = forward(plain, probe.excerpt[1], probe.task).gradients().dead()
+    except Exception:  # noqa: BLE001 - then there is nothing to compare with
+        return unused
+    return [name for name in unused if name not in dead]
+
+
+def _counts(probe: Probe) -> tuple[int, int]:
+    parameters = list(probe.model.parameters())
+    return sum(parameter.numel() for parameter in parameters if parameter.requires_grad), sum(parameter.numel() for parameter in parameters)
+
+
+def _frozen_heads(probe: Probe) -> list[str]:
+    """Frozen parameters that are new: those that the weights' file lacked, or in a model of random weights those of the output layer."""
+    model = probe.model
+    loaded = getattr(model, "ftcli_loaded", None)
+    if loaded is not None:
+        new = {*loaded["missing_keys"], *loaded["mismatched_keys"]}
+    else:
+        new = {name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}.")}
+    return [name for name, parameter in model.named_parameters() if name in new and not parameter.requires_grad]
+
+
+def _factor(probe: Probe) -> int:
+    """Accumulation steps × processes."""
+    return probe.settings.train.gradient_accumulation_steps * int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def scaling(probe: Probe) -> Check:
+    from ftcli.core.scaling import loss_ratio, own_loss
+    from ftcli.core.verdict import failed, noted, passed, warned
+
+    steps = probe.settings.train.gradient_accumulation_steps
+    factor = _factor(probe)
+    _ = probe.sound_forward
+    _, batch = probe.excerpt
+    own = own_loss(probe.model, batch, probe.task)
+    ratio = loss_ratio(probe.model, batch)
+    evidence: dict[str, Any] = {
+        "ratio": None if ratio is None else round(ratio, 4),
+        "own_ratio": round(own.ratio, 4),
+        "own_parts": round(own.parts, 4),
+        "own_over_plain": round(own.plain, 4),
+        "gradient_accumulation_steps": steps,
+        "accumulation_times_processes": factor,
+    }
+    if abs(own.ratio - 0.1) > 0.01 or abs(own.parts - 1) > 0.01:
+        fault = failed if factor > 1 else warned
+        words = (
+            f"{factor} times the loss and gradient"
+            if factor > 1
+            else "a multiple of the loss and gradient as soon as steps are accumulated"
+        )
+        return fault(
+            f"the loss of mode {probe.task_name} does not follow the number of targets of the step "
+            f"(loss(10 n) / loss(n) = {own.ratio:.2f}, its rows add up to {own.parts:.2f} of it): this run would train with {words}",
+            "A task's loss is the sum over its targets divided by `items`, the targets of the whole step.",
+            **evidence,
+        )
+    if abs(own.own - 1) > 0.01 or abs(own.plain - 1) > 0.01:
+        return warned(
+            f"the loss of mode {probe.task_name} is {own.plain:.3g} times plain cross-entropy of the same logits and labels"
+            + (f", and {own.own:.3g} times itself without a count of targets" if abs(own.own - 1) > 0.01 else ""),
+            "Let the task's loss be the mean cross-entropy of its targets; else chance, perplexity and the learning rate mean something else.",
+            **evidence,
+        )
+    if ratio is None:
+        return passed("the model's forward takes no num_items_in_batch: Trainer divides by the accumulation steps itself", **evidence)
+    if abs(ratio - 0.1) < 0.01:
+        return passed("the model's own loss follows num_items_in_batch", **evidence)
+    times = f"{factor} times" if factor > 1 else f"{steps} × processes times"
+    return noted(
+        f"the model's own loss ignores num_items_in_batch: a plain Trainer would report {times} the loss and gradient (transformers#47688), unless "
+        "model.accepts_loss_kwargs = False is set before; ftcli computes the loss itself and does not",
+        **evidence,
+    )
+
+
+def repeatability(probe: Probe) -> Check:
+    from ftcli.core.repeat import batch_repeats, forward_change
+    from ftcli.core.verdict import failed, passed, warned
+
+    _ = probe.sound_forward
+    rows, batch = probe.excerpt
+    change = forward_change(probe.model, batch)
+    differing = batch_repeats(probe.collate, rows, probe.settings.train.seed)
+    evidence = {"change": change, "differing": differing}
+    if change > 1e-5:
+        return failed(
+            f"two forward passes of the same batch in evaluation mode differ by {change:.2g} standard deviations",
+            "Something random is on in evaluation mode: dropout that does not look at self.training, or noise in the forward.",
+            **evidence,
+        )
+    if differing:
+        return warned(
+            f"the collator makes another {differing} of the same rows with the same seed",
+            "Let it draw from torch, numpy or random after their seed is set, so that runs can be repeated.",
+            **evidence,
+        )
+    return passed("two forward passes and two batches of the same rows are the same", **evidence)
+
+
+def dropout(probe: Probe) -> Check:
+    import torch
+
+    from ftcli.core.verdict import failed, passed, warned
+
+    model = probe.model
+    rates = {name: float(module.p) for name, module in model.named_modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)}
+    config = model.config.get_text_config()
+    for name, value in config.to_dict().items():
+        if ("dropout" in name or "pdrop" in name) and isinstance(value, (int, float)) and not isinstance(value, bool):
+            rates[f"config.{name}"] = float(value)
+    name, most = max(rates.items(), key=lambda item: item[1], default=("", 0.0))
+    evidence = {"largest": most, "where": name, "modules": len(rates)}
+    if most >= 0.9:
+        return failed(
+            f"{name} drops {most:.0%} of its inputs while training: next to nothing passes",
+            "Set it to 0.1 or less (--config-overrides).",
+            **evidence,
+        )
+    if most > 0.5:
+        return warned(f"{name} drops {most:.0%} of its inputs while training", "Set it to 0.1 or less (--config-overrides).", **evidence)
+    return passed(f"dropout of at most {most:.0%}" if most else "no dropout", **evidence)
+
+
+CHECKS = (
+    CheckKind("FT405", "model", "Gradients", gradients, ("store", "model", "gradients")),
+    CheckKind("FT406", "model", "Loss scaling", scaling, ("store", "model", "forward")),
+    CheckKind("FT413", "model", "Repeatability", repeatability, ("store", "batch", "model", "forward")),
+    CheckKind("FT416", "model", "Dropout", dropout, ("store", "model")),
+)

@@ -1,0 +1,206 @@
+"""Checks of texts that stand more than once: on both sides of an evaluation, under several labels, or often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ftcli.core.documents import Documents
+    from ftcli.core.probe import Probe
+    from ftcli.core.tokentext import TokenText
+
+NEAR_TOKENS = 2_000_000
+"""Train tokens that near duplicates are looked for in: 1 s. More are sampled, and what is found is scaled."""
+NEAR_ROWS = 10_000
+"""Held-out texts that are looked for."""
+CONFLICTS = 0.005
+"""Share of rows in conflict that warns. banking77 has none; 3i4k 0.8 %, GoEmotions 0.8 %, O*NET 9 %."""
+
+
+def leakage(probe: Probe) -> Check:
+    import numpy as np
+
+    from ftcli.core.verdict import failed, passed, warned
+
+    names = _held_out(probe)
+    train, taken = _hashes(probe, "train")
+    known = np.unique(train)
+    again = {name: np.flatnonzero(np.isin(_hashes(probe, name)[0], known)) for name in names}
+    shares = {name: min(1.0, len(rows) / max(1, len(_hashes(probe, name)[0])) / taken) for name, rows in again.items()}
+    name = max(shares, key=shares.__getitem__)
+    share, rows = shares[name], _texts(probe, name).index[again[name]]
+    evidence = {"split": name, "rows": len(rows), "of": len(_hashes(probe, name)[0]), "first_rows": rows[:5].tolist(), "shares": shares}
+    evidence |= {"train_rows_looked_at": round(taken, 4)}
+    words = f"{share:.2%} of the {name} rows ({len(rows):,}) stand in train as well"
+    if taken < 1:
+        words = f"about {words.replace('stand', 'found')}, by {taken:.1%} of the train rows"
+    if share > 0.05:
+        return failed(words, "Remove the duplicates, or let ftcli split: --validation-fraction keeps equal texts on one side.", **evidence)
+    if share > 0.01:
+        return warned(words, "Remove the duplicates: the evaluation is too good by about that share.", **evidence)
+    return passed(words, **evidence)
+
+
+def near(probe: Probe) -> Check:
+    import numpy as np
+
+    from ftcli.core.documents import documents
+    from ftcli.core.near import LEAST_TOKENS, SAME, near_pairs, scale
+    from ftcli.core.verdict import noted, passed, warned
+
+    names = _held_out(probe)
+    train = documents(probe.train_split, NEAR_TOKENS)
+    known = np.unique(_hashes(probe, "train")[0])
+    spelling = _spelling(probe)
+    width, least = (2, LEAST_TOKENS) if spelling is None else scale(spelling.bytes_a_token(train.ids.values[:100_000]))
+    found: dict[str, Any] = {}
+    for name in names:
+        held = documents(probe.store.split(name), NEAR_TOKENS)
+        chosen = np.flatnonzero(~np.isin(_hash(probe, held), known))[:NEAR_ROWS]
+        pairs = near_pairs(_take(held, chosen), train.ids, width, least)
+        share = min(1.0, len(pairs.rows) / max(1, min(len(held.ids), NEAR_ROWS)) / train.share)
+        rows = [(int(held.index[chosen[row]]), int(train.index[other])) for row, other in zip(pairs.rows, pairs.others, strict=True)]
+        found[name] = {"share": round(share, 5), "rows": len(rows), "pairs": rows[:5], "similarity": pairs.similarity[:5].round(3).tolist()}
+    name = max(found, key=lambda split: float(found[split]["share"]))
+    share, shown = float(found[name]["share"]), _shown(probe, name, found[name]["pairs"][:2])
+    evidence = {
+        **found,
+        "split": name,
+        "examples": shown,
+        "similarity_from": SAME,
+        "shortest_tokens": least,
+        "train_share": train.share,
+    }
+    sampled = "" if train.share == 1 else f" (estimated from {train.share:.1%} of the train rows)"
+    words = f"{share:.2%} of the {name} rows ({found[name]['rows']:,}) are nearly the same as a train row{sampled}"
+    if share > 0.01:
+        return warned(words, "Split by source or by template instead of by row: rows made from one another belong on one side.", **evidence)
+    return noted(words, **evidence) if found[name]["rows"] else passed(words, **evidence)
+
+
+def duplicates(probe: Probe) -> Check:
+    import numpy as np
+
+    from ftcli.core.verdict import noted, passed, warned
+
+    hashes, taken = _hashes(probe, "train")
+    texts, place, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    share = 1 - len(texts) / max(1, len(hashes))
+    evidence: dict[str, Any] = {
+        "duplicate_share": round(share, 5),
+        "most_copies": int(counts.max(initial=0)),
+        "rows_looked_at": round(taken, 4),
+    }
+    labels, rows = probe.train_split.labels, _texts(probe, "train").index
+    if labels is not None and probe.task_name == "classify" and not probe.train_split.packed:
+        order = np.lexsort((labels[rows], place))
+        sorted_place, sorted_label = place[order], labels[rows][order]
+        changes = np.flatnonzero((np.diff(sorted_place) == 0) & (np.diff(sorted_label) != 0))
+        torn = np.unique(sorted_place[changes])
+        conflict = int(counts[torn].sum())
+        evidence |= {"texts_in_conflict": len(torn), "rows_in_conflict": conflict}
+        if len(torn):
+            first = rows[np.flatnonzero(place == torn[0])]
+            names = probe.store.label_names or []
+            evidence |= {
+                "first_rows": first[:5].tolist(),
+                "labels": [names[int(label)] if 0 <= label < len(names) else int(label) for label in labels[first[:5]]],
+            }
+        words = f"{len(torn):,} texts have several labels ({conflict / max(1, len(hashes)):.2%} of the rows)"
+        if conflict > CONFLICTS * len(hashes):
+            return warned(words, "Decide for one label a text: of rows that contradict each other at most one can be learned.", **evidence)
+        if len(torn):
+            return noted(words, **evidence)
+    words = f"{share:.2%} of the train rows repeat another one"
+    if share > 1 / 3 and probe.task_name == "classify":
+        return warned(words, "Remove the copies: they weigh as much as other texts and hide how few there are.", **evidence)
+    return noted(words, **evidence) if share > 0.05 else passed(words, **evidence)
+
+
+def _held_out(probe: Probe) -> list[str]:
+    from ftcli.core.probe import Missing
+
+    names: list[str] = [name for name in ("validation", "test") if name in probe.store.split_names]
+    if not names:
+        raise Missing("there is no validation or test split")
+    return names
+
+
+def _texts(probe: Probe, name: str) -> Documents:
+    from ftcli.core.documents import documents
+
+    key = f"texts of {name}"
+    if probe.ready(key) is None:
+        probe.give(**{key: documents(probe.store.split(name))})
+    found: Documents = probe.ready(key)
+    return found
+
+
+def _hashes(probe: Probe, name: str) -> tuple[NDArray[np.uint64], float]:
+    """A number for every text of a split, and the share of the rows that were looked at."""
+    texts, key = _texts(probe, name), f"hashes of {name}"
+    if probe.ready(key) is None:
+        probe.give(**{key: _hash(probe, texts)})
+    found: NDArray[np.uint64] = probe.ready(key)
+    return found, texts.share
+
+
+def _hash(probe: Probe, texts: Documents) -> NDArray[np.uint64]:
+    """By the text with one case and single spaces; by the ids where there is no fast tokenizer to spell them."""
+    from ftcli.core.ragged import row_hash
+
+    spelling, ids = _spelling(probe), texts.ids
+    return row_hash(ids.values, ids.lengths, 1) if spelling is None else spelling.hashes(ids.values, ids.lengths)
+
+
+def _spelling(probe: Probe) -> TokenText | None:
+    from ftcli.core.tokentext import TokenText
+
+    if probe.ready("spelling") is None:
+        tokenizer = _tokenizer(probe)
+        probe.give(spelling=(None if tokenizer is None else TokenText.of(tokenizer),))
+    found: TokenText | None = probe.ready("spelling")[0]
+    return found
+
+
+def _tokenizer(probe: Probe) -> Any:
+    """The tokenizer, if there is one and the data were prepared with it."""
+    from ftcli.core.backend import tokenizer_hash
+    from ftcli.core.probe import Missing
+    from ftcli.errors import FtcliError
+
+    try:
+        tokenizer = probe.tokenizer
+    except (Missing, FtcliError):
+        return None
+    same = tokenizer_hash(tokenizer, probe.settings.tokenizer.path or "") == probe.store.manifest["tokenizer"]["hash"]
+    return tokenizer if same else None
+
+
+def _take(texts: Documents, chosen: Any) -> Any:
+    from ftcli.core.ragged import take_ranges, to_offsets
+    from ftcli.core.store import Ragged
+
+    lengths = texts.ids.lengths[chosen]
+    return Ragged(take_ranges(texts.ids.values, texts.ids.offsets[:-1][chosen], lengths), to_offsets(lengths))
+
+
+def _shown(probe: Probe, name: str, pairs: list[tuple[int, int]]) -> list[list[str]]:
+    tokenizer = _tokenizer(probe)
+    if tokenizer is None:
+        return []
+    sides = ((probe.store.split(name), 0), (probe.train_split, 1))
+    return [[tokenizer.decode(split.rows([pair[side]]).input_ids.values)[:300] for split, side in sides] for pair in pairs]
+
+
+CHECKS = (
+    CheckKind("FT205", "data", "Leakage", leakage, ("store",), after=("FT201",)),
+    CheckKind("FT206", "data", "Near leakage", near, ("store",), severity="warn", after=("FT201",)),
+    CheckKind("FT207", "data", "Duplicates", duplicates, ("store",), severity="warn", after=("FT201",)),
+)

@@ -1,0 +1,172 @@
+"""Checks of what goes into the model and what comes out: arguments that it knows, logits that are logits, as many classes as the data have."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    import torch
+
+    from ftcli.core.probe import Probe
+
+SAME = 1e-5
+"""Spread of a class's logit over different texts, in standard deviations of all logits, under which the model does not see its input. Random weights
+of 68 families, two layers: 7e-4 (ModernBERT) and more; a head on a first token that is always the same: 0 to 1e-7."""
+MOST_TARGETS = 64
+PASSED_ON = frozenset(
+    {
+        "cu_seq_lens_q",
+        "cu_seq_lens_k",
+        "max_length_q",
+        "max_length_k",
+        "seq_idx",
+        "num_items_in_batch",
+        "token_type_ids",
+        "label",
+        "label_ids",
+    }
+)
+"""Arguments that transformers hands on through **kwargs, or that a model without segments may leave aside."""
+
+
+def logits(probe: Probe) -> Check:
+    from ftcli.core.verdict import failed, passed
+
+    result = probe.forward
+    values = result.logits
+    evidence: dict[str, Any] = {name: round(float(getattr(values, name)()), 4) for name in ("mean", "std", "min", "max")}
+    if not result.finite:
+        return failed("the logits are not finite", "The weights hold NaN or overflow: load them in float32 and look again.", **evidence)
+    if broken := _broken(result.model):
+        return failed(
+            f"{len(broken)} parameters hold values that are no numbers, first {broken[0]}",
+            "These weights are damaged: load another copy of them.",
+            parameters=broken[:8],
+            **evidence,
+        )
+    if wrong := _no_logits(values[:MOST_TARGETS], fresh=probe.settings.model.config is not None):
+        return failed(
+            f"the model's outputs are {wrong} and no logits: the loss takes a softmax of them once more, and learning all but stops",
+            "Return the head's values as they are, without softmax, sigmoid or an activation.",
+            **evidence,
+        )
+    evidence["spread_over_texts"] = spread = _spread_over_texts(probe, values)
+    if spread is not None and spread < SAME:
+        return failed(
+            f"different texts have the same logits (they differ by {spread:.1g} standard deviations): the output does not depend on the text",
+            "Look at the token that the head pools, at the attention mask, and for embeddings that are all the same.",
+            **evidence,
+        )
+    return passed(
+        f"logits: mean {evidence['mean']:.3f}, std {evidence['std']:.3f}, {evidence['min']:.2f} to {evidence['max']:.2f}", **evidence
+    )
+
+
+def _broken(model: torch.nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if not bool(parameter.isfinite().all())]
+
+
+def _no_logits(values: torch.Tensor, *, fresh: bool) -> str:
+    """What values look like that a softmax, a sigmoid or a ReLU has gone over; empty for logits. `values` [targets, classes]."""
+    if values.shape[-1] < 2 or values.numel() < 20:
+        return ""
+    if float(values.min()) >= 0 and bool(((values.sum(-1) - 1).abs() < 1e-4).all()):
+        return "probabilities (each row adds up to 1)"
+    if float(values.min()) >= 0 and float((values == 0).float().mean()) > 0.2 and bool(values.any()):
+        return f"cut at 0 ({float((values == 0).float().mean()):.0%} of them are exactly 0)"
+    if fresh and float(values.min()) > 0 and float(values.max()) < 1 and abs(float(values.mean()) - 0.5) < 0.1:
+        return f"all between 0 and 1 (mean {float(values.mean()):.2f})"
+    return ""
+
+
+def _spread_over_texts(probe: Probe, values: torch.Tensor) -> float | None:
+    """Standard deviation of a class's logit over the texts / that of all logits; None where the texts or the logits do not differ."""
+    from ftcli.core.forward import spread
+
+    rows = probe.rows
+    different = len({rows.input_ids.row(row).tobytes() for row in range(len(rows))})
+    if values.shape[0] < 2 or different < 2 or not float(values.std()):
+        return None
+    return float(values.std(0).mean()) / spread(values)
+
+
+def classes(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, passed
+
+    if not probe.task.needs_labels or not probe.store.label_names:
+        raise Missing(f"mode {probe.task_name} has no classes")
+    names, config = probe.store.label_names, probe.model.config
+    count = len(names)
+    evidence: dict[str, Any] = {"num_labels": config.num_labels, "classes": count, "problem_type": config.problem_type}
+    fix = f"Set num_labels, id2label and label2id from the {count} labels where mode {probe.task_name} configures the model."
+    evidence["logits"] = width = config.num_labels if config.num_labels < count else probe.forward.classes
+    if width == 1 or config.num_labels == 1:
+        return failed(
+            f"the model has one output for {count} classes: transformers takes that for regression (mean squared error) without a word",
+            fix,
+            **evidence,
+        )
+    if width != count or config.num_labels != count:
+        return failed(
+            f"the model has {width:,} outputs (num_labels = {config.num_labels:,}) for {count} classes: "
+            + (
+                "a label beyond them is an error of the loss"
+                if width < count
+                else f"it would start at ln {width:,} = {math.log(width):.2f}, not at {math.log(count):.2f}"
+            ),
+            fix,
+            **evidence,
+        )
+    if config.problem_type not in {None, "single_label_classification"}:
+        return failed(
+            f"config.problem_type is {config.problem_type!r} for data with one label a row",
+            'Set it to "single_label_classification": the saved model would be used with another loss.',
+            **evidence,
+        )
+    wrong = [number for number, name in enumerate(names) if config.id2label.get(number) != name]
+    if wrong:
+        return failed(
+            f"output {wrong[0]} is named {config.id2label.get(wrong[0])!r} in the model and {names[wrong[0]]!r} in the data",
+            fix,
+            **evidence,
+        )
+    return passed(f"{count} outputs for {count} classes, named as in the data", **evidence)
+
+
+def arguments(probe: Probe) -> Check:
+    import difflib
+    import inspect
+
+    from ftcli.core.forward import inputs_of
+    from ftcli.core.verdict import failed, noted, passed
+
+    model, given = probe.model, list(inputs_of(probe.batch))
+    known = {name for part in (model, model.base_model) for name in inspect.signature(part.forward).parameters}
+    strange = [name for name in given if name not in known | PASSED_ON]
+    evidence = {"arguments": given, "unknown": strange}
+    for name in strange:
+        likely = difflib.get_close_matches(name, ("attention_mask", "position_ids", "input_ids"), 1, 0.6)
+        if likely and likely[0] != name:
+            return failed(
+                f"{type(model).__name__} takes no {name!r}: it would be ignored without a word (meant: {likely[0]}?)",
+                f"Let the collator call it {likely[0]}.",
+                **evidence,
+            )
+    if strange:
+        return noted(
+            f"{type(model).__name__} takes no {', '.join(map(repr, strange))} and ignores it; FT407 and FT408 measure what that does",
+            **evidence,
+        )
+    return passed(f"the model takes {', '.join(given)}", **evidence)
+
+
+CHECKS = (
+    CheckKind("FT404", "model", "Logits", logits, ("store", "model", "forward")),
+    CheckKind("FT414", "model", "Classes", classes, ("store", "model", "forward")),
+    CheckKind("FT415", "model", "Arguments", arguments, ("store", "batch", "model")),
+)

@@ -1,0 +1,114 @@
+"""Checks of the learning rate's schedule, of what hides a failing run, and of what a resumed run would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+    from ftcli.core.schedule import Plan
+
+
+def warm_up(probe: Probe) -> Check:
+    """The rate in full-rate steps: what the run has learned with by its first log line, its first evaluation and its end."""
+    from ftcli.core.verdict import failed, noted, passed, warned
+
+    plan = _plan(probe)
+    schedule = plan.schedule
+    steps, warmup, rate = schedule.steps, schedule.warmup, probe.settings.train.learning_rate
+    done = {"first_log": min(plan.log_every, steps), "first_eval": plan.first_eval, "end": steps}
+    full = {name: None if at is None else round(schedule.full_rate_steps(at), 3) for name, at in done.items()}
+    evidence = {"steps": steps, "warmup_steps": warmup, "full_rate_steps": full, "schedule": schedule.name}
+    fix = f"Set --warmup-steps to about {max(1, steps // 20)}."
+    if warmup >= steps:
+        return failed(
+            f"the warm-up of {warmup:,} steps does not end in a run of {steps:,}: the learning rate never arrives at {rate:g}, "
+            f"and the whole run amounts to {full['end']:,.1f} steps at that rate",
+            fix,
+            **evidence,
+        )
+    if warmup >= steps / 2:
+        return warned(f"the warm-up takes {warmup:,} of {steps:,} steps", fix, **evidence)
+    words = f"{steps:,} steps, {warmup:,} of them warm-up, which amounts to {full['end']:,.0f} steps at the full rate"
+    if plan.first_eval is not None and plan.first_eval < warmup:
+        return noted(
+            f"{words}; the first evaluation, at step {plan.first_eval:,}, comes inside the warm-up and sees {full['first_eval']:,.1f} of them",
+            **evidence,
+        )
+    return passed(words, **evidence)
+
+
+def hidden_nan(probe: Probe) -> Check:
+    from ftcli.core.verdict import passed, warned
+
+    train = probe.settings.train
+    if train.logging_nan_inf_filter:
+        return warned(
+            f"logging_nan_inf_filter (from {probe.origin('train.logging_nan_inf_filter')}) takes losses that are no numbers out of the log: "
+            "a broken model is logged with a loss of 0.0",
+            "Leave it out: ftcli logs what the loss is, and stops at NaN.",
+        )
+    return passed("losses that are no numbers stand in the log", on_unhealthy=train.on_unhealthy)
+
+
+def resume(probe: Probe) -> Check:
+    """The checkpoint that the run would go on from, against the run."""
+    from ftcli.core import checkpoints
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, noted, passed
+
+    train = probe.settings.train
+    if train.resume_from_checkpoint is None:
+        raise Missing("the run starts anew (no --resume-from-checkpoint)")
+    if train.output_dir is None and train.resume_from_checkpoint == "auto":
+        raise Missing("no --output-dir to look for checkpoints in")
+    said: list[str] = []
+    folder = checkpoints.choose(train.resume_from_checkpoint, train.output_dir or probe.store.path, said.append)
+    if folder is None:
+        if any("passed over" in words for words in said):
+            return failed(
+                f"no checkpoint in {train.output_dir} can be used, and the run would start at step 0: {'; '.join(said[:-1])}",
+                "Copy the missing files back, or start a new run in another --output-dir.",
+                passed_over=said[:-1],
+            )
+        return noted(f"{train.output_dir} holds no checkpoint yet: the run starts at step 0")
+    changed = checkpoints.differences(folder, checkpoints.identity(probe.context, probe.store, probe.task_name))
+    evidence = {"checkpoint": str(folder), "differences": {key: [str(old), str(new)] for key, (old, new) in changed.items()}}
+    fatal = {key: pair for key, pair in changed.items() if key not in checkpoints.LENGTH}
+    if fatal:
+        listed = "; ".join(f"{checkpoints.MEANINGS.get(key, key)} was {old}, now {new}" for key, (old, new) in fatal.items())
+        return failed(
+            f"{folder} cannot be gone on from as it is: {listed}",
+            "Give the old values to go on, or start a new run in another --output-dir.",
+            **evidence,
+        )
+    if changed or said[:-1]:
+        words = [f"{key} was {old}, now {new}" for key, (old, new) in changed.items()] + said[:-1]
+        return noted(f"going on from {folder}: {'; '.join(words)}", **evidence)
+    return passed(f"going on from {folder}: same data, rows in the same order, same optimizer", **evidence)
+
+
+def _plan(probe: Probe) -> Plan:
+    from ftcli.core.probe import Missing
+    from ftcli.core.schedule import make_plan
+    from ftcli.errors import FtcliError
+
+    rows, held_out = None, False
+    try:
+        rows, held_out = len(probe.train_split), probe.store.eval_split is not None
+    except (FtcliError, Missing) as error:  # FT201 fails of it
+        if probe.settings.train.max_steps < 0:
+            raise Missing(str(getattr(error, "message", error))) from error
+    plan = make_plan(probe.settings, rows, held_out=held_out)
+    assert plan is not None
+    return plan
+
+
+CHECKS = (
+    CheckKind("FT053", "settings", "Warm-up", warm_up, needs=("store",)),
+    CheckKind("FT090", "settings", "Hidden NaN", hidden_nan, severity="warn"),
+    CheckKind("FT091", "settings", "Resume", resume, needs=("store",)),
+)

@@ -1,0 +1,214 @@
+"""Checks of the first optimizer steps: two at the run's rate, and those that the run's own Trainer makes on a few short rows."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.forward import Forward
+    from ftcli.core.probe import Probe
+    from ftcli.core.rehearsal import Rehearsal
+
+EXACT = 0.02
+"""Largest |logged / true - 1| of the first loss; sound trainers are at 1e-6, faults at the accumulation steps."""
+MOVED = 0.5
+"""Share of the weights that one step must change: 1.00 in float32; in bfloat16 0.88 at 1e-4, 0.30 at 2e-5, 0.16 at 1e-5."""
+
+
+def two_steps(probe: Probe) -> Check:
+    from ftcli.core.forward import descend
+    from ftcli.core.verdict import failed, passed, warned
+
+    rate, forward, _ = probe.settings.train.learning_rate, _finite(probe), probe.gradients
+    probe.require_memory(5)  # weights, a copy of them, gradients and AdamW's two moments
+    losses, moved = descend(forward, rate, steps=2)
+    evidence = {"losses": [round(loss, 5) for loss in losses], "learning_rate": rate, "weights_moved": round(moved, 4)}
+    if not all(map(math.isfinite, losses)):
+        return failed(f"two steps at {rate:g} lead from {losses[0]:.4f} to {losses[-1]}", "Lower --learning-rate.", **evidence)
+    if moved < MOVED:
+        return failed(
+            f"two steps at {rate:g} change {moved:.1%} of the weights that have a gradient: most updates are smaller than a weight's last bit",
+            "Raise --learning-rate.",
+            **evidence,
+        )
+    if losses[-1] >= losses[0]:
+        return warned(
+            f"two steps at {rate:g} on one batch did not lower its loss: {losses[0]:.4f} → {losses[-1]:.4f}",
+            "Lower --learning-rate.",
+            **evidence,
+        )
+    return passed(f"two steps at {rate:g} lower the batch's loss: {losses[0]:.4f} → {losses[-1]:.4f}", **evidence)
+
+
+def logged_loss(probe: Probe) -> Check:
+    """One real update with the run's accumulation: is what the Trainer logs the mean over the targets?"""
+    from ftcli.core.verdict import failed, noted, passed
+
+    found = _update(probe)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    steps = probe.settings.train.gradient_accumulation_steps
+    ratio, parts = found.ratio, steps * world
+    evidence = {
+        "ratio": round(ratio, 5),
+        "logged": round(found.logged[0], 5),
+        "batches_of_the_update": found.accumulation,
+        "gradient_accumulation_steps": steps,
+        "processes": world,
+        "gradient_norm": found.norms[0],
+    }
+    if abs(ratio - 1) < EXACT:
+        return passed(f"an update of {found.accumulation} batches logs the mean over its targets ({found.logged[0]:.4f})", **evidence)
+    words = f"an update of {found.accumulation} batches logs {found.logged[0]:.4g}, which is {ratio:.4g} times the mean over its targets"
+    if abs(ratio / found.accumulation - 1) < EXACT:
+        words += f": the loss is not divided by the accumulation steps, so this run would log {parts} times the loss and the gradient"
+    fix = "The task's loss must be the sum over the targets divided by `items` (ftcli.contracts.Task.loss)."
+    return (
+        failed(words, fix, **evidence)
+        if parts > 1
+        else noted(f"{words}; with 1 accumulation step and 1 process it makes no difference", **evidence)
+    )
+
+
+def updates_kept(probe: Probe) -> Check:
+    """One step at the peak rate in the type that the weights have in the run."""
+    from ftcli.core.verdict import failed, passed
+
+    rate, kind = probe.settings.train.learning_rate, probe.settings.model.dtype or "float32"
+    found = _update(probe)
+    assert found.moved is not None
+    evidence = {"moved": round(found.moved, 4), "learning_rate": rate, "dtype": kind, "optimizer": probe.settings.train.optim}
+    if found.moved < MOVED:
+        return failed(
+            f"one step of {probe.settings.train.optim} at {rate:g} changes {found.moved:.1%} of the weights in {kind}: the other updates are lost in rounding",
+            "Keep float32 weights: leave model.dtype unset and use --bf16 (autocast)." if kind != "float32" else "Raise --learning-rate.",
+            **evidence,
+        )
+    return passed(f"one step of {probe.settings.train.optim} at {rate:g} changes {found.moved:.1%} of the weights in {kind}", **evidence)
+
+
+def covered(probe: Probe) -> Check:
+    """Everything that the loss depends on and that wants a gradient must be in the optimizer."""
+    from ftcli.core.verdict import failed, passed
+
+    lost = _update(probe).forgotten
+    if lost:
+        return failed(
+            f"{len(lost)} trained tensors are not in the optimizer, first {lost[0]}: they would never change",
+            "Register them (torch.nn.Parameter, torch.nn.ModuleList), before the Trainer is made; freeze on purpose what is not to train.",
+            missing=lost[:8],
+        )
+    return passed("the optimizer has every tensor that the loss depends on")
+
+
+def by_heart(probe: Probe) -> Check:
+    from ftcli.core.overfit import HALF, by_heart
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, passed
+
+    result = _finite(probe)
+    probe.require_memory(5)
+    losses, rate = by_heart(probe)
+    if losses[0] < 0.1 * math.log(max(2, result.classes)):
+        raise Missing(f"the model knows the rows already (loss {losses[0]:.3f})")
+    share = losses[-1] / losses[0]
+    evidence = {"first": round(losses[0], 4), "last": round(losses[-1], 4), "steps": len(losses) - 1, "learning_rate": rate}
+    if share < HALF:
+        return passed(
+            f"a few rows are learned by heart: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps at {rate:.1g}", **evidence
+        )
+    return failed(
+        f"the model cannot learn a few rows by heart: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps, at three learning rates",
+        "Something keeps the labels from the weights: look at FT405 (gradients), the task's loss, and what changes logits or labels in the model.",
+        **evidence,
+    )
+
+
+def same_again(probe: Probe) -> Check:
+    """Two updates, twice from the same seed: losses, norms and weights must be the same to the last bit."""
+    from ftcli.core.rehearsal import rehearse
+    from ftcli.core.verdict import passed, warned
+
+    _ = _finite(probe)
+    steps = min(2, probe.settings.train.gradient_accumulation_steps)
+    first, second = (rehearse(probe, updates=2, accumulation=steps) for _ in range(2))
+    pairs = {
+        "loss": (first.logged, second.logged),
+        "gradient norm": (first.norms, second.norms),
+        "sum of the weights": ([first.digest], [second.digest]),
+    }
+    for name, (one, other) in pairs.items():
+        if repr(one) != repr(other):
+            return warned(
+                f"two runs from seed {probe.settings.train.seed} differ in the {name}: {one[-1]:.7g} and {other[-1]:.7g}",
+                "Something draws random numbers that the seed does not decide, or reads a clock: look at the collator, the model and the task.",
+                first=one,
+                second=other,
+            )
+    return passed(f"two steps from seed {probe.settings.train.seed} give the same losses and weights twice", losses=first.logged)
+
+
+def learnability(probe: Probe) -> Check:
+    """Only on demand: what cannot be seen before training."""
+    from ftcli.core.overfit import learn
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import passed, warned
+
+    steps = probe.settings.train.learnability_steps
+    if not steps:
+        raise Missing(
+            "shuffled or wrong labels cannot be seen before training; --learnability-steps 200 trains that long on a part and looks at held-out rows"
+        )
+    if not probe.task.needs_labels:
+        raise Missing(f"mode {probe.task_name} has no labels")
+    _ = _finite(probe)
+    probe.require_memory(5)
+    loss, prior, accuracy, majority = learn(probe, steps)
+    evidence = {
+        "steps": steps,
+        "held_out_loss": round(loss, 4),
+        "prior_entropy": round(prior, 4),
+        "held_out_accuracy": round(accuracy, 4),
+        "majority_accuracy": round(majority, 4),
+    }
+    if loss < 0.98 * prior:
+        return passed(
+            f"after {steps} steps the held-out loss is {loss:.3f}, knowing only how often each label comes gives {prior:.3f}", **evidence
+        )
+    return warned(
+        f"after {steps} steps the held-out loss is {loss:.3f}, no better than knowing only how often each label comes ({prior:.3f}): "
+        "the labels may be shuffled or belong to other texts",
+        "Read some rows with their labels (the report shows them); if they are right, try again with more steps.",
+        **evidence,
+    )
+
+
+def _finite(probe: Probe) -> Forward:
+    """The forward pass, if its logits are numbers."""
+    from ftcli.core.probe import Missing
+
+    result = probe.forward
+    if not result.finite:
+        raise Missing("the logits are not finite (see FT404)")
+    return result
+
+
+def _update(probe: Probe) -> Rehearsal:
+    """The first update of the run; with one accumulation step two are made, so that a missing division shows."""
+    _ = _finite(probe)
+    return probe.rehearsal
+
+
+CHECKS = (
+    CheckKind("FT501", "steps", "Two steps", two_steps, ("store", "model", "gradients")),
+    CheckKind("FT502", "steps", "Logged loss", logged_loss, ("store", "model", "forward")),
+    CheckKind("FT503", "steps", "Updates kept", updates_kept, ("store", "model", "forward")),
+    CheckKind("FT504", "steps", "Optimizer", covered, ("store", "model", "forward")),
+    CheckKind("FT505", "steps", "By heart", by_heart, ("store", "model", "forward")),
+    CheckKind("FT506", "steps", "Same again", same_again, ("store", "model", "forward"), "warn"),
+    CheckKind("FT510", "steps", "Learnability", learnability, ("store", "model", "forward"), "warn"),
+)

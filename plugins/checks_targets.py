@@ -1,0 +1,193 @@
+"""Checks of what is learned: labels of the first batch, and whether texts end with EOS."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    import torch
+
+    from ftcli.core.probe import Probe
+
+COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
+MOST_ROWS = 20_000
+"""Rows whose last token is looked at, drawn at random."""
+
+
+def targets(probe: Probe) -> Check:
+    from ftcli.core.verdict import failed
+
+    batch = probe.batch
+    if twice := [name for name in ("label", "label_ids") if name in batch]:
+        return failed(
+            f"the batch has {twice[0]!r} beside 'labels': transformers lets {twice[0]!r} win without a word in some collators, and models ignore it",
+            "Keep one column of labels, named labels.",
+            columns=list(batch),
+        )
+    if wrong := _wrong_type(batch["labels"]):
+        return failed(wrong, "Labels are whole numbers (int64), one a row or one a token.", dtype=str(batch["labels"].dtype))
+    return _one_a_row(probe) if batch["labels"].ndim == 1 else _one_a_token(probe)
+
+
+def _wrong_type(labels: torch.Tensor) -> str:
+    import torch
+
+    kind = str(labels.dtype).removeprefix("torch.")
+    if labels.is_floating_point():
+        shape = "×".join(map(str, labels.shape))
+        return (
+            f"labels are {kind} ({shape}): models take them for scores of each class and change to another loss (BCE or MSE) without a word"
+        )
+    if labels.dtype != torch.int64:
+        return f"labels are {kind}: the loss needs int64, and takes {kind} for something else or refuses it"
+    return ""
+
+
+def _one_a_row(probe: Probe) -> Check:
+    import numpy as np
+
+    from ftcli.core.verdict import failed, passed
+
+    labels = probe.batch["labels"].numpy()
+    _ = probe.places
+    wanted = probe.task.labels(probe.rows)
+    if len(wanted) != len(labels):
+        return failed(f"{len(labels)} labels for {len(wanted)} targets of mode {probe.task_name}", COLLATOR_FIX)
+    wrong = (labels != wanted).nonzero()[0]
+    if len(wrong):
+        row = int(wrong[0])
+        return failed(
+            f"row {row} of the batch has the label {int(labels[row])}, the data say {int(wanted[row])}",
+            COLLATOR_FIX,
+            rows=probe.rows.index[wrong].tolist(),
+            text=probe.shown[row]["text"],
+        )
+    return passed(f"one label a row: {len(np.unique(labels))} different ones in {len(labels)} rows", labels=labels.tolist())
+
+
+def _one_a_token(probe: Probe) -> Check:
+    import numpy as np
+
+    from ftcli.core.tasks import IGNORED
+    from ftcli.core.verdict import failed, passed, warned
+
+    batch, rows = probe.batch, probe.rows
+    labels, ids = batch["labels"].numpy(), batch["input_ids"].numpy()
+    if labels.shape != ids.shape:
+        return failed(f"labels have the shape {list(labels.shape)}, the ids {list(ids.shape)}", COLLATOR_FIX)
+    trained = labels != IGNORED
+    empty = (trained[:, 1:].sum(-1) == 0).nonzero()[0].tolist()
+    evidence = {"targets": int(trained.sum()), "slots": int(labels.size), "rows_without_targets": empty}
+    shifted = trained & (labels != ids)
+    if shifted.any():
+        row, place = (int(numbers[0]) for numbers in shifted.nonzero())
+        return failed(
+            f"label {int(labels[row, place])} at place {place} of row {row} is not the token that stands there: labels must not be shifted",
+            "Hugging Face models shift labels themselves: let the collator leave them in place.",
+            text=probe.shown[row]["text"],
+            **evidence,
+        )
+    places = probe.places
+    if (trained & ~places).any():
+        return failed(
+            f"padding is labelled ({int((trained & ~places).sum()):,} places): the model would learn to predict PAD",
+            "Label padding with -100.",
+            **evidence,
+        )
+    wanted = np.full(ids.shape, IGNORED, np.int64)
+    wanted[places] = probe.task.labels(rows)
+    crossing = trained & (wanted == IGNORED)
+    crossing[:, 1:] &= places[:, :-1]  # the first place of a row is nobody's next token
+    crossing[:, 0] = False
+    if crossing.any():
+        row, place = (int(numbers[0]) for numbers in crossing.nonzero())
+        return failed(
+            f"place {place} of row {row} is a target, though mode {probe.task_name} leaves it out: the first token of a text would be predicted "
+            "from the text before it",
+            COLLATOR_FIX,
+            **evidence,
+        )
+    if empty:
+        return failed(
+            f"{len(empty)} rows have no target at all, first row {empty[0]}",
+            "Remove rows of a single token: --min-length 2.",
+            **{**evidence, "rows": rows.index[empty].tolist()},
+        )
+    eos = probe.tokenizer.eos_token_id
+    ends = (ids == eos) & places if eos is not None else places & False
+    if ends.any() and not (ends & trained).any():
+        return failed(
+            "EOS stands in the batch and is never a target: the model would never learn to stop",
+            "Label EOS: mask padding by place and not by the PAD id, which is EOS here."
+            if eos == probe.tokenizer.pad_token_id
+            else COLLATOR_FIX,
+            **evidence,
+        )
+    left_out = (wanted != IGNORED) & ~trained
+    if left_out.any():
+        share = float(left_out.sum() / (wanted != IGNORED).sum())
+        row, place = (int(numbers[0]) for numbers in left_out.nonzero())
+        token = probe.tokenizer.decode([int(ids[row, place])])
+        return (failed if share > 0.5 else warned)(
+            f"{share:.1%} of the tokens that mode {probe.task_name} learns are no targets, first {token!r} at place {place} of row {row}",
+            f"{COLLATOR_FIX} A task that leaves tokens out says so itself, in its labels.",
+            left_out=int(left_out.sum()),
+            **evidence,
+        )
+    words = "the tokenizer has no EOS" if eos is None else "EOS among them" if ends.any() else "no EOS in these rows (see FT304)"
+    return passed(f"{evidence['targets']:,} targets in {evidence['slots']:,} slots, {words}", **evidence)
+
+
+def endings(probe: Probe) -> Check:
+    """S7: the share of texts whose last token is EOS."""
+    import numpy as np
+
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, noted, passed, warned
+
+    if probe.task.needs_labels:
+        raise Missing(f"mode {probe.task_name} learns no end of text")
+    eos = probe.tokenizer.eos_token_id
+    if eos is None:
+        raise Missing("the tokenizer has no EOS token")
+    split = probe.train_split
+    draw = np.random.default_rng(probe.settings.train.seed).choice(len(split), min(len(split), MOST_ROWS), replace=False)
+    rows = split.rows(np.sort(draw))
+    lengths = rows.input_ids.lengths if rows.seq_lengths is None else rows.seq_lengths.values.astype(np.int64)
+    last = rows.input_ids.values[np.cumsum(lengths)[lengths > 0] - 1]
+    share = float((last == eos).mean()) if len(last) else 0.0
+    evidence: dict[str, Any] = {"share": round(share, 4), "texts": len(last), "eos": probe.tokenizer.eos_token}
+    if share >= 0.5:
+        return passed(f"{share:.1%} of {len(last):,} texts end with {evidence['eos']!r}", **evidence)
+    if probe.store.manifest.get("policy", {}).get("eos") == eos:
+        return noted(
+            f"{share:.1%} of the texts end with {evidence['eos']!r}: it ends each in the data, and the others were cut or split", **evidence
+        )
+    if not share and _instructs(probe):
+        return failed("no answer ends with EOS: the model would never stop", "Prepare the data with --add-eos.", **evidence)
+    return warned(
+        ("no text ends" if not share else f"only {share:.1%} of the texts end") + " with EOS: the model will not learn to stop",
+        "Prepare the data with --add-eos.",
+        **evidence,
+    )
+
+
+def _instructs(probe: Probe) -> bool:
+    """Whether the rows are prompts with answers: the mode is sft, or its labels leave a part of each text out."""
+    import numpy as np
+
+    from ftcli.core.tasks import IGNORED
+
+    rows = probe.rows
+    labels = np.asarray(probe.task.labels(rows))
+    documents = len(rows) if rows.seq_lengths is None else len(rows.seq_lengths.values)
+    return probe.task_name == "sft" or int((labels == IGNORED).sum()) > documents
+
+
+CHECKS = (
+    CheckKind("FT302", "batch", "Targets", targets, ("store", "tokenizer", "batch")),
+    CheckKind("FT304", "batch", "Ends of texts", endings, ("store", "tokenizer")),
+)

@@ -1,0 +1,220 @@
+"""Checks of what a tokenizer's folder declares: BOS and EOS, truncation side, ids, model_max_length, code of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+from . import mends
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+
+ROLES = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
+SHOWN = 5
+
+
+def identity(probe: Probe) -> Check:
+    from ftcli.core.verdict import failed, noted, passed, warned
+
+    tokenizer = probe.tokenizer
+    ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
+    tokens = {role: getattr(tokenizer, f"{role}_token", None) for role in ROLES}
+    evidence: dict[str, Any] = {"ids": {role: found for role, found in ids.items() if found is not None}}
+    split = bool(getattr(tokenizer, "split_special_tokens", False))
+    for role in ("bos", "eos", "pad"):
+        token, found = tokens[role], ids[role]
+        if token is None:
+            continue
+        key = f'"{role}_token" of tokenizer_config.json'
+        if found is None or (found == ids["unk"] and token != tokens["unk"]):
+            return failed(
+                f"{role.upper()} is {token!r}, which is no token of the vocabulary", f"Name a token of the vocabulary in {key}.", **evidence
+            )
+        alone = tokenizer(token, add_special_tokens=False, verbose=False)["input_ids"]
+        if alone != [found] and not split:
+            return warned(
+                f"{role.upper()} is {token!r} ({found}), but its text becomes {alone[:8]}: templates that write it as text do not get the token",
+                f"Mark {token!r} as special among the added tokens of tokenizer.json.",
+                **evidence,
+                text_ids=alone[:8],
+            )
+    same = [
+        f"{role.upper()} is {other.upper()}" for role, other in (("pad", "unk"), ("pad", "bos"), ("bos", "eos")) if _same(ids, role, other)
+    ]
+    ends = _model_ends(probe)
+    if ids["eos"] is not None and ends and ids["eos"] not in ends:
+        same.append(
+            f"the model's configuration ends texts with {', '.join(map(str, ends))}, the tokenizer with {tokens['eos']!r} ({ids['eos']})"
+        )
+        evidence["model_eos"] = ends
+    words = ", ".join(
+        f"{role.upper()} {tokens[role]!r} ({ids[role]})" if ids[role] is not None else f"no {role.upper()}" for role in ("bos", "eos")
+    )
+    if ids["eos"] is None and probe.task_name != "classify":
+        same.append("without an EOS a language model does not learn where a text ends")
+    return noted(f"{words}; {'; '.join(same)}", **evidence) if same else passed(words, **evidence)
+
+
+def _same(ids: dict[str, Any], one: str, other: str) -> bool:
+    return ids[one] is not None and ids[one] == ids[other]
+
+
+def _model_ends(probe: Probe) -> list[int]:
+    """The ids at which the model's configuration says that a text ends."""
+    from ftcli.core.probe import Missing
+    from ftcli.errors import FtcliError
+
+    try:
+        ends = getattr(probe.config.get_text_config(), "eos_token_id", None)
+    except (Missing, FtcliError):  # the first check of the model says what is wrong with it
+        return []
+    return [] if ends is None else [int(end) for end in (ends if isinstance(ends, (list, tuple)) else [ends])]
+
+
+def truncation_side(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.errors import FtcliError
+
+    side = getattr(probe.tokenizer, "truncation_side", "right")
+    if side == "right":
+        return passed("long texts are cut on the right", side=side)
+    try:
+        manifest = probe.store.manifest
+        cut, strategy = int(manifest.get("metrics", {}).get("rows_truncated") or 0), manifest.get("policy", {}).get("truncation")
+    except (Missing, FtcliError):  # FT201 says what is wrong with the data
+        cut, strategy = 0, None
+    if cut and strategy == "keep_start":
+        return warned(
+            f"the tokenizer cuts long texts on the left (it keeps their end), and {cut:,} rows of the data were cut on the right: a program that "
+            "truncates with this tokenizer gives the model another part of a long text than it was trained on",
+            'Prepare the data with --truncation-strategy keep_end, or set "truncation_side": "right" in tokenizer_config.json.',
+            side=side,
+            rows_truncated=cut,
+        )
+    return noted(
+        "the tokenizer cuts long texts on the left; ftcli goes by --truncation-strategy (default: keep_start)",
+        side=side,
+        rows_truncated=cut,
+    )
+
+
+def ids(probe: Probe) -> Check:
+    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.vocabulary import vocabulary
+
+    found = vocabulary(probe.tokenizer)
+    evidence = {
+        "length": found.size,
+        "largest_id": found.rows - 1,
+        "holes": len(found.holes),
+        "first_holes": found.holes[:SHOWN],
+        "shared": {str(number): tokens[:SHOWN] for number, tokens in list(found.shared.items())[:SHOWN]},
+    }
+    if found.rows > found.size:
+        return warned(
+            f"the largest id is {found.rows - 1:,}, but len(tokenizer) is {found.size:,}: an embedding of that many rows, as "
+            "resize_token_embeddings(len(tokenizer)) makes it, has no vector for the last ids",
+            f"Give the model at least {found.rows:,} rows: --config-overrides vocab_size={found.rows} from scratch.",
+            **evidence,
+        )
+    if found.shared:
+        number, tokens = next(iter(found.shared.items()))
+        return warned(
+            f"{len(found.shared):,} ids stand for several tokens each, the first is {number}: {', '.join(map(repr, tokens[:SHOWN]))}",
+            "Give every token an id of its own in tokenizer.json.",
+            **evidence,
+        )
+    if found.holes:
+        return noted(
+            f"{len(found.holes):,} of {found.rows:,} ids belong to no token, first {', '.join(map(str, found.holes[:SHOWN]))}: rows of the embedding "
+            "that are never trained",
+            **evidence,
+        )
+    return passed(f"ids 0 to {found.rows - 1:,}, each of one token", **evidence)
+
+
+def max_length(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.recipe import NO_LIMIT
+    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.errors import FtcliError
+
+    limit = int(min(getattr(probe.tokenizer, "model_max_length", NO_LIMIT) or NO_LIMIT, NO_LIMIT))
+    try:
+        longest, what = int(probe.train_split.lengths.max(initial=0)), "the longest row of the data"
+    except (Missing, FtcliError):  # FT201 says what is wrong with the data
+        longest, what = probe.settings.packing.max_length or 0, "--max-length"
+    evidence = {"model_max_length": None if limit >= NO_LIMIT else limit, "longest": longest}
+    if limit >= NO_LIMIT:
+        return noted("the tokenizer names no model_max_length: nothing warns of texts that are too long for the model", **evidence)
+    if longest <= limit:
+        return passed(f"model_max_length is {limit:,}" + (f", {what} has {longest:,} tokens" if longest else ""), **evidence)
+    positions = _positions(probe)
+    if positions is not None and positions >= longest:
+        return noted(
+            f"model_max_length is {limit:,}, {what} has {longest:,} tokens; the model has {positions:,} positions, so it fits",
+            **evidence,
+            positions=positions,
+        )
+    return warned(
+        f"model_max_length is {limit:,}, but {what} has {longest:,} tokens: the model may have no positions for them, and programs that truncate with "
+        "this tokenizer will show it less",
+        f'Prepare the data with --max-length {limit}, or set "model_max_length" in tokenizer_config.json to what the model can take.',
+        **evidence,
+    )
+
+
+def _positions(probe: Probe) -> int | None:
+    from ftcli.core.probe import Missing
+    from ftcli.errors import FtcliError
+
+    try:
+        found: int | None = getattr(probe.config.get_text_config(), "max_position_embeddings", None)
+    except (Missing, FtcliError):  # the first check of the model says what is wrong with it
+        return None
+    return found
+
+
+def own_code(probe: Probe) -> Check:
+    """Looks at files only, so that it says what is there even where the tokenizer cannot be loaded without its code."""
+    from pathlib import Path
+
+    from ftcli.core.auto_map import auto_maps
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import noted, passed
+
+    settings = probe.settings
+    named = [settings.tokenizer.path, settings.model.name_or_path, settings.model.config]
+    places = [Path(str(place)) for place in named if place is not None and Path(str(place)).exists()]
+    if not places:
+        raise Missing("there is no tokenizer folder" if settings.tokenizer.path else "no --tokenizer-path")
+    found = auto_maps(places)
+    if not found:
+        return passed(
+            "neither tokenizer nor configuration name Python code of their own", trust_remote_code=settings.tokenizer.trust_remote_code
+        )
+    names = ", ".join(f"{kind} = {target} ({file.name})" for file, kind, target in found[:SHOWN])
+    evidence = {
+        "auto_map": [[str(file), kind, target] for file, kind, target in found],
+        "trust_remote_code": settings.tokenizer.trust_remote_code,
+    }
+    if settings.tokenizer.trust_remote_code:
+        return noted(f"Python code that came with the folder may run, because of --trust-remote-code: {names}", **evidence)
+    return noted(
+        f"the folder names Python code of its own, which is not run; transformers' own classes are used instead: {names}. Should those give other ids "
+        "or logits than the model was trained with, read the code and add --trust-remote-code",
+        **evidence,
+    )
+
+
+CHECKS = (
+    CheckKind("FT107", "tokenizer", "BOS and EOS", identity, ("tokenizer",)),
+    CheckKind("FT108", "tokenizer", "Truncation side", truncation_side, ("tokenizer",), "warn", mend=mends.truncation_side),
+    CheckKind("FT109", "tokenizer", "Ids", ids, ("tokenizer",), "warn"),
+    CheckKind("FT110", "tokenizer", "model_max_length", max_length, ("tokenizer",), "warn", mend=mends.max_length),
+    CheckKind("FT111", "tokenizer", "Code of its own", own_code, (), "info"),
+)

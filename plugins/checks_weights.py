@@ -1,0 +1,124 @@
+"""Checks of trained weights: all of them loaded, an architecture that is theirs, and the tokenizer that they were trained with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+
+HARMLESS = (
+    "dropout",
+    "pdrop",
+    "layerdrop",
+    "use_cache",
+    "_token_id",
+    "initializer",
+    "label",
+    "problem_type",
+    "output_",
+    "return_",
+    "dtype",
+    "attn",
+    "name_or_path",
+    "max_position",
+    "architectures",
+    "transformers_version",
+)
+"""Parts of the names of configuration keys that may be changed without changing what trained weights compute, or that ftcli sets."""
+HEAD_WORDS = ("score", "classifier", "classification_head", "logits_proj")
+
+
+def loaded(probe: Probe) -> Check:
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, noted, passed, warned
+
+    source = probe.settings.model.name_or_path
+    if source is None:
+        _ = probe.config
+        raise Missing("the weights are random, from --model-config")
+    found = probe.model.ftcli_loaded
+    new, other, unused = (found.get(name, []) for name in ("missing_keys", "mismatched_keys", "unexpected_keys"))
+    evidence: dict[str, Any] = {"new": new[:8], "other_shape": other[:8], "unused": unused[:8]}
+    if not probe.task.needs_labels and (new or other):
+        return failed(
+            f"the output layer of {source} is not in its file ({', '.join([*new, *other][:3])}): it would start at random on trained weights",
+            "Take weights that were saved with their language-model head (AutoModelForCausalLM).",
+            **evidence,
+        )
+    changed = _changed(probe)
+    if changed:
+        return warned(
+            f"{source} is loaded with another architecture than its own: {', '.join(changed[:4])}",
+            "Leave these keys out of --config-overrides: the weights were trained with the others.",
+            changed=changed,
+            **evidence,
+        )
+    heads = [name for name in unused if any(word in name for word in HEAD_WORDS)]
+    if new and heads:
+        return warned(
+            f"{source} has a head ({heads[0]}) that this model has no place for, and the head used here ({new[0]}) is new",
+            "Load it with the architecture that it was saved with, if its head is wanted.",
+            **evidence,
+        )
+    if new or other:
+        return noted(f"all weights of {source} were loaded, the head is new: {', '.join([*new, *other])}", **evidence)
+    return passed(f"all weights of {source} were loaded", **evidence)
+
+
+def _changed(probe: Probe) -> list[str]:
+    """Architecture keys whose values are not those that the weights were saved with, as "key: theirs → here"."""
+    theirs, here = probe.config.to_dict(), probe.model.config.to_dict()
+    return [
+        f"{key}: {theirs[key]} → {here[key]}"
+        for key in theirs
+        if key in here and theirs[key] != here[key] and not any(part in key for part in HARMLESS) and not key.startswith("_")
+    ]
+
+
+def own_tokenizer(probe: Probe) -> Check:
+    from pathlib import Path
+
+    from transformers import AutoTokenizer
+
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import failed, noted, passed
+
+    source = probe.settings.model.name_or_path
+    if source is None:
+        _ = probe.config
+        raise Missing("the weights are random, from --model-config")
+    folder = Path(source)
+    if not any(
+        (folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt", "vocab.json")
+    ):
+        raise Missing(f"{source} is no folder with a tokenizer of its own")
+    try:
+        own = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:
+        raise Missing(f"the tokenizer in {source} does not load: {' '.join(str(error).split())[:100]}") from error
+    used = probe.tokenizer
+    ids = sorted({*probe.rows.input_ids.values.tolist()})
+    pairs = list(zip(ids, used.convert_ids_to_tokens(ids), own.convert_ids_to_tokens(ids), strict=True))
+    wrong = [pair for pair in pairs if pair[1] != pair[2]]
+    evidence: dict[str, Any] = {"ids": len(ids), "different": len(wrong), "first": [list(map(str, pair)) for pair in wrong[:5]]}
+    special = set(used.all_special_ids)
+    if [pair for pair in wrong if pair[0] not in special]:
+        number, here, there = next(pair for pair in wrong if pair[0] not in special)
+        return failed(
+            f"{len(wrong)} of the {len(ids)} ids in the first batch mean other tokens to the model: {number} is {here!r} here and {there!r} in {source}",
+            f"Prepare the data with --tokenizer-path {source}, and give it here too.",
+            **evidence,
+        )
+    if wrong:
+        return noted(f"special tokens differ from those in {source}: {wrong[0][1]!r} for {wrong[0][2]!r} (id {wrong[0][0]})", **evidence)
+    return passed(f"the {len(ids)} different ids in the first batch are the same tokens in {source}", **evidence)
+
+
+CHECKS = (
+    CheckKind("FT412", "model", "Weights loaded", loaded, ("store", "model")),
+    CheckKind("FT417", "model", "The model's own tokenizer", own_tokenizer, ("tokenizer", "store", "model")),
+)

@@ -1,0 +1,90 @@
+"""A few short rows of the run, which stand for all where what is looked at does not depend on their length."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftcli.core.ragged import to_offsets
+from ftcli.core.store import Ragged, Rows, SplitData
+
+DRAW = 600
+
+
+class Few(SplitData):
+    """Rows in memory that look like a split."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.name = "few"
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return self._rows.input_ids.lengths
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        return self._rows.labels
+
+    @property
+    def packed(self) -> bool:
+        return self._rows.seq_lengths is not None
+
+    def rows(self, index: NDArray[np.int64] | list[int]) -> Rows:
+        """Rows by number, as those of a split."""
+        wanted = np.asarray(index, dtype=np.int64)
+        have = self._rows
+        return Rows(
+            have.index[wanted],
+            _gather(have.input_ids, wanted),
+            None if have.labels is None else have.labels[wanted],
+            None if have.seq_lengths is None else _gather(have.seq_lengths, wanted),
+        )
+
+
+def short_rows(split: SplitData, seed: int, count: int, longest: int) -> Rows:
+    """Up to `count` short rows that differ from each other in the first `longest` tokens, to which they are cut; of several labels, if there are.
+
+    Rows shorter than two tokens are left out, since a language model learns nothing from them.
+    """
+    generator = np.random.default_rng(seed)
+    drawn = generator.choice(len(split), size=min(len(split), DRAW), replace=False)
+    rows = split.rows(drawn[np.argsort(split.lengths[drawn], kind="stable")])
+    beginnings: dict[bytes, int] = {}
+    for place in range(len(rows)):
+        ids = rows.input_ids.row(place)[:longest]
+        if len(ids) >= 2 or split.labels is not None:
+            beginnings.setdefault(ids.tobytes(), place)
+    places = list(beginnings.values())
+    if rows.labels is not None:  # one label after the other, so that a few rows have as many labels as they can
+        labels = rows.labels[np.array(places, dtype=np.int64)]
+        turn = np.array([int((labels[:number] == label).sum()) for number, label in enumerate(labels)])
+        places = [places[number] for number in np.lexsort((np.arange(len(places)), turn))]
+    chosen = np.array(places[:count], dtype=np.int64)
+    return _cut(Few(rows).rows(chosen), longest)
+
+
+def _cut(rows: Rows, longest: int) -> Rows:
+    documents = None
+    if rows.seq_lengths is not None:
+        documents = _ragged([_within(rows.seq_lengths.row(row), longest) for row in range(len(rows))])
+    return Rows(rows.index, _ragged([rows.input_ids.row(row)[:longest] for row in range(len(rows))]), rows.labels, documents)
+
+
+def _within(documents: NDArray[np.int32], longest: int) -> NDArray[np.int32]:
+    """Lengths of a row's documents when only its first `longest` tokens are left."""
+    ends = np.minimum(np.cumsum(documents), longest)
+    cut = np.diff(ends, prepend=0)
+    return cut[cut > 0].astype(np.int32)
+
+
+def _gather(column: Ragged, wanted: NDArray[np.int64]) -> Ragged:
+    return _ragged([column.row(int(row)) for row in wanted])
+
+
+def _ragged(pieces: list[NDArray[np.int32]]) -> Ragged:
+    values = np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
+    return Ragged(values, to_offsets(np.array([len(piece) for piece in pieces], dtype=np.int64)))

@@ -1,0 +1,106 @@
+"""The first batch: which rows are audited, what the collator makes of them, and how people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ftcli.contracts import Collator
+from ftcli.core.audit import batch_runs, decoded_rows
+from ftcli.core.missing import Missing
+from ftcli.core.store import Rows
+from ftcli.errors import DataError, FtcliError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ftcli.core.probe import Probe
+
+BATCH_ROWS = 12
+"""Rows of the audited batch: enough to hold short and long ones, few enough for one fp32 forward of a large model."""
+
+MOST_TOKENS = 2_048
+"""Places of the audited batch, padding included, where the rows allow it: a model of 100 million parameters goes through it forward and back in 20 s of
+CPU. Rows longer than an eighth of it are left to FT204, when there are shorter ones."""
+
+
+def draw(probe: Probe, most_logits: int) -> Rows:
+    """Random rows of the train split, the shortest and the longest of a larger draw among them; of a language model as many as keep its logits under
+    `most_logits`: 2 at least, or 1 pack."""
+    split = probe.train_split
+    if not len(split):
+        raise DataError(f"{probe.store.path}: the split train has no rows", "Check the sources and their split names.")
+    generator = np.random.default_rng(probe.settings.train.seed)
+    drawn = generator.choice(len(split), size=min(len(split), 50 * BATCH_ROWS), replace=False)
+    short = drawn[split.lengths[drawn] <= MOST_TOKENS // 8]
+    if len(short) >= BATCH_ROWS and not split.packed:
+        drawn = short
+    lengths = split.lengths[drawn]
+    longest = max(1, int(lengths.max()))
+    most = max(4, min(BATCH_ROWS, MOST_TOKENS // longest))
+    if not probe.task.needs_labels:
+        least = 1 if split.packed else 2
+        most = max(least, min(BATCH_ROWS, MOST_TOKENS // longest, most_logits // (longest * len(probe.tokenizer))))
+    if most == 1:
+        return split.rows(drawn[:1])
+    by_length = drawn[np.argsort(lengths, kind="stable")]
+    middle = by_length[1:-1]
+    chosen = generator.choice(middle, size=min(len(middle), most - 2), replace=False)
+    return split.rows(np.unique(np.concatenate([by_length[:1], chosen, by_length[-1:]])))
+
+
+def collate(collator: Collator, name: str, rows: Rows) -> Mapping[str, torch.Tensor]:
+    """The collator's batch. Raises `DataError` when it breaks, or gives something else than tensors with ids and labels."""
+    import torch
+
+    try:
+        batch = collator(rows)
+    except FtcliError:
+        raise
+    except Exception as error:  # a plugin's collator may raise anything
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise DataError(f"the collator {name} breaks: {words}", "Use one of ftcli's, or mend the plugin.") from error
+    wanted = [key for key in ("input_ids", "labels") if key not in batch]
+    odd = [key for key, value in batch.items() if not isinstance(value, torch.Tensor)]
+    if wanted or odd:
+        reason = f"no {' and no '.join(wanted)}" if wanted else f"{odd[0]} is a {type(batch[odd[0]]).__name__} and no tensor"
+        hint = "A collator gives input_ids and labels, and a mask or positions; the labels must be called labels."
+        raise DataError(f"the collator {name} makes an unusable batch: {reason}", hint)
+    return batch
+
+
+def excerpt_of(probe: Probe) -> tuple[Rows, Mapping[str, torch.Tensor]]:
+    """A few short ones of the audited rows, and their batch. Raises `Missing` when it has no target."""
+    from ftcli.core.excerpt import excerpt
+
+    _ = probe.batch
+    rows = excerpt(probe.rows)
+    batch = probe.collate(rows)
+    require_targets(batch)
+    return rows, batch
+
+
+def require_targets(batch: Mapping[str, torch.Tensor]) -> None:
+    """Raise `Missing` when a loss of the batch would mean nothing."""
+    import torch
+
+    from ftcli.core.tasks import count_targets
+
+    if batch["labels"].dtype not in {torch.int64, torch.int32}:
+        raise Missing("the labels are no whole numbers (see FT302)")
+    if not count_targets(batch["labels"]):
+        raise Missing("the first batch has no target (see FT302)")
+
+
+def read_back(probe: Probe) -> list[dict[str, Any]]:
+    """The audited rows as people read them, with what the collator added."""
+    shown = decoded_rows(probe.rows, probe.tokenizer, probe.store.label_names)
+    try:
+        batch = probe.batch
+    except (Missing, FtcliError):  # FT301 says what is wrong with it
+        return shown
+    if len(batch["input_ids"]) != len(shown):
+        return shown
+    return [{**entry, **batch_runs(batch, row)} for row, entry in enumerate(shown)]

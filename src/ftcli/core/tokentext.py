@@ -1,0 +1,149 @@
+"""The text behind rows of ids, compared without decoding a row: each token's bytes once, then arithmetic on whole columns."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftcli.core.ragged import row_hash, to_offsets
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CHUNK_TOKENS = 1_000_000
+"""Tokens that are worked on together: about 100 MB of arithmetic."""
+BASE = np.uint64(0x9E3779B97F4A7C15)
+SPACES = re.compile(rb"[\t\n\v\f\r ]+")
+BYTE_FALLBACK = re.compile("<0x([0-9A-F]{2})>")
+Hashes = NDArray[np.uint64]
+
+
+class TokenText:
+    """Texts as numbers: sum of code(byte) × BASE^place, so that a text's number follows from those of its tokens, however it was cut.
+
+    Args:
+        pieces: bytes of every token, with a space where a word begins; none for special tokens.
+    """
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        folded = [
+            SPACES.sub(b" ", piece.lower()) for piece in pieces
+        ]  # ASCII capitals only: bytes of a longer character stay what they are
+        stripped = [piece[1:] if piece[:1] == b" " else piece for piece in folded]
+        self.sizes = np.array([[*map(len, folded)], [*map(len, stripped)]], np.int64)
+        self._codes = np.random.default_rng(1).integers(1, 2**63, 256, np.uint64) * np.uint64(2) + np.uint64(1)
+        self._powers = _powers(int(self.sizes.max(initial=1)))
+        self._numbers = np.stack([self._number(folded), self._number(stripped)])
+        self._begins = np.fromiter((piece[:1] == b" " for piece in folded), np.bool_, len(folded))
+        self._ends = np.fromiter((piece[-1:] == b" " for piece in folded), np.bool_, len(folded))
+        self._blank = self.sizes[0] == 0
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> TokenText | None:
+        """Of a fast tokenizer; None for a slow one, whose tokens are spelled in ways of their own. 0.3 s for 150,000 ids."""
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
+        kind = repr(backend.decoder)
+        if "ByteLevel" in kind:
+            pieces = _byte_level(tokens)
+        elif "WordPiece" in kind:
+            pieces = [(token[2:] if token.startswith("##") else f" {token}").encode() for token in tokens]
+        else:
+            pieces = [_metaspace(token) for token in tokens]
+        for special in tokenizer.all_special_ids:
+            if special < len(pieces):
+                pieces[special] = b""
+        if tokenizer.unk_token_id is not None and tokenizer.unk_token_id < len(pieces):
+            pieces[tokenizer.unk_token_id] = b" \xff"  # it stands for a text, and no other token has this byte
+        return cls(pieces)
+
+    def bytes_a_token(self, values: NDArray[np.int32]) -> float:
+        """Mean over tokens of the data."""
+        known = values[(values >= 0) & (values < len(self._begins))]
+        return float(self.sizes[0, known].mean()) if len(known) else 5.0
+
+    def hashes(self, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> Hashes:
+        """64 bits of each row's text, the same for texts that differ in ASCII case or in spaces only (how many, and around the text).
+
+        A row without text, or with ids that are no tokens, gets the hash of its ids.
+        """
+        found = row_hash(values, lengths, 1)
+        offsets = to_offsets(lengths)
+        step = max(1, int(CHUNK_TOKENS / max(1.0, float(lengths.mean()) if len(lengths) else 1.0)))
+        for first in range(0, len(lengths), step):
+            last = min(first + step, len(lengths))
+            ids = values[offsets[first] : offsets[last]]
+            if len(ids) and ids.min() >= 0 and ids.max() < len(self._begins):
+                numbers, sizes = self._texts(ids, lengths[first:last])
+                found[first:last] = np.where(sizes > 0, numbers, found[first:last])
+        return found
+
+    def _texts(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> tuple[Hashes, NDArray[np.int64]]:
+        """Number and bytes of each row's text, with single spaces between words and none around them."""
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        if self._blank[ids].any():  # special tokens stand for no text
+            real = ~self._blank[ids]
+            ids, rows = ids[real], rows[real]
+            lengths = np.bincount(rows, minlength=len(lengths)).astype(np.int64)
+        offsets = to_offsets(lengths)
+        if not len(ids):
+            return np.zeros(len(lengths), np.uint64), np.zeros(len(lengths), np.int64)
+        after_space = np.ones(len(ids), np.bool_)
+        after_space[1:] = self._ends[ids[:-1]]
+        after_space[offsets[:-1][lengths > 0]] = True
+        which = (after_space & self._begins[ids]).astype(np.int8)
+        sizes = self.sizes[which, ids]
+        ends = to_offsets(sizes)
+        places = ends[:-1] - ends[offsets[:-1]][rows]
+        total = ends[offsets[1:]] - ends[offsets[:-1]]
+        if len(self._powers) <= total.max():
+            self._powers = _powers(2 * int(total.max()))
+        sums = np.zeros(len(ids) + 1, np.uint64)
+        np.cumsum(self._numbers[which, ids] * self._powers[places], dtype=np.uint64, out=sums[1:])
+        numbers = sums[offsets[1:]] - sums[offsets[:-1]]
+        last = ids[np.maximum(offsets[1:] - 1, 0)]
+        trailing = (lengths > 0) & (total > 0) & self._ends[last]
+        numbers[trailing] -= self._codes[0x20] * self._powers[total[trailing] - 1]
+        total = total - trailing
+        numbers ^= total.astype(np.uint64) * BASE
+        return numbers, total
+
+    def _number(self, pieces: list[bytes]) -> Hashes:
+        flat = np.frombuffer(b"".join(pieces), np.uint8)
+        offsets = to_offsets(np.fromiter(map(len, pieces), np.int64, len(pieces)))
+        places = np.arange(len(flat)) - np.repeat(offsets[:-1], np.diff(offsets))
+        sums = np.zeros(len(flat) + 1, np.uint64)
+        np.cumsum(self._codes[flat] * self._powers[places], dtype=np.uint64, out=sums[1:])
+        difference: Hashes = sums[offsets[1:]] - sums[offsets[:-1]]
+        return difference
+
+
+def _powers(count: int) -> Hashes:
+    factors = np.full(count + 1, BASE, np.uint64)
+    factors[0] = 1
+    return np.cumprod(factors, dtype=np.uint64)
+
+
+def _byte_level(tokens: list[str]) -> list[bytes]:
+    """Tokens in GPT-2's alphabet, in which every byte has a printable character."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet |= {chr(256 + number): byte for number, byte in enumerate(byte for byte in range(256) if byte not in printable)}
+    table = str.maketrans({character: chr(byte) for character, byte in alphabet.items()})
+    pieces = []
+    for token in tokens:
+        try:
+            pieces.append(token.translate(table).encode("latin-1"))
+        except UnicodeEncodeError:  # an added token, written as it is
+            pieces.append(token.encode())
+    return pieces
+
+
+def _metaspace(token: str) -> bytes:
+    fallback = BYTE_FALLBACK.fullmatch(token)
+    return bytes([int(fallback[1], 16)]) if fallback else token.replace("▁", " ").encode()

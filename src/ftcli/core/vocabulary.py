@@ -1,0 +1,36 @@
+"""The ids of a tokenizer: how many rows an embedding needs for them, which are not used, which are used twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`size` is len(tokenizer); `rows` the rows that an embedding needs: one more than the largest id, which may be more than `size`."""
+
+    size: int
+    rows: int
+    holes: list[int]
+    """Ids below `rows` that no token has."""
+    shared: dict[int, list[str]]
+    """Ids that several tokens have, with those."""
+
+
+def vocabulary(tokenizer: Any) -> Vocabulary:
+    tokens: dict[str, int] = tokenizer.get_vocab()
+    used = Counter(tokens.values())
+    rows = max(len(tokenizer), max(used, default=-1) + 1)
+    twice = {number for number, count in used.items() if count > 1}
+    shared: dict[int, list[str]] = {number: [] for number in sorted(twice)}
+    for token, number in tokens.items():
+        if number in twice:
+            shared[number].append(token)
+    return Vocabulary(len(tokenizer), rows, [number for number in range(rows) if number not in used], shared)
+
+
+def id_count(tokenizer: Any) -> int:
+    """Rows that an embedding needs for every id of the tokenizer."""
+    return max(len(tokenizer), max(tokenizer.get_vocab().values(), default=-1) + 1)

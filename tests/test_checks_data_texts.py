@@ -1,0 +1,317 @@
+"""Checks of the prepared texts: near copies, contradicting labels, damage, unknown tokens, ends, padding, the plan."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftcli.core.damage import find_damage, repaired
+from ftcli.core.near import near_pairs
+from ftcli.core.store import Store
+from ftcli.core.tokentext import TokenText
+from realsets import SETS
+from stores import rows_of
+from verifying import World, texts
+
+STAGE = ("data",)
+KOREAN = "배송이 아직 도착하지 않았습니다 확인 부탁드립니다"
+SOUND = [
+    KOREAN,
+    "L’été dernier, « voilà », c’était très bon… CAFÉ…",
+    "Die Straße ist groß – über 5 Äpfel für „Spaß“.",
+    "Tôi không biết tiếng Việt, nhưng tôi muốn học.",
+    "Съешь ещё этих мягких французских булок",
+    "我不知道该怎么办,请帮帮我。联通的信号不好",
+    "これはテストです。東京に行きます。",
+    "MAÇÃ É BOA”, disse João – é verdade…",
+    "It’s the “best” café… £5 ±3° ½ ©2020 µm × ÷ 🙂",
+    "x = {'a': 1}  # → λ ≤ ∞",
+]
+
+
+def _windows(text: str) -> str:
+    """UTF-8 read as cp1252, with control characters where that has no sign."""
+    return "".join(bytes([byte]).decode("cp1252", "ignore") or chr(byte) for byte in text.encode())
+
+
+def _store(world: World, folder: Path, lines: dict[str, list[tuple[str, str]]], **options: Any) -> dict[str, Any]:
+    sources = []
+    for split, rows in lines.items():
+        path = folder / f"{split}.jsonl"
+        path.write_text("\n".join(json.dumps({"text": text, "label": label}) for text, label in rows), encoding="utf-8")
+        sources.append(f"{split}={path}")
+    data = world.prepare(f"texts-{folder.name}", world.bpe, {"dataset.label_column": "label", **options}, sources=sources)
+    return {**world.run("classify"), "dataset.sources": [str(data)]}
+
+
+def _rows(count: int, seed: int) -> list[tuple[str, str]]:
+    return [(text, "ab"[number % 2]) for number, text in enumerate(texts(count, seed))]
+
+
+# -- leakage and copies --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_leak_that_differs_in_case_and_spaces_is_found(world: World, tmp_path: Path) -> None:
+    train, test = _rows(200, 2), _rows(40, 3)
+    test[:4] = [(f"  {text.upper()} ".replace(" ", "  "), label) for text, label in train[:4]]
+    check = world.caught(
+        "test rows in train, in capitals", _store(world, tmp_path, {"train": train, "test": test}), "FT205", words="(4)", stages=STAGE
+    )
+    assert check.evidence["first_rows"] == [0, 1, 2, 3]
+
+
+def test_texts_inside_packs_are_compared_one_by_one(world: World, tmp_path: Path) -> None:
+    train, test = _rows(200, 2), _rows(40, 3)
+    test[:4] = train[:4]
+    values = _store(
+        world,
+        tmp_path,
+        {"train": train, "test": test},
+        **{"dataset.label_column": None, "packing.strategy": "bfd", "packing.max_length": 256},
+    )
+    world.caught("test texts in train, packed", {**values, "train.mode": "pretrain"}, "FT205", words="(4)", stages=STAGE)
+
+
+def test_rows_made_from_train_rows_are_found(world: World, tmp_path: Path) -> None:
+    train = [
+        (f"{text} order invoice parcel account password refund card late again please help with my of not yet", label)
+        for text, label in _rows(200, 2)
+    ]
+    test = [*[(f"{text} really", label) for text, label in train[:5]], *_rows(35, 3)]
+    check = world.caught(
+        "5 of 40 test rows with a word added",
+        _store(world, tmp_path, {"train": train, "test": test}),
+        "FT206",
+        status="warn",
+        words="(5)",
+        stages=STAGE,
+    )
+    assert check.evidence["test"]["pairs"] == [[row, row] for row in range(5)] or check.evidence["test"]["pairs"] == [
+        (row, row) for row in range(5)
+    ]
+    assert check.evidence["examples"][0][0].endswith("really")
+
+
+def test_near_pairs_are_those_that_a_comparison_of_all_finds() -> None:
+    random = np.random.default_rng(0)
+    base = [random.integers(0, 5000, int(random.integers(5, 60))).tolist() for _ in range(150)]
+    changed = []
+    for row in base[:100]:
+        other = list(row)
+        for place in random.integers(0, len(row), int(random.integers(0, 4))):
+            other[int(place)] = 6000
+        changed.append(other)
+
+    def similarity(one: list[int], other: list[int]) -> float:
+        a, b = (set(pairwise(row)) for row in (one, other))
+        return len(a & b) / len(a | b)
+
+    expected = {row for row, ids in enumerate(changed) if len(ids) >= 12 and similarity(ids, base[row]) >= 0.8}
+    found = near_pairs(rows_of(changed).input_ids, rows_of(base).input_ids)
+    assert len(expected) > 20
+    assert set(found.rows.tolist()) == expected
+    assert (found.rows == found.others).all()
+    assert not len(near_pairs(rows_of([[], [1], []]).input_ids, rows_of([[], [1]]).input_ids).rows)
+
+
+def test_texts_with_several_labels_warn(world: World, tmp_path: Path) -> None:
+    train = _rows(200, 2)
+    train += [(text, "ab"[label == "a"]) for text, label in train[:2]]
+    check = world.caught(
+        "2 of 202 rows repeated with another label",
+        _store(world, tmp_path, {"train": train}),
+        "FT207",
+        status="warn",
+        words="2 texts",
+        stages=STAGE,
+    )
+    assert sorted(check.evidence["labels"]) == ["a", "b"]
+
+
+def test_one_conflict_among_thousands_is_noted(world: World, tmp_path: Path) -> None:
+    train = [(f"{number} text", "ab"[number % 2]) for number in range(1000)]
+    values = _store(world, tmp_path, {"train": [*train, ("0 text", "b")]})
+    assert world.quiet("1 text with two labels among 1,000", values, stages=STAGE)["FT207"].status == "info"
+
+
+def test_a_file_that_was_read_twice_warns(world: World, tmp_path: Path) -> None:
+    world.caught(
+        "every row twice", _store(world, tmp_path, {"train": _rows(100, 2) * 2}), "FT207", status="warn", words="50.00%", stages=STAGE
+    )
+
+
+def test_the_number_of_a_text_does_not_depend_on_how_it_was_cut() -> None:
+    pieces = [b"", b"ab", b"a", b"b", b" ", b"  ", b" b", b"A", b"ab ", b"\xea\xb0\x80"]
+    spelling = TokenText(pieces)
+
+    def number(*ids: int) -> int:
+        return int(spelling.hashes(np.array(ids, np.int32), np.array([len(ids)]))[0])
+
+    assert number(1) == number(2, 3) == number(7, 3) == number(4, 2, 3, 5) == number(0, 8, 0, 4) == number(8)
+    assert number(2, 6) == number(2, 4, 3) == number(2, 5, 6) == number(4, 7, 5, 6, 4)
+    assert len({number(1), number(2, 6), number(3, 2), number(2), number(9), number(4), number(5), number(0)}) == 8
+    assert number(4) != number(5)  # no text: by the ids
+
+
+# -- characters and tokens -----------------------------------------------------------------------------------------------------------------
+
+
+def test_sound_text_of_many_languages_is_not_damaged() -> None:
+    assert find_damage(SOUND).all() == []
+
+
+@pytest.mark.parametrize(
+    ("what", "damaged", "kind"),
+    [
+        ("UTF-8 Korean as cp1252", _windows(KOREAN), "utf8_as_latin"),
+        ("UTF-8 Korean as latin-1", KOREAN.encode().decode("latin-1"), "utf8_as_latin"),
+        ("UTF-8 Korean as cp1252, bytes lost", KOREAN.encode().decode("cp1252", "ignore"), "utf8_as_latin"),
+        ("damaged twice", _windows(_windows("é")), "utf8_as_latin"),
+        ("UTF-8 French as cp1252", _windows("L’été à Orléans"), "utf8_as_latin"),
+        ("UTF-8 quotes as cp1252", _windows("It’s “good”"), "utf8_as_latin"),
+        ("EUC-KR as latin-1", KOREAN.encode("cp949").decode("latin-1"), "korean_as_latin"),
+        ("UTF-8 Russian as cp1251", "Привет, как дела".encode().decode("cp1251", "replace").replace("\ufffd", ""), "utf8_as_other"),
+        ("bytes given up", f"{KOREAN[:9]}\ufffd\ufffd{KOREAN[9:]}", "replaced"),
+    ],
+)
+def test_each_kind_of_damage_is_told(what: str, damaged: str, kind: str) -> None:
+    assert what
+    assert getattr(find_damage(["sound", damaged]), kind) == [1]
+
+
+def test_damage_is_shown_repaired() -> None:
+    assert repaired(_windows(KOREAN)) == KOREAN
+    assert repaired(KOREAN) is None
+
+
+def test_damaged_texts_warn_and_show_what_they_were(world: World, tmp_path: Path) -> None:
+    train = [(_windows(f"{number} {KOREAN}") if number < 3 else text, label) for number, (text, label) in enumerate(_rows(200, 2))]
+    check = world.caught(
+        "3 of 200 rows in another encoding",
+        _store(world, tmp_path, {"train": train}),
+        "FT208",
+        status="warn",
+        words="1.5% of the rows",
+        stages=STAGE,
+    )
+    assert f"0 {KOREAN}".startswith(check.evidence["repaired"])
+    assert len(check.evidence["repaired"]) > 10
+
+
+def test_unknown_tokens_warn(world: World, tmp_path: Path) -> None:
+    values = world.run("classify", "bert")
+    values.pop("model.config")
+    world.quiet("WordPiece data", values, stages=STAGE)
+    rows = [([1, *ids[1:]] if row % 4 else [1, 1, 1, *ids], label) for row, (ids, label) in enumerate(world.rows(world.labelled_wordpiece))]
+    unk = world.verify(values, stages=STAGE)["FT209"]
+    assert unk.status == "pass"
+    from transformers import AutoTokenizer
+
+    number = AutoTokenizer.from_pretrained(world.wordpiece).unk_token_id
+    rows = [([*ids[:3], number, *ids[4:]], label) for ids, label in rows]
+    values |= world.rewritten(tmp_path / "s", {"train": rows}, like=world.labelled_wordpiece)
+    world.caught("an unknown token in each row", values, "FT209", status="warn", words="of the tokens are", stages=STAGE)
+
+
+def test_texts_that_do_not_end_with_eos_warn(world: World, tmp_path: Path) -> None:
+    rows = world.rows(world.plain)
+    cut = [(ids[:-1], None) if row % 5 else (ids, None) for row, (ids, _) in enumerate(rows)]
+    values = {**world.run("pretrain"), **world.rewritten(tmp_path / "s", {"train": cut}, like=world.plain)}
+    world.caught("4 of 5 texts without EOS", values, "FT210", status="warn", words="20.0% of the texts", stages=STAGE)
+    values = {**world.run("pretrain"), **world.rewritten(tmp_path / "t", {"train": rows}, like=world.plain)}
+    assert world.quiet("every text with EOS", values, stages=STAGE)["FT210"].evidence["share"] == 1
+
+
+# -- the plan ------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("collator", ["fixed", "dynamic"])
+def test_a_collator_that_pads_much_warns(world: World, collator: str) -> None:
+    check = world.caught(
+        f"collator {collator}",
+        world.run("classify", **{"loader.collator": collator}),
+        "FT211",
+        status="warn",
+        words="padding",
+        stages=STAGE,
+    )
+    assert "--collator bucketed" in check.fix
+    assert check.evidence["bucketed"] < check.evidence["dynamic"] < check.evidence["fixed"]
+
+
+def test_the_padding_is_that_of_the_samplers() -> None:
+    from ftcli.core.batch import EpochSampler, LengthGroupedSampler
+    from ftcli.core.batch import padding as real
+    from ftcli.core.order import wasted
+
+    lengths = np.random.default_rng(1).integers(5, 200, 20_000)
+    assert wasted(lengths, 16, "dynamic", 256) == pytest.approx(real(lengths, EpochSampler(len(lengths), 1).order(), 16), abs=0.01)
+    assert wasted(lengths, 16, "bucketed", 256) == pytest.approx(real(lengths, LengthGroupedSampler(lengths, 16, 1).order(), 16), abs=0.005)
+    assert wasted(lengths, 16, "fixed", 256) == pytest.approx(1 - lengths.mean() / 256)
+
+
+def test_a_row_far_longer_than_the_others_is_noted(world: World, tmp_path: Path) -> None:
+    rows = [(ids[:20], label) for ids, label in world.rows(world.labelled)]
+    rows[17] = ([7] * 800, rows[17][1])
+    check = world.quiet(
+        "a row of 800 tokens", {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": rows}, max_length=1024)}, stages=STAGE
+    )["FT212"]
+    assert (check.status, check.evidence["first_rows"]) == ("info", [17])
+
+
+def test_the_plan_is_counted_and_timed_only_by_a_measurement(world: World, tmp_path: Path) -> None:
+    values = world.run(
+        "classify", **{"train.gradient_accumulation_steps": 4, "train.num_train_epochs": 2, "train.output_dir": tmp_path / "run"}
+    )
+    check = world.verify(values, stages=STAGE)["FT213"]
+    tokens = 2 * int(Store.open(world.labelled).split("train").lengths.sum())
+    assert (check.evidence["steps"], check.evidence["tokens"], check.evidence["rows_a_step"]) == (16, tokens, 32)
+    assert "ftcli benchmark" in check.summary
+    report = {
+        "metrics": {"real_tokens_per_second": tokens / 50},
+        "machine": {"cpu_model": "a processor", "gpus": []},
+        "settings": {"dataset.sources": {"value": values["dataset.sources"]}, "train.per_device_train_batch_size": {"value": 8}},
+    }
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "ftcli-run.json").write_text(json.dumps(report))
+    assert world.verify(values, stages=STAGE)["FT213"].evidence["seconds"] == pytest.approx(50)
+    (tmp_path / "run" / "ftcli-run.json").write_text(json.dumps({**report, "machine": {"cpu_model": "another", "gpus": []}}))
+    assert "seconds" not in world.verify(values, stages=STAGE)["FT213"].evidence
+
+
+# -- real data -----------------------------------------------------------------------------------------------------------------------------
+
+LEAKS = {"banking77": {"test": 0.0023}, "kor_3i4k": {"test": 0.1011}, "goemotions_ko": {"validation": 0.0158, "test": 0.0144}}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", sorted(LEAKS))
+def test_the_leaks_of_real_sets_are_measured_by_their_texts(real_data: Path, name: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(real_data / "tokenizers" / "qwen3")
+    spelling = TokenText.of(tokenizer)
+    assert spelling is not None
+    numbers = {}
+    for split, rows in SETS[name](real_data).items():
+        ids = rows_of([encoded.ids for encoded in tokenizer.backend_tokenizer.encode_batch([text for text, _ in rows])]).input_ids
+        numbers[split] = spelling.hashes(ids.values, ids.lengths)
+    shares = {split: float(np.isin(found, numbers["train"]).mean()) for split, found in numbers.items() if split != "train"}
+    assert shares == pytest.approx(LEAKS[name], abs=0.0005)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "name", ["banking77", "kor_3i4k", "songys_chatbot", "world_cities", "kor_law", "code_sympy", "wikitext2_valid", "gsm8k"]
+)
+def test_real_texts_are_sound_and_their_damage_is_seen(real_data: Path, name: str) -> None:
+    lines = [text for text, _ in SETS[name](real_data)["train"]][:3000]
+    assert find_damage(lines).all() == []
+    foreign = [text for text in lines if sum(not character.isascii() for character in text) >= 8]
+    if len(foreign) > 100:
+        assert len(find_damage([_windows(text) for text in foreign]).utf8_as_latin) > 0.9 * len(foreign)

@@ -1,0 +1,179 @@
+"""Checks of whether the planned run suits the machine: variables, threads, shared memory, disk, memory of a step, versions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from ftcli.plugins import checks_versions
+
+from ftcli import machine
+from ftcli.core.sizing import parameters
+from ftcli.records import Gpu
+from verifying import World
+
+ENV = ("env",)
+TINY = (Gpu("a small GPU", 2**20, "8.0"),)
+
+
+@pytest.mark.parametrize(
+    ("env", "values", "words"),
+    [
+        ({"OMP_NUM_THREAD": "4"}, {}, "did you mean OMP_NUM_THREADS"),
+        ({"HF_DATASET_CACHE": "/x"}, {}, "did you mean HF_DATASETS_CACHE"),
+        ({"OMP_NUM_THREADS": "many"}, {}, "no number of threads"),
+        ({"RAYON_NUM_THREADS": "-1"}, {}, "no number of threads"),
+        ({"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "2"}, {}, "contradict each other"),
+        ({"TOKENIZERS_PARALLELISM": "true"}, {"loader.num_workers": 2}, "2 forked DataLoader workers"),
+        ({"OMP_PROC_BIND": "close"}, {"loader.num_workers": 2}, "OMP_PROC_BIND=close"),
+        ({"OMP_PROC_BIND": "true"}, {"dataset.num_proc": 4}, "OMP_PROC_BIND=true"),
+    ],
+)
+def test_a_variable_that_hurts_this_plan_warns(world: World, env: dict[str, str], values: dict[str, Any], words: str) -> None:
+    cause = " ".join(f"{name}={value}" for name, value in {**env, **values}.items())
+    world.caught(cause, values, "FT004", status="warn", words=words, stages=ENV, env=env)
+
+
+@pytest.mark.parametrize(
+    ("env", "values"),
+    [
+        ({"TOKENIZERS_PARALLELISM": "true"}, {}),
+        ({"TOKENIZERS_PARALLELISM": "false"}, {"loader.num_workers": 2}),
+        ({"TOKENIZERS_PARALLELISM": "true"}, {"loader.num_workers": 2, "train.dataloader_multiprocessing_context": "spawn"}),
+        ({"OMP_PROC_BIND": "close"}, {}),
+        ({"OMP_PROC_BIND": "false"}, {"loader.num_workers": 2}),
+        ({"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4", "RAYON_NUM_THREADS": "4"}, {}),
+        ({"OMP_NUM_THREADS": "4,2", "OMP_NUM_TEAMS": "2", "GOTO_NUM_THREADS": "4", "HF_HUB_OFFLINE": "1"}, {}),
+        ({"CUDA_VISIBLE_DEVICES": "0", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, {}),
+    ],
+)
+def test_a_variable_that_does_not_hurt_is_at_most_noted(world: World, env: dict[str, str], values: dict[str, Any]) -> None:
+    world.quiet(" ".join(f"{name}={value}" for name, value in {**env, **values}.items()), values, stages=ENV, env=env)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux binds threads by affinity")
+def test_what_is_said_of_omp_proc_bind_is_true() -> None:
+    code = "import os, torch; torch.ones(300, 300) @ torch.ones(300, 300); print(len(os.sched_getaffinity(0)))"
+    answers = {
+        bind: subprocess.run(
+            [sys.executable, "-c", code], env={"OMP_PROC_BIND": bind, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True
+        )
+        for bind in ("close", "false")
+    }
+    if int(answers["false"].stdout) < 2:
+        pytest.skip("one core")
+    assert int(answers["close"].stdout) == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "values", "words"),
+    [
+        ({"OMP_NUM_THREADS": "8"}, {}, "OMP_NUM_THREADS=8 are 8 threads on 4 cores"),
+        ({"OMP_NUM_THREADS": "4", "LOCAL_WORLD_SIZE": "2"}, {}, "2 ranks × OMP_NUM_THREADS=4 are 8 threads"),
+        ({"RAYON_NUM_THREADS": "4"}, {"dataset.num_proc": 4}, "dataset.num_proc = 4 × RAYON_NUM_THREADS=4 are 16 threads"),
+        ({"LOCAL_WORLD_SIZE": "4"}, {"runtime.threads": 2}, "4 ranks × runtime.threads = 2"),
+        ({"LOCAL_WORLD_SIZE": "2"}, {"loader.num_workers": 3}, "2 ranks × loader.num_workers = 3"),
+    ],
+)
+def test_more_threads_than_cores_warn(world: World, env: dict[str, str], values: dict[str, Any], words: str) -> None:
+    cause = " ".join(f"{name}={value}" for name, value in {**env, **values}.items())
+    world.caught(cause, values, "FT071", status="warn", words=words, stages=("settings",), env=env)
+
+
+def test_threads_that_fit_the_cores_pass(world: World) -> None:
+    values = {"dataset.num_proc": 4, "loader.num_workers": 2, "runtime.threads": 2}
+    env = {"OMP_NUM_THREADS": "2", "RAYON_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2"}
+    world.quiet("2 ranks × 2 threads on 4 cores", values, stages=("settings",), env=env)
+
+
+def test_workers_without_room_in_shared_memory_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {**world.run("classify"), "loader.num_workers": 4, "train.per_device_train_batch_size": 512}
+    monkeypatch.setattr(machine, "shared_memory", lambda: 2**30)
+    world.quiet("4 workers, 1 GB of shared memory", values, stages=ENV)
+    monkeypatch.setattr(machine, "shared_memory", lambda: 2**23)
+    check = world.caught("4 workers, 8 MB of shared memory", values, "FT006", words="/dev/shm", stages=ENV)
+    assert check.evidence["needed_mb"] == pytest.approx(9 * 512 * 137 * 24 / 2**20, abs=0.1)
+    world.quiet("no workers, 8 MB of shared memory", world.run("classify"), stages=ENV)
+
+
+def test_a_step_that_does_not_fit_the_device_is_found(world: World) -> None:
+    values = {**world.run("classify", "qwen3"), "train.optim": "adamw_torch"}
+    found = world.quiet("a small model", values, stages=ENV)["FT009"]
+    assert found.status == "pass"
+    need = int(found.evidence["total_gb"] * 2**30)
+    small = {**values, "train.per_device_train_batch_size": 4096}
+    world.caught(
+        "activations beyond the GPU",
+        small,
+        "FT009",
+        status="warn",
+        words="a training step takes",
+        stages=ENV,
+        gpus=(Gpu("G", 2**28, "8.0"),),
+    )
+    world.caught(
+        "weights and Adam beyond the GPU",
+        values,
+        "FT009",
+        words="a training step takes",
+        stages=ENV,
+        gpus=(Gpu("G", min(need, 2**19), "8.0"),),
+    )
+    world.quiet("a GPU of unknown memory", values, stages=ENV, gpus=(Gpu("NVIDIA GB10", 0, "12.1"),))
+
+
+def test_checkpoints_that_do_not_fit_the_disk_fail(world: World, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    values = {**world.run("classify", "qwen3"), "train.output_dir": tmp_path / "run"}
+    monkeypatch.chdir(tmp_path)
+    checks = world.quiet("room for checkpoints", values, stages=ENV)
+    need = int(checks["FT008"].evidence["needed_gb"] * 2**30)
+    assert checks["FT008"].evidence["checkpoints"] == 3
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=need))
+    world.caught("room for all but the last checkpoint", values, "FT008", status="warn", words="3 checkpoints", stages=ENV)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=need // 4))
+    world.caught("no room for a checkpoint", values, "FT008", words="3 checkpoints", stages=ENV)
+
+
+def test_a_version_with_a_defect_that_ftcli_does_not_avoid_warns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = checks_versions.Defect("torch", "2.0", None, "loses bits", "https://example.org/1")
+    monkeypatch.setattr(checks_versions, "DEFECTS", (bad,))
+    world.caught("a library with a known defect", {}, "FT007", status="warn", words="loses bits", stages=ENV)
+    fixed = checks_versions.Defect("torch", None, "2.0", "loses bits", "https://example.org/1")
+    monkeypatch.setattr(checks_versions, "DEFECTS", (fixed,))
+    assert world.quiet("the defect is mended", {}, stages=ENV)["FT007"].status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("version", "packing", "scaling"),
+    [("4.57.0", False, False), ("4.57.1", True, True), ("5.22.9", True, True), ("5.23.0", False, True), ("5.23.0.dev0+cpu", False, True)],
+)
+def test_versions_are_compared_as_numbers(version: str, packing: bool, scaling: bool) -> None:
+    loss, leak = checks_versions.DEFECTS[0], checks_versions.DEFECTS[1]
+    assert checks_versions._has(leak, version) == packing
+    assert checks_versions._has(loss, version) == scaling
+
+
+def test_tf32_set_in_two_ways_is_found() -> None:
+    code = (
+        "import torch; from ftcli.plugins.checks_versions import _tf32; assert not _tf32(); "
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'; print(_tf32())"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "allow_tf32" in answer.stdout
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gpt2", "bert", "roberta"])
+def test_weights_are_counted_from_the_configuration(world: World, kind: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    config = AutoConfig.from_pretrained(world.config(kind, hidden_size=128, intermediate_size=512, n_inner=512))
+    config.num_labels = 4
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config)
+    real = sum(parameter.numel() for parameter in model.parameters())
+    assert parameters(config, 4) == pytest.approx(real, rel=0.06)  # a pooler and biases weigh more in a model of two layers

@@ -1,0 +1,330 @@
+"""Checks of gradients, outputs, losses and input of the model: the smallest change that breaks each, and what must not be accused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from ftcli.pluginmanager import Plugins
+from verifying import World
+
+STAGES = ("batch", "model")
+TASK = """
+import ftcli
+import torch
+from ftcli.core.tasks import {base}, _cross_entropy
+
+class Task({base}):
+    def {method}:
+        {body}
+
+@ftcli.hookimpl
+def register_tasks(register):
+    register({base}.name, Task, replace=True)
+"""
+OUTPUT = "model.score.register_forward_hook(lambda module, args, output: {0})"
+FIRST = """original = model.model.forward
+        def forward(*args, **rest):
+            found = original(*args, **rest)
+            found.last_hidden_state = found.last_hidden_state[:, :1].expand_as(found.last_hidden_state)
+            return found
+        model.model.forward = forward"""
+BLIND = "for layer in model.model.layers: layer.self_attn.forward = lambda *args, hidden_states=None, **rest: (hidden_states, None)"
+NOISE = "model.model.norm.register_forward_hook(lambda module, args, output: torch.nn.functional.dropout(output, 0.1, True))"
+ITEMS = "return super().loss(logits, labels, None)"
+UNSHIFTED = "return _cross_entropy(logits.flatten(0, 1), labels.flatten(), items)"
+TWICE = "return super().loss(logits, torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100), items)"
+
+
+def _task(world: World, method: str, body: str, base: str = "Classify") -> Plugins:
+    return world.plugins(TASK.format(base=base, method=method, body=body))
+
+
+def _loss(world: World, body: str, base: str = "Classify") -> Plugins:
+    return _task(world, "loss(self, logits, labels, items)", body, base)
+
+
+def _configured(world: World, body: str) -> Plugins:
+    return _task(world, "configure(self, config, store, tokenizer)", f"super().configure(config, store, tokenizer); {body}")
+
+
+# -- outputs -------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "words"),
+    [
+        ("a softmax behind the head", OUTPUT.format("output.softmax(-1)"), "probabilities"),
+        ("a sigmoid behind the head", OUTPUT.format("output.sigmoid()"), "between 0 and 1"),
+        ("a ReLU behind the head", OUTPUT.format("output.relu()"), "cut at 0"),
+    ],
+)
+def test_outputs_that_are_no_logits_fail(world: World, what: str, change: str, words: str) -> None:
+    world.caught(f"S5: {what}", world.run("classify", "qwen3"), "FT404", words=words, stages=STAGES, plugins=world.model(change))
+
+
+def test_a_weight_that_is_nan_where_no_token_looks_fails(world: World) -> None:
+    values = world.run("classify", "qwen3", **{"model.config": world.config("qwen3", vocab_size=512)})
+    plugins = world.model("model.model.embed_tokens.weight.data[511] = float('nan')")
+    world.caught("O1: an unused embedding row is NaN", values, "FT404", words="no numbers", stages=STAGES, plugins=plugins)
+
+
+def test_a_head_on_the_first_token_of_a_causal_model_fails(world: World) -> None:
+    values, plugins = world.run("classify", "qwen3"), world.model(FIRST)
+    check = world.caught("F2: the first token is pooled", values, "FT404", "FT411", words="same logits", stages=STAGES, plugins=plugins)
+    assert check.evidence["spread_over_texts"] < 1e-5
+
+
+def test_a_model_without_attention_fails(world: World) -> None:
+    values = world.run("pretrain", "qwen3")
+    world.caught("O1: tokens see only themselves", values, "FT405", "FT411", stages=STAGES, plugins=world.model(BLIND, "Pretrain"))
+
+
+@pytest.mark.parametrize("change", ["torch.zeros_like(batch['position_ids'])", "batch['position_ids'] * 2"])
+def test_packs_in_which_every_token_is_a_text_fail(world: World, change: str) -> None:
+    plugins = world.collator(f"batch['position_ids'] = {change}", "Packed", "packed")
+    values = world.run("packed", "qwen3")
+    world.caught(f"F6: position_ids = {change}", values, "FT411", words="have no influence", stages=STAGES, plugins=plugins)
+
+
+@pytest.mark.parametrize(
+    ("what", "body", "words"),
+    [
+        ("num_labels = 9", "config.num_labels = 9", "it would start at ln 9 = 2.20, not at 1.39"),
+        ("a regression", 'config.problem_type = "regression"', "problem_type is 'regression'"),
+        ("a label map turned round", "config.id2label = dict(enumerate([*config.id2label.values()][::-1]))", "output 0 is named 'refund'"),
+    ],
+)
+def test_classes_that_are_not_those_of_the_data_fail(world: World, what: str, body: str, words: str) -> None:
+    plugins = _configured(world, body)
+    world.caught(f"S5: {what}", world.run("classify", "qwen3"), "FT414", words=words, stages=STAGES, plugins=plugins)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_fewer_outputs_than_classes_fail(world: World, count: int) -> None:
+    plugins = _configured(world, f"config.num_labels = {count}")
+    check = world.caught(f"S5: num_labels = {count}", world.run("classify", "qwen3"), "FT414", "FT403", stages=STAGES, plugins=plugins)
+    assert ("regression" in check.summary) == (count == 1)
+
+
+def test_a_pad_id_that_the_task_sets_wrongly_fails(world: World) -> None:
+    plugins = _configured(world, "config.pad_token_id = 7")
+    world.caught("S3: config.pad_token_id = 7", world.run("classify", "qwen3"), "FT402", "FT407", stages=STAGES, plugins=plugins)
+
+
+def test_a_misspelt_mask_fails(world: World) -> None:
+    plugins = world.collator('batch["attn_mask"] = batch.pop("attention_mask")')
+    values = world.run("classify", "bert")
+    check = world.caught("B2: a mask that is called attn_mask", values, "FT415", "FT407", words="attn_mask", stages=STAGES, plugins=plugins)
+    assert "attention_mask" in check.fix
+    plugins = world.collator('batch["weights"] = batch["attention_mask"].float()')
+    assert (
+        world.quiet("an argument that no model takes", world.run("classify", "qwen3"), stages=STAGES, plugins=plugins)["FT415"].status
+        == "info"
+    )
+
+
+# -- losses --------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("steps", "status"), [(8, "fail"), (1, "warn")])
+def test_a_task_that_ignores_the_count_of_targets_fails_with_accumulation(world: World, steps: int, status: str) -> None:
+    values = world.run("classify", "qwen3", **{"train.gradient_accumulation_steps": steps})
+    words = "does not follow the number of targets"
+    world.caught(f"F1: own loss, {steps} steps", values, "FT406", status=status, words=words, stages=STAGES, plugins=_loss(world, ITEMS))
+
+
+def test_processes_count_as_accumulation_does(world: World) -> None:
+    check = world.quiet("F1: a plain Trainer on 4 processes", world.run("classify", "qwen3"), env={"WORLD_SIZE": "4"}, stages=STAGES)[
+        "FT406"
+    ]
+    assert check.status == "info"
+    assert "would report 4 times the loss" in check.summary
+    assert check.evidence["ratio"] == pytest.approx(1.0)
+    values = world.run("classify", "qwen3")
+    plugins = _loss(world, ITEMS)
+    world.caught("F1: own loss, 4 processes", values, "FT406", env={"WORLD_SIZE": "4"}, stages=STAGES, plugins=plugins)
+
+
+def test_a_model_that_says_so_is_not_accused(world: World) -> None:
+    checks = world.quiet(
+        "accepts_loss_kwargs", world.run("classify", "qwen3"), stages=STAGES, plugins=world.model("model.accepts_loss_kwargs = False")
+    )
+    assert checks["FT406"].status == "pass"
+
+
+@pytest.mark.parametrize("factor", ["8 *", "-"])
+def test_a_multiple_of_the_loss_is_found(world: World, factor: str) -> None:
+    plugins = _loss(world, f"return {factor} super().loss(logits, labels, items)")
+    check = world.caught(f"R1: loss {factor}", world.run("classify", "qwen3"), "FT403", "FT406", stages=STAGES, plugins=plugins)
+    assert check.evidence["loss"] != pytest.approx(1.39, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("what", "body", "also", "words"),
+    [
+        ("labels not shifted", UNSHIFTED, ("FT403", "FT406"), "labels are not shifted"),
+        ("labels shifted twice", TWICE, ("FT406",), "labels are shifted twice"),
+    ],
+)
+def test_a_loss_that_shifts_wrongly_is_found_by_the_gradient_of_the_inputs(
+    world: World, what: str, body: str, also: tuple[str, ...], words: str
+) -> None:
+    for kind in ("pretrain", "packed"):
+        checks = world.verify(world.run(kind, "qwen3"), stages=STAGES, plugins=_loss(world, body, "Pretrain"))
+        assert checks["FT410"].status == "fail"
+        assert words in checks["FT410"].summary
+    values, plugins = world.run("pretrain", "qwen3"), _loss(world, body, "Pretrain")
+    world.caught(f"F5: {what}", values, "FT410", *also, words=words, stages=STAGES, plugins=plugins)
+
+
+def test_a_shift_is_seen_on_the_left_as_well(world: World) -> None:
+    left = """from dataclasses import replace
+        self.spec = replace(self.spec, padding_side="left")
+        batch = super().__call__(rows)"""
+    assert world.verify(world.run("pretrain", "qwen3"), stages=STAGES, plugins=world.collator(left))["FT410"].status == "pass"
+
+
+# -- gradients and repeatability -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_starts_at_zero_is_no_fault(world: World) -> None:
+    checks = world.quiet(
+        "a head of zeros", world.run("classify", "qwen3"), stages=STAGES, plugins=world.model("model.score.weight.data.zero_()")
+    )
+    assert checks["FT405"].status == "pass"
+    assert checks["FT403"].evidence["loss"] == pytest.approx(1.3863, abs=1e-3)
+
+
+def test_weights_that_are_all_zero_fail(world: World) -> None:
+    plugins = world.model("for parameter in model.parameters(): parameter.data.zero_()")
+    world.caught(
+        "O1: every weight is zero", world.run("classify", "qwen3"), "FT405", words="the gradient norm is 0", stages=STAGES, plugins=plugins
+    )
+
+
+def test_a_new_head_that_is_frozen_fails_and_a_frozen_body_is_said(world: World) -> None:
+    plugins = world.model("model.score.requires_grad_(False)")
+    world.caught(
+        "O1: a frozen new head", world.run("classify", "qwen3"), "FT405", words="would never be trained", stages=STAGES, plugins=plugins
+    )
+    plugins = world.model("model.model.requires_grad_(False)")
+    check = world.quiet("a frozen body", world.run("classify", "qwen3"), stages=STAGES, plugins=plugins)["FT405"]
+    assert check.status == "info"
+    assert check.evidence["trained_share"] < 0.1
+
+
+def test_parts_that_a_family_leaves_out_by_design_are_not_accused(world: World) -> None:
+    checks = world.quiet("bert's segments and pooler", world.run("pretrain", "gpt2"), stages=STAGES)
+    assert checks["FT405"].evidence["without"] == []
+    esm = world.run("classify", **{"model.config": world.config("esm", position_embedding_type="absolute")})
+    assert world.quiet("esm's contact head", esm, stages=STAGES)["FT405"].evidence["without"]
+
+
+def test_dropout_in_evaluation_is_found(world: World) -> None:
+    plugins = world.model(NOISE)
+    world.caught(
+        "dropout in evaluation", world.run("classify", "qwen3"), "FT413", "FT407", words="differ by", stages=STAGES, plugins=plugins
+    )
+
+
+def test_a_collator_that_does_not_follow_the_seed_warns(world: World) -> None:
+    change = 'import os; batch["weights"] = torch.tensor(list(os.urandom(8)))'
+    values, plugins = world.run("classify", "qwen3"), world.collator(change)
+    world.caught("a collator without seed", values, "FT413", status="warn", words="another weights", stages=STAGES, plugins=plugins)
+
+
+@pytest.mark.parametrize(("rate", "status"), [(0.95, "fail"), (0.6, "warn"), (0.4, "pass")])
+def test_too_much_dropout_is_found(world: World, rate: float, status: str) -> None:
+    values = world.run("classify", "bert", **{"model.config": world.config("bert", hidden_dropout_prob=rate)})
+    if status == "pass":
+        assert world.quiet("dropout 0.4", values, stages=STAGES)["FT416"].evidence["largest"] == rate
+    else:
+        world.caught(f"dropout {rate}", values, "FT416", status=status, words=f"drops {rate:.0%}", stages=STAGES)
+
+
+# -- attention, cache ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cache_lets_packed_documents_see_each_other(world: World) -> None:
+    values = world.run("packed", "qwen3", **{"train.use_cache": True})
+    check = world.caught("F6: use_cache", values, "FT408", words="train.use_cache is on", stages=STAGES)
+    assert check.fix == "Leave train.use_cache unset."
+    assert check.evidence["change"] > 1e-2
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_packs_are_apart_with_either_attention(world: World, attention: str) -> None:
+    checks = world.quiet(f"packed, {attention}", world.run("packed", "qwen3", **{"model.attn_implementation": attention}), stages=STAGES)
+    assert checks["FT408"].evidence["attention"] == attention
+
+
+# -- trained weights -----------------------------------------------------------------------------------------------------------------------
+
+
+def _saved(world: World, folder: Path, head: Any = AutoModelForSequenceClassification, **changes: Any) -> Any:
+    config = AutoConfig.for_model(**{**json.loads(world.config("qwen3").read_text()), **changes})
+    torch.manual_seed(0)
+    model = head.from_config(config)
+    model.save_pretrained(folder)
+    return model
+
+
+def test_weights_saved_from_a_compiled_model_fail_and_the_fix_names_the_prefix(world: World, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    model = _saved(world, tmp_path / "m", num_labels=4)
+    weights = {f"_orig_mod.{name}": value.contiguous() for name, value in model.state_dict().items()}
+    save_file(weights, tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "m")})
+    check = world.caught("K1: _orig_mod. before every name", values, "FT403", words="not in the file", stages=STAGES)
+    assert "_orig_mod." in check.fix
+
+
+def test_a_new_head_is_noted_and_a_head_of_another_name_warns(world: World, tmp_path: Path) -> None:
+    _saved(world, tmp_path / "lm", AutoModelForCausalLM)
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "lm")})
+    assert "the head is new" in world.quiet("K1: a new head", values, stages=STAGES)["FT412"].summary
+    _saved(world, tmp_path / "c", num_labels=4)
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "c")})
+    assert world.quiet("all weights loaded", values, stages=STAGES)["FT412"].status == "pass"
+
+
+def test_a_language_model_without_its_output_layer_fails(world: World, tmp_path: Path) -> None:
+    _saved(world, tmp_path / "c", num_labels=4, tie_word_embeddings=False)
+    values = world.run("pretrain", **{"model.name_or_path": str(tmp_path / "c")})
+    checks = world.verify(values, stages=STAGES)
+    assert checks["FT412"].status == "fail"
+    assert "lm_head.weight" in checks["FT412"].summary
+
+
+def test_another_architecture_than_that_of_the_weights_warns(world: World, tmp_path: Path) -> None:
+    _saved(world, tmp_path / "c", num_labels=4)
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "c"), "model.config_overrides": "hidden_act=relu"})
+    check = world.caught(
+        "K1: hidden_act of the weights overridden", values, "FT412", status="warn", words="hidden_act: silu", stages=STAGES
+    )
+    assert check.evidence["changed"] == ["hidden_act: silu → relu"]
+
+
+def test_a_tokenizer_that_is_not_the_models_fails_for_classifiers_too(world: World, tmp_path: Path) -> None:
+    _saved(world, tmp_path / "m", num_labels=4)
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "m")})
+    assert "no folder with a tokenizer" in world.quiet("no tokenizer beside the weights", values, stages=STAGES)["FT417"].summary
+    AutoTokenizer.from_pretrained(world.bpe).save_pretrained(tmp_path / "m")
+    assert world.quiet("the model's own tokenizer", values, stages=STAGES)["FT417"].status == "pass"
+    AutoTokenizer.from_pretrained(world.wordpiece).save_pretrained(tmp_path / "m")
+    world.caught("F7: another tokenizer beside the weights", values, "FT417", words="mean other tokens", stages=STAGES)
+
+
+def test_data_with_an_id_beyond_the_embedding_fail(world: World, tmp_path: Path) -> None:
+    rows = [*world.rows(world.labelled)[:30], ([400], 0)]
+    values = {**world.run("classify", "qwen3"), **world.rewritten(tmp_path / "s", {"train": rows})}
+    checks = world.verify(values, stages=("model",))
+    assert checks["FT401"].status == "fail"
+    assert checks["FT401"].evidence["largest_id_in_data"] == 400

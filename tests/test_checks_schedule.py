@@ -1,0 +1,134 @@
+"""The schedule in full-rate steps, hidden NaN, and what a resumed run would do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import get_scheduler
+
+from ftcli.context import Context
+from ftcli.core.checkpoints import MARKER, NEEDED, identity, seal
+from ftcli.core.schedule import BEHIND, Schedule
+from ftcli.core.store import Store
+from verifying import World
+
+STAGE = ("settings",)
+
+
+@pytest.mark.parametrize("name", sorted(BEHIND))
+@pytest.mark.parametrize(("steps", "warmup"), [(50, 0), (50, 10), (50, 49)])
+def test_the_planned_rate_is_that_of_transformers(name: str, steps: int, warmup: int) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
+    scheduler = get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
+    planned = Schedule(steps, warmup, name)
+    rates = []
+    for step in range(1, steps + 1):
+        rates.append(scheduler.get_last_lr()[0])
+        assert planned.share(step) * 2.0 == pytest.approx(rates[-1], abs=1e-6)
+        optimizer.step()
+        scheduler.step()
+    assert planned.full_rate_steps(steps) == pytest.approx(sum(rates) / 2.0, rel=1e-4)
+    assert planned.total == planned.full_rate_steps(steps)
+
+
+def test_incident_2_had_done_2_84_steps_at_the_full_rate_where_its_log_said_step_20() -> None:
+    schedule = Schedule(70_038, 7_004, "linear")
+    assert schedule.share(200) == pytest.approx(0.0284, abs=1e-4)
+    assert schedule.full_rate_steps(200) == pytest.approx(2.84, abs=0.01)
+    assert schedule.full_rate_steps(20) == pytest.approx(0.027, abs=0.001)
+
+
+def test_a_schedule_that_is_not_known_is_said_to_be_so() -> None:
+    assert not Schedule(10, 0, "warmup_stable_decay").known
+    assert not Schedule(10, 0, "cosine", {"min_lr": 1}).known
+    assert Schedule(10, 5, "warmup_stable_decay").full_rate_steps(10) == pytest.approx(7)
+
+
+def test_a_first_evaluation_inside_the_warm_up_is_said(world: World) -> None:
+    values = {
+        **world.run("classify"),
+        "train.max_steps": 200,
+        "train.warmup_steps": 40,
+        "train.eval_steps": 10,
+        "train.eval_strategy": "steps",
+    }
+    check = world.quiet("an evaluation inside the warm-up", values, stages=STAGE)["FT053"]
+    assert check.status == "info"
+    assert check.evidence["full_rate_steps"]["first_eval"] == pytest.approx(1.1, abs=0.05)
+
+
+def test_the_full_rate_steps_of_a_failing_warm_up_are_named(world: World) -> None:
+    values = {**world.run("classify"), "train.max_steps": 100, "train.warmup_steps": 7004}
+    check = world.caught("O5, warm-up 7004 of 100 steps", values, "FT053", words="amounts to 0.7 steps", stages=STAGE)
+    assert check.evidence["full_rate_steps"]["end"] == pytest.approx(0.707, abs=0.01)
+
+
+def test_a_filter_that_hides_nan_is_a_warning(world: World) -> None:
+    world.quiet("no filter", {}, stages=STAGE)
+    world.caught("K2, logging_nan_inf_filter", {"train.logging_nan_inf_filter": True}, "FT090", status="warn", words="0.0", stages=STAGE)
+
+
+# -- resume ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def _checkpoint(world: World, values: dict[str, Any], output: Path, step: int = 4) -> Path:
+    """A checkpoint with the marker that a run with these values writes."""
+    folder = output / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    for name in (*NEEDED, "model.safetensors"):
+        (folder / name).write_text("{}")
+    seal(folder, identity(Context.make(values), Store.open(Path(values["dataset.sources"][0])), "classify"))
+    return folder
+
+
+def _resuming(world: World, output: Path, **changes: Any) -> dict[str, Any]:
+    return {**world.run("classify"), "train.output_dir": output, "train.resume_from_checkpoint": "auto", **changes}
+
+
+def test_a_checkpoint_of_the_same_run_passes(world: World, tmp_path: Path) -> None:
+    values = _resuming(world, tmp_path / "run")
+    _checkpoint(world, values, tmp_path / "run")
+    assert world.quiet("a resumed run", values, stages=STAGE)["FT091"].status == "pass"
+    longer = {**values, "train.num_train_epochs": 9.0}
+    assert world.quiet("a resumed run, longer", longer, stages=STAGE)["FT091"].status == "info"
+    assert world.quiet("nothing to resume", _resuming(world, tmp_path / "new"), stages=STAGE)["FT091"].status == "info"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("train.learning_rate", 1e-3, "the saved optimizer keeps the old one"),
+        ("train.per_device_train_batch_size", 3, "the rows of every step"),
+        ("train.data_seed", 7, "the order of rows"),
+        ("train.adam_beta2", 0.9, "adam_beta2"),
+        ("train.ignore_data_skip", True, "twice"),
+        ("loader.collator", "dynamic", "the order of rows"),
+    ],
+)
+def test_what_a_resumed_run_would_ignore_or_do_otherwise_is_named(world: World, tmp_path: Path, key: str, value: Any, words: str) -> None:
+    values = _resuming(world, tmp_path / "run")
+    _checkpoint(world, values, tmp_path / "run")
+    check = world.caught(f"K3, {key} changed", {**values, key: value}, "FT091", words=words, stages=STAGE)
+    assert key in check.evidence["differences"]
+
+
+def test_other_data_are_named(world: World, tmp_path: Path) -> None:
+    values = _resuming(world, tmp_path / "run")
+    _checkpoint(world, values, tmp_path / "run")
+    other = {**values, **world.rewritten(tmp_path / "other", {"train": world.rows(world.labelled)[::-1]})}
+    world.caught("K3, rows in another order", other, "FT091", words="the rows and their order", stages=STAGE)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", MARKER])
+def test_a_checkpoint_without_its_optimizer_or_schedule_is_refused(world: World, tmp_path: Path, name: str) -> None:
+    values = _resuming(world, tmp_path / "run")
+    folder = _checkpoint(world, values, tmp_path / "run")
+    (folder / name).unlink()
+    world.caught(f"K3, {name} deleted", values, "FT091", words=f"{name} is missing", stages=STAGE)
+    named = {**values, "train.resume_from_checkpoint": str(folder)}
+    world.caught(f"K3, {name} deleted, checkpoint named", named, "FT091", words=f"{name} is missing", stages=STAGE)
+    assert json.loads((folder / "trainer_state.json").read_text()) == {}

@@ -1,0 +1,228 @@
+"""Checks of what a tokenizer's folder declares, and of its chat template: what is healthy, and the smallest change that is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verifying import World
+
+STAGE = ("tokenizer",)
+MESSAGES = [{"role": "user", "content": "please help"}, {"role": "assistant", "content": "the order"}]
+PLAIN = "{% for message in messages %}<{{ message.role }}> {{ message.content }}\n{% endfor %}{% if add_generation_prompt %}<assistant> {% endif %}"
+MARKED = (
+    "{% for message in messages %}<{{ message.role }}> {% if message.role == 'assistant' %}{% generation %}{{ message.content }}{% endgeneration %}"
+    "{% else %}{{ message.content }}{% endif %}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def edited(world: World, folder: Path, like: Path | None = None, **parts: Any) -> str:
+    """A copy of a tokenizer whose tokenizer.json is changed: parts of its model by name, and "added" tokens."""
+    path = Path(world.tokenizer(folder, like, tokenizer_class="PreTrainedTokenizerFast"))
+    document = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
+    document["model"]["vocab"] |= parts.get("vocab", {})
+    document["added_tokens"] += parts.get("added", [])
+    (path / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+def added(text: str, number: int) -> dict[str, Any]:
+    return {"id": number, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+def test_ids_with_holes_are_noted_and_an_id_beyond_the_length_warns(world: World, tmp_path: Path) -> None:
+    assert world.quiet("ids without holes", {"tokenizer.path": str(world.bpe)}, stages=STAGE)["FT109"].status == "pass"
+    values = {"tokenizer.path": edited(world, tmp_path / "far", vocab={"far away": 450})}
+    check = world.caught(
+        "an id beyond len(tokenizer)",
+        values,
+        "FT109",
+        status="warn",
+        words="the largest id is 450, but len(tokenizer) is 401",
+        stages=STAGE,
+    )
+    assert check.evidence["holes"] == 50
+    values |= {"model.config": world.config("qwen3", vocab_size=420)}
+    assert "451 ids" in world.verify(values, stages=("model",))["FT401"].summary
+
+
+def test_two_tokens_with_one_id_warn(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": edited(world, tmp_path / "t", vocab={"twice": 399})}
+    check = world.verify(values, stages=STAGE)["FT109"]
+    assert (check.status, "twice" in check.summary) == ("warn", True), check
+
+
+def test_bos_and_eos_are_told_and_an_eos_whose_text_is_not_the_token_warns(world: World, tmp_path: Path) -> None:
+    assert (
+        world.quiet("EOS of its own", {"tokenizer.path": str(world.bpe), "train.mode": "classify"}, stages=STAGE)["FT107"].status == "pass"
+    )
+    plugin = """
+import ftcli
+
+@ftcli.hookimpl
+def load_tokenizer(settings):
+    from transformers import PreTrainedTokenizerFast
+
+    class Odd(PreTrainedTokenizerFast):
+        def __call__(self, text, **options):
+            ids = super().__call__(text, **options)
+            return {"input_ids": [9, 9]} if text == self.eos_token else ids
+
+    return Odd.from_pretrained(settings.tokenizer.path)
+"""
+    values = {"tokenizer.path": str(world.bpe)}
+    world.caught(
+        "EOS whose text is no token",
+        values,
+        "FT107",
+        status="warn",
+        words="its text becomes [9, 9]",
+        stages=STAGE,
+        plugins=world.plugins(plugin),
+    )
+    plugin = plugin.replace("def __call__", "unk_token_id = eos_token_id = 1\n        def __call__")
+    check = world.verify(values, stages=STAGE, plugins=world.plugins(plugin))["FT107"]
+    assert (check.status, "no token of the vocabulary" in check.summary) == ("fail", True)
+    values |= {"model.config": world.config("qwen3", eos_token_id=[7, 8])}
+    assert "ends texts with 7, 8" in world.quiet("another EOS in the model", values, stages=STAGE)["FT107"].summary
+
+
+def test_truncation_on_the_left_warns_where_rows_were_cut_on_the_right(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", truncation_side="left"), "dataset.sources": [str(world.labelled)]}
+    assert world.quiet("left truncation, nothing cut", values, stages=STAGE)["FT108"].status == "info"
+    values["dataset.sources"] = [str(world.prepare("cut", world.bpe, {"packing.max_length": 16}))]
+    world.caught(
+        "left truncation, rows cut on the right", values, "FT108", status="warn", words="cuts long texts on the left", stages=STAGE
+    )
+
+
+def test_model_max_length_below_the_data_warns_unless_the_model_has_the_positions(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", model_max_length=64), "dataset.sources": [str(world.labelled)]}
+    world.caught("model_max_length below the data", values, "FT110", status="warn", words="model_max_length is 64", stages=STAGE)
+    assert world.quiet("positions for them", values | {"model.config": world.config("qwen3")}, stages=STAGE)["FT110"].status == "info"
+    values["tokenizer.path"] = world.tokenizer(tmp_path / "u", model_max_length=None)
+    assert "no model_max_length" in world.quiet("no model_max_length", values, stages=STAGE)["FT110"].summary
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "v", model_max_length=64), "packing.max_length": 65}
+    assert "--max-length has 65" in world.verify(values, stages=STAGE)["FT110"].summary
+
+
+def test_code_in_the_folder_is_named_and_not_run(world: World, tmp_path: Path) -> None:
+    assert world.verify({"tokenizer.path": str(world.bpe)}, stages=STAGE)["FT111"].status == "pass"
+    folder = world.tokenizer(tmp_path / "t", auto_map={"AutoTokenizer": [None, "evil.Tokenizer"]})
+    (Path(folder) / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    check = world.verify({"tokenizer.path": folder}, stages=STAGE)["FT111"]
+    assert (check.status, "evil.Tokenizer" in check.summary, "not run" in check.summary) == ("info", True, True)
+    assert not (tmp_path / "ran").exists()
+    config = world.config("qwen3", auto_map={"AutoConfig": "own.Config"})
+    assert "own.Config" in world.verify({"tokenizer.path": str(world.bpe), "model.config": config}, stages=STAGE)["FT111"].summary
+
+
+def conversations(folder: Path, rows: list[Any]) -> list[str]:
+    path = folder / "chat.jsonl"
+    path.write_text("".join(json.dumps({"text": "please help", "messages": row}) + "\n" for row in rows), encoding="utf-8")
+    return [str(path)]
+
+
+def test_a_template_without_generation_is_noted_and_one_with_it_passes(world: World, tmp_path: Path) -> None:
+    assert (
+        world.verify({"tokenizer.path": str(world.bpe)}, stages=STAGE)["FT117"].summary
+        == "Chat template: the tokenizer has no chat template"
+    )
+    checks = world.quiet("a chat template", {"tokenizer.path": world.tokenizer(tmp_path / "plain", chat_template=PLAIN)}, stages=STAGE)
+    assert [checks[name].status for name in ("FT117", "FT118")] == ["pass", "info"]
+    values = {
+        "tokenizer.path": world.tokenizer(tmp_path / "marked", chat_template=MARKED),
+        "dataset.sources": conversations(tmp_path, [MESSAGES] * 5),
+    }
+    checks = world.quiet("a chat template that marks the assistant", values, stages=STAGE)
+    assert [checks[name].status for name in ("FT117", "FT118", "FT119")] == ["pass", "pass", "pass"]
+    assert checks["FT118"].summary == "the mask of what the assistant says is filled in 5 conversations of the data"
+
+
+def test_a_template_that_breaks_warns(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template="{{ messages[0].nothing.content }}")}
+    world.caught("a template that breaks", values, "FT117", status="warn", words="refuses 4 of 4 samples", stages=STAGE)
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + PLAIN
+    rows = [[{"role": "system", "content": "be kind"}, *MESSAGES], MESSAGES]
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "u", chat_template=refuses), "dataset.sources": conversations(tmp_path, rows)}
+    world.caught("roles that the template refuses", values, "FT117", status="warn", words="no system", stages=STAGE)
+
+
+def test_a_mask_that_is_empty_in_spite_of_generation_warns(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template=PLAIN + "{% generation %}{% endgeneration %}")}
+    world.caught("an empty assistant mask", values, "FT118", status="warn", words="empty in 4 of 4", stages=STAGE)
+
+
+def test_a_prompt_that_is_no_beginning_of_the_whole_warns_for_the_data_s_own_conversations(world: World, tmp_path: Path) -> None:
+    parted = PLAIN.replace("<assistant> ", "<assistant> think ")
+    values: dict[str, Any] = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template=parted)}
+    assert world.quiet("a prompt that is no prefix, samples", values, stages=STAGE)["FT119"].status == "info"
+    values["dataset.sources"] = conversations(tmp_path, [MESSAGES] * 3)
+    world.caught("a prompt that is no prefix", values, "FT119", status="warn", words="3 of 3 conversations", stages=STAGE)
+
+
+def test_a_template_that_writes_bos_which_the_tokenizer_adds_as_well_is_noted(world: World, tmp_path: Path) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", world.wordpiece, chat_template="[CLS] " + PLAIN)}
+    check = world.quiet("BOS by the template and the tokenizer", values, stages=STAGE)["FT116"]
+    assert (check.status, "add_special_tokens=False" in check.summary) == ("info", True)
+
+
+# -- real tokenizers -----------------------------------------------------------------------------------------------------------------------
+
+FIT = [
+    ("bert-base-uncased", "banking77"), ("gpt2", "banking77"), ("phi-2", "banking77"), ("phi-3-mini", "banking77"), ("deepseek-coder", "banking77"),
+    ("mistral-7b-v0.1", "banking77"), ("t5-small", "banking77"), ("qwen2.5", "banking77"), ("qwen3", "kor_3i4k"), ("kobart", "kor_3i4k"),
+    ("koelectra-v3", "goemotions_ko"), ("bert-base-multilingual-cased", "kor_3i4k"), ("qwen3", "world_cities"), ("qwen3", "goemotions_ko"),
+]  # fmt: skip
+UNFIT = [
+    ("bert-base-uncased", "kor_3i4k", {"FT113": "warn", "FT115": "warn"}),
+    ("t5-small", "goemotions_ko", {"FT113": "fail"}),
+    ("gpt2", "kor_3i4k", {"FT115": "warn"}),
+]
+ON_TEXT = ("FT107", "FT108", "FT109", "FT110", "FT111", "FT112", "FT113", "FT114", "FT115", "FT116", "FT117", "FT118", "FT119")
+
+
+def on_real(world: World, real_data: Path, folder: Path, tokenizer: str, name: str) -> dict[str, str]:
+    import realsets
+
+    rows = [text for text, _ in getattr(realsets, name)(real_data)["train"]][::7]
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows), encoding="utf-8")
+    values = {"tokenizer.path": str(real_data / "tokenizers" / tokenizer), "dataset.sources": [str(path)]}
+    checks = world.verify(values, stages=STAGE)
+    return {name: checks[name].status for name in ON_TEXT if checks[name].status in {"warn", "fail", "error"}}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("tokenizer", "name"), FIT)
+def test_real_tokenizers_are_quiet_on_text_of_their_language(
+    world: World, real_data: Path, tmp_path: Path, tokenizer: str, name: str
+) -> None:
+    assert on_real(world, real_data, tmp_path, tokenizer, name) == {}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("tokenizer", "name", "expected"), UNFIT)
+def test_real_tokenizers_warn_on_text_that_they_do_not_know(
+    world: World, real_data: Path, tmp_path: Path, tokenizer: str, name: str, expected: dict[str, str]
+) -> None:
+    assert on_real(world, real_data, tmp_path, tokenizer, name) == expected
+
+
+@pytest.mark.real
+def test_phi_3_s_reference_vectors_take_the_side_of_tokenizer_json(world: World, real_data: Path) -> None:
+    from tokenizers import Tokenizer
+
+    folder = real_data / "tokenizers" / "phi-3-mini"
+    inputs = (folder / "vectors" / "llamacpp.inp").read_text(encoding="utf-8").split("\n__ggml_vocab_test__\n")
+    outputs = [
+        [int(part) for part in line.split()] for line in (folder / "vectors" / "llamacpp.out").read_text(encoding="utf-8").splitlines()
+    ]
+    own = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    agreeing = sum(own.encode(text, add_special_tokens=False).ids == ids for text, ids in zip(inputs, outputs, strict=False))
+    check = world.verify({"tokenizer.path": str(folder)}, stages=STAGE)["FT106"]
+    assert (check.status, agreeing) == ("warn", len(outputs))
+    assert own.encode(check.evidence["text"]).ids == check.evidence["tokenizer_json"]

@@ -1,0 +1,112 @@
+"""A run's course: every rule speaks once, at the step where a run turns sick, and says nothing about a sound one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftcli.core.course import Course, clipping
+from ftcli.core.schedule import Schedule
+from ftcli.records import Check
+
+CHANCE = math.log(280)
+
+
+def course(steps: int = 1000, warmup: int = 0, **changes: Any) -> Course:
+    given = {
+        "chance": CHANCE,
+        "unlearned": 5.2,
+        "peak": 1e-3,
+        "optimizer": "adamw_torch_fused",
+        "schedule": Schedule(steps, warmup, "linear"),
+    }
+    return Course(**{**given, **changes})
+
+
+def run(watched: Course, losses: Any, *, every: int = 10, norm: Any = 1.0, rate: Any = None, clipped: float | None = 0.0) -> list[Check]:
+    """Log one loss after the other; norms and rates by line where they are functions."""
+    assert watched.schedule is not None
+    found: list[Check] = []
+    for line, loss in enumerate(losses):
+        step = 1 if line == 0 else line * every
+        entry = {"step": step, "loss": float(loss), "grad_norm": norm(line) if callable(norm) else norm}
+        entry["learning_rate"] = watched.schedule.share(step) * watched.peak if rate is None else rate(line, step)
+        found += watched.log(entry, clipped)
+    return found
+
+
+def falling(lines: int = 100, start: float = CHANCE, noise: float = 0.1) -> Any:
+    return start * np.exp(-np.arange(lines) / 40) + np.random.default_rng(0).normal(0, noise, lines) * 0.3
+
+
+def test_a_sound_run_brings_nothing() -> None:
+    assert run(course(), falling()) == []
+    assert run(course(), falling(start=29.0), norm=lambda line: 30 / (1 + line), clipped=0.995) == []  # a head too large, and AdamW clipped
+    assert run(course(7004 * 10, 7004), 69.5 - 0.026 * 10 * np.arange(20), norm=204.0) == []  # incident 2's first 200 updates
+
+
+def test_a_gradient_of_zero_is_certain_and_a_spike_is_said() -> None:
+    (check,) = run(course(), falling(), norm=lambda line: 0.0 if line > 4 else 1.0)
+    assert (check.id, check.status) == ("gradient-norm", "fail")
+    assert check.summary.startswith("step 50: the gradient is zero")
+    (check,) = run(course(), falling(), norm=lambda line: 500.0 if line == 20 else 2.0)
+    assert (check.id, check.status) == ("gradient-norm", "warn")
+    assert "250 times" in check.summary
+    assert run(course(), [CHANCE, *[0.0] * 40], norm=lambda line: 0.0 if line > 3 else 1.0) == []  # nothing is left to learn
+
+
+def test_a_rate_that_is_zero_or_not_as_planned_is_said() -> None:
+    (check,) = run(course(), falling(), rate=lambda line, step: 0.0 if line > 9 else 1e-3 * (1 - (step - 1) / 1000))
+    assert (check.id, check.status) == ("learning-rate", "warn")
+    (check,) = run(course(peak=1e-3), falling()[:50], rate=lambda line, step: 0.0 if line > 9 else 1e-3 * (1 - (step - 1) / 1000))[-1:]
+    assert check.id == "learning-rate"
+    (check,) = run(course(), falling(), rate=lambda line, step: 5e-4)
+    assert "planned is 0.001" in check.summary
+    unknown = course(schedule=Schedule(1000, 0, "warmup_stable_decay"))
+    assert run(unknown, falling(), rate=lambda line, step: 3e-4) == []
+
+
+def test_a_loss_that_runs_away_is_said_and_stops_the_run_when_it_is_certain() -> None:
+    found = run(course(), [*falling(20), *[30.0 + line for line in range(10)]])
+    assert [(check.id, check.status) for check in found] == [("rising-loss", "warn"), ("diverged", "fail")]
+    assert run(course(), [*falling(20), 30.0, 40.0, *falling(60)[20:]]) == []  # a bump
+    assert run(course(), [40.0] * 8) == []  # it began there
+
+
+def test_a_loss_that_stands_still_is_said_after_enough_full_rate_steps() -> None:
+    (check,) = run(course(), 5.2 + np.random.default_rng(1).normal(0, 0.02, 60))
+    assert (check.id, check.status) == ("stalled-loss", "warn")
+    assert check.evidence["full_rate_steps"] >= 200
+    assert "5.200" in check.summary
+    assert run(course(), [5.2] * 20) == []  # too early
+    assert run(course(100_000, 7004), [5.6] * 60) == []  # in the warm-up
+    assert run(course(), [5.0] * 60) == []  # under what the labels' shares alone give
+    assert run(course(unlearned=None), [5.2] * 60) == []  # a trained language model
+
+
+def test_clipping_is_a_fault_of_plain_gradient_descent_only() -> None:
+    (check,) = run(course(optimizer="sgd"), falling(), clipped=0.995)
+    assert (check.id, check.status) == ("clip-share", "warn")
+    assert check.evidence["step"] >= 100
+    assert run(course(), falling(), clipped=0.995) == []
+    said = clipping(0.995, "adamw_torch_fused")
+    assert said is not None
+    assert said.status == "info"
+    assert clipping(0.995, "sgd") is None
+    assert clipping(0.5, "adamw_torch_fused") is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "eval_loss", "status"),
+    [(0.3, 0.011, 9.0, "warn"), (0.3, 0.5, 9.0, None), (4.9, 0.011, 5.3, None), (0.3, 0.011, 4.0, None)],
+)
+def test_rows_learned_by_heart_show_in_the_held_out_rows(loss: float, accuracy: float, eval_loss: float, status: str | None) -> None:
+    watched = course(held_out_majority=(0.01, 1000))
+    run(watched, [CHANCE, loss])
+    found = watched.log({"step": 20, "eval_accuracy": accuracy, "eval_loss": eval_loss}, None)
+    assert [check.status for check in found] == ([status] if status else [])
+    assert watched.log({"step": 30, "eval_accuracy": accuracy, "eval_loss": eval_loss}, None) == []
+    assert watched.log({"step": 30, "train_runtime": 1.0}, None) == []
