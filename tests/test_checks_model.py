@@ -252,9 +252,7 @@ def test_a_weight_that_is_no_number_fails_once(world: World, value: str) -> None
 
 def test_an_unused_parameter_fails(world: World) -> None:
     plugins = world.model("model.extra = torch.nn.Linear(4, 4)")
-    check = world.caught(
-        "O1: an unused layer", world.run("classify", "qwen3"), "FT405", words="2 of", stages=STAGES, plugins=plugins
-    )
+    check = world.caught("O1: an unused layer", world.run("classify", "qwen3"), "FT405", words="2 of", stages=STAGES, plugins=plugins)
     assert check.evidence["without"] == ["extra.weight", "extra.bias"]
 
 

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from ftcli import hookimpl
 from ftcli.commands.train import run
 from ftcli.core import flops
-from ftcli.core.tasks import IGNORED
 from ftcli.core.run import prepare
+from ftcli.core.tasks import IGNORED
 from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, StoreError, TrainError, UsageError
 from ftcli.records import Step
 from ftcli.testing import tiny_model
