@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ftcli.testing import Result
+from timing import PATIENCE
 
 
 def spawn(*words: str | Path, **options: object) -> subprocess.Popen[str]:
@@ -15,7 +16,7 @@ def spawn(*words: str | Path, **options: object) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> Result:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     return Result(process.returncode, out, err)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from verifying import World
@@ -30,9 +31,27 @@ LIBRARIES = (
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when huggingface_hub is imported: no test reaches the network
 
+settings.register_profile(
+    "ftcli",
+    deadline=None,  # how long an example takes is the machine's business
+    derandomize=os.environ.get("FTCLI_FAULTS")
+    != "full",  # a change fails for what it changes; the full form tries other examples every time
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+settings.load_profile("ftcli")  # before the modules with tests are imported, whose own settings add to it
+
+
+@pytest.fixture(scope="session")
+def _fonts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """matplotlib's list of fonts, which takes it a second and a line on stderr to make: once for all tests and their processes."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if base.name.startswith("popen-gw") else base) / "matplotlib"
+
 
 @pytest.fixture(autouse=True)
-def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _isolated(_fonts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, no settings from outside, 100 columns, and a guard against tests that change os.environ."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
@@ -40,6 +59,7 @@ def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             if name.startswith(HIDDEN):
                 patch.delenv(name)
         patch.setenv("HOME", str(home))
+        patch.setenv("MPLCONFIGDIR", str(_fonts))
         for variable, folder in {"CONFIG": ".config", "CACHE": ".cache", "DATA": ".local/share", "STATE": ".local/state"}.items():
             patch.setenv(f"XDG_{variable}_HOME", str(home / folder))
         for name in ("NO_COLOR", "FORCE_COLOR", "RANK", "WORLD_SIZE", "LOCAL_RANK"):

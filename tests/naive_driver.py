@@ -1,6 +1,6 @@
 """Prepares data the usual way, by `datasets.map` and `save_to_disk`: the program of the positive controls.
 
-With arguments (SOURCE CACHE OUTPUT LOG) it maps a file of JSON lines with two workers and saves it. Without any it imports `datasets` once, reads "OUTPUT VERSION" lines from stdin and forks a child for each. The child prints its pid, waits for an
+With arguments (SOURCE CACHE OUTPUT LOG [STOP]) it maps a file of JSON lines with two workers and saves it. Without any it imports `datasets` once, reads "OUTPUT VERSION" lines from stdin and forks a child for each. The child prints its pid, waits for an
 empty line, so that a tracer can attach, and saves. Its exit status follows (negative: the signal that ended it).
 """
 
@@ -56,14 +56,15 @@ def serve() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def prepare(source: str, cache: str, output: str, log: str) -> None:
-    """`LOG` gets the number of rows of every batch that was worked on."""
+def prepare(source: str, cache: str, output: str, log: str, stop: str = "") -> None:
+    """`LOG` gets the number of rows of every batch that was worked on; after STOP rows the workers hang, to be killed."""
     import time
 
     from datasets import load_dataset
 
     def words(batch: dict[str, list[str]]) -> dict[str, list[int]]:
-        time.sleep(0.03)
+        if stop and sum(map(int, Path(log).read_text().split())) >= int(stop):
+            time.sleep(600)
         with Path(log).open("a") as file:
             file.write(f"{len(batch['text'])}\n")
         return {"words": [len(text.split()) for text in batch["text"]]}

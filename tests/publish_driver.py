@@ -12,7 +12,9 @@ import os
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 START, END = "/start-of-the-commit-layer", "/end-of-the-commit-layer"
 
@@ -30,14 +32,28 @@ def mark(path: str) -> None:
         os.close(os.open(path, os.O_RDONLY))
 
 
-def prepare(output: Path, version: str, *, wait: bool = False, slow: float = 0.0, patience: float = 60.0, stop_after: int = 99) -> int:
-    """Publish `version` at `output`, unless it stops after some shards, and return how many shards had to be written for it."""
+def prepare(
+    output: Path,
+    version: str,
+    *,
+    wait: bool = False,
+    patience: float = 60.0,
+    stop_after: int = 99,
+    pause: Callable[[], object] = lambda: None,
+    on_wait: Callable[[object], None] = lambda _: None,
+) -> int:
+    """Publish `version` at `output`, unless it stops after some shards, and return how many shards had to be written for it.
+
+    Args:
+        pause: called after every shard.
+        on_wait: called while another process holds the lease.
+    """
     from ftcli.core.publish import Attempt, fingerprint
 
     files = content(version)
     shards = {f"train-{index}": name for index, name in enumerate(files) if name.endswith(".arrow")}
     worked = 0
-    with Attempt.open(output, fingerprint({"version": version}), replace=True, wait=wait, patience=patience) as attempt:
+    with Attempt.open(output, fingerprint({"version": version}), replace=True, wait=wait, patience=patience, on_wait=on_wait) as attempt:
         if attempt.ready:
             return 0
         for shard_name, file_name in shards.items():
@@ -48,7 +64,7 @@ def prepare(output: Path, version: str, *, wait: bool = False, slow: float = 0.0
                 with attempt.shard(shard_name) as shard:
                     shard.path(file_name).write_bytes(files[file_name])
                     shard.commit([file_name], {"rows": 3000})
-                time.sleep(slow)
+                pause()
         for name in ("train/state.json", "dataset_dict.json"):
             attempt.write(name, files[name])
         attempt.publish({"rows": 9000}, shards)
@@ -94,6 +110,35 @@ def without_exchange() -> None:
     vars(ftcli.core.publish)["exchange"] = lambda one, other: False
 
 
+def without_heartbeat() -> None:
+    """A run that is counted or struck call by call makes the same calls however slow the machine is."""
+    import ftcli.core.lease
+
+    vars(ftcli.core.lease)["BEAT_SECONDS"] = 3600.0
+
+
+def hang() -> None:
+    time.sleep(600)
+
+
+def step() -> None:
+    """Say that a shard is finished, and go on when told to."""
+    print("shard", flush=True)
+    sys.stdin.readline()
+
+
+def say_once() -> Callable[[object], None]:
+    """Says on stderr that another process is waited for."""
+    said: list[object] = []
+
+    def on_wait(sight: object) -> None:
+        if not said:
+            said.append(sight)
+            print("waiting", file=sys.stderr, flush=True)
+
+    return on_wait
+
+
 def main(mode: str, output: Path, version: str) -> int:
     from ftcli.errors import FtcliError
 
@@ -108,11 +153,12 @@ def main(mode: str, output: Path, version: str) -> int:
                 without_exchange()
             if mode == "no-fsync":
                 vars(os)["fsync"] = lambda descriptor: None
-            slow = {"slow": 0.3, "hang": 600.0}.get(mode, 0.0)
-            print(
-                "worked",
-                prepare(output, version, wait=mode in {"wait", "impatient"}, slow=slow, patience=1.0 if mode == "impatient" else 60.0),
-            )
+            if mode in {"normal", "no-exchange", "no-fsync"}:
+                without_heartbeat()
+            pause = {"step": step, "hang": hang}.get(mode, lambda: None)
+            patience = 1.0 if mode == "impatient" else 60.0
+            waits: dict[str, Any] = {"wait": True, "on_wait": say_once()} if mode in {"wait", "impatient"} else {}
+            print("worked", prepare(output, version, patience=patience, pause=pause, **waits))
     except FtcliError as error:
         print(type(error).__name__, error.message, error.hint, sep=" | ")
         return 1

@@ -226,9 +226,9 @@ def test_every_random_damage_is_found(pristine: Path, tmp_path: Path, tally: Cal
     missed, slowest, at_once = [], 0.0, 0
     for kind, victim, folder in damaged(pristine, tmp_path):
         found = rows(call("verify", folder))
-        clock = time.perf_counter()
+        clock = time.process_time()
         refused = refuses(folder)
-        slowest = max(slowest, time.perf_counter() - clock)
+        slowest = max(slowest, time.process_time() - clock)
         at_once += refused
         if not any(Path(row[0]).name == victim.name for row in found) or (kind in AT_ONCE and not refused):
             missed.append((kind, victim.name))

@@ -147,6 +147,6 @@ def test_a_forked_child_dies_of_sigterm_as_ever() -> None:
         "    os.kill(child, signal.SIGTERM)\n"
         "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
 
     assert (done.stdout, done.stderr) == ("-15\n", "")

@@ -147,6 +147,6 @@ def test_without_processes_of_their_own_such_an_engine_ends_the_whole_run(tokeni
         f"choose_engine(AutoTokenizer.from_pretrained(folder), folder, Plugins(Path({str(tmp_path / 'plugins')!r}), ()), requested='fuse', sample=['boom'])\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=240, env={**os.environ, "HF_HUB_OFFLINE": "1"})
 
     assert done.returncode == -6, json.dumps(done.stderr.decode())

@@ -24,10 +24,10 @@ from ftcli.errors import DataError, WorkerDied
 from ftcli.machine import usable_cores
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Piece, ShardPlan
+from timing import PATIENCE, until
 
 WAYS = (1, 2)
 """Numbers of workers."""
-DEADLINE = 20.0
 
 
 def shards(count: int) -> list[ShardPlan]:
@@ -46,10 +46,7 @@ def run(
 @pytest.fixture(autouse=True)
 def _no_worker_stays() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + DEADLINE
-    while (left := _children()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+    until(lambda: not _children(), 0.05)
 
 
 def _children() -> list[str]:
@@ -98,7 +95,7 @@ def threads(shard: ShardPlan) -> dict[str, str | None]:
 def complain(shard: ShardPlan, marks: Path) -> int:
     if shard.index == 1:
         raise DataError("part-1.jsonl:7: not JSON", "Mend the line.")
-    time.sleep(0.2 if shard.index == 0 else 60)
+    time.sleep(0.2 if shard.index == 0 else 600)
     (marks / str(shard.index)).touch()
     return shard.index
 
@@ -128,7 +125,7 @@ def panic(shard: ShardPlan, kind: str) -> int:
 
 def die(shard: ShardPlan, how: str, marks: Path) -> int:
     if shard.index != 2:
-        time.sleep(60 if shard.index > 2 else 0.01)
+        time.sleep(600 if shard.index > 2 else 0.01)
         return shard.index
     progress.report(10, 10, 100, shard.pieces[0].path)
     if how == "exit":
@@ -141,7 +138,7 @@ def die(shard: ShardPlan, how: str, marks: Path) -> int:
 
 def wait_long(shard: ShardPlan, marks: Path) -> int:
     (marks / f"{os.getpid()}").touch()
-    time.sleep(60)
+    time.sleep(600)
     return 0
 
 
@@ -156,7 +153,7 @@ def stubborn_end(shard: ShardPlan, marks: Path) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if shard.index == 0:
         (marks / str(os.getpid())).touch()
-        time.sleep(60)
+        time.sleep(600)
     while not list(marks.iterdir()):
         time.sleep(0.02)
     return shard.index
@@ -236,7 +233,7 @@ def test_a_script_without_a_main_guard_starts_workers_that_do_not_run_it_again(t
     )
     environ = {name: value for name, value in os.environ.items() if name != "RAYON_NUM_THREADS"}
 
-    done = subprocess.run([sys.executable, script], env=environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, script], env=environ, capture_output=True, text=True, timeout=PATIENCE, check=True)
 
     share = str(max(1, usable_cores() // 2))
     assert done.stdout.split() == ["script", share, share]
@@ -250,7 +247,7 @@ def test_an_error_for_people_arrives_whole(workers: int, tmp_path: Path) -> None
         list(run(partial(complain, marks=tmp_path), 6, workers))
 
     assert (caught.value.message, caught.value.hint) == ("part-1.jsonl:7: not JSON", "Mend the line.")
-    assert time.monotonic() - started < DEADLINE
+    assert time.monotonic() - started < PATIENCE
     assert {path.name for path in tmp_path.iterdir()} <= {"0"}  # the others were ended, not waited for
 
 
@@ -363,21 +360,24 @@ def _controller(function: str, tmp_path: Path) -> tuple[subprocess.Popen[str], l
     script = tmp_path / "controller.py"
     script.write_text(code)
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while len(marks := [path for path in tmp_path.iterdir() if path.name.isdecimal()]) < 2:
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    return process, [int(path.name) for path in marks]
+
+    def marks() -> list[int]:
+        return [int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal()]
+
+    until(lambda: len(marks()) == 2 or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    return process, marks()
 
 
 def _gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
+    return bool(until(lambda: not any(map(_runs, pids))))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.fault
@@ -385,7 +385,7 @@ def test_ctrl_c_ends_the_workers_quietly(tmp_path: Path) -> None:
     process, pids = _controller("wait_long", tmp_path)
 
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
 
     assert (out, err, process.returncode) == ("interrupted\n", "", 0)
     assert _gone(pids)
@@ -396,7 +396,7 @@ def test_workers_of_a_killed_run_end_at_their_next_report(tmp_path: Path) -> Non
     process, pids = _controller("report_for_ever", tmp_path)
 
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
 
     assert _gone(pids)
 

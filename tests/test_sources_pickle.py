@@ -27,6 +27,7 @@ from ftcli.core import tabular, unpickle
 from ftcli.errors import DataError
 from ftcli.records import BadRow, Piece
 from reading import plan, settings, write
+from timing import within
 
 TEXTS, LABELS = [f"글 {i}" for i in range(30)], [i % 3 for i in range(30)]
 EXPECTED = list(zip(TEXTS, LABELS, strict=True))
@@ -72,10 +73,8 @@ def read(file: Path, columns: Columns | None = None, **dataset: Any) -> tuple[li
 
 def refused(file: Path, **dataset: Any) -> DataError:
     """The error, which must name the file and come in time."""
-    clock = time.monotonic()
-    with pytest.raises(DataError) as caught:
+    with within(TEN_SECONDS), pytest.raises(DataError) as caught:
         read(file, **dataset)
-    assert time.monotonic() - clock < TEN_SECONDS
     assert caught.value.message.startswith(f"{file}: ")
     assert caught.value.hint
     return caught.value
@@ -333,16 +332,16 @@ def test_a_bomb_is_refused_in_time_and_costs_this_process_nothing(tmp_path: Path
     data, reason = bombs()[name]
     file = write(tmp_path / "a.pkl", data)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    clock, bad, chosen, said = time.monotonic(), list[BadRow](), settings(file), "not among the rows"
+    bad, chosen, said = list[BadRow](), settings(file), "not among the rows"
     try:
-        for batch in Pickle().read(Pickle().plan(str(file), 1, chosen)[0], Columns("text"), chosen, bad.append):
-            assert batch.num_rows == 0 or name == "a text that is named again"
+        with within(TEN_SECONDS):
+            for batch in Pickle().read(Pickle().plan(str(file), 1, chosen)[0], Columns("text"), chosen, bad.append):
+                assert batch.num_rows == 0 or name == "a text that is named again"
     except DataError as error:
         said = error.message.removeprefix(f"{file}: ")
     assert reason in said
     assert str(file) not in said
     assert bool(bad) == (said == "not among the rows")
-    assert time.monotonic() - clock < TEN_SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
     assert list(tmp_path.iterdir()) == [file]
 
@@ -380,7 +379,7 @@ def order(file: Path, **changes: Any) -> str:
 
 
 def program(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_the_child_is_limited_before_it_loads(tmp_path: Path) -> None:
