@@ -25,8 +25,8 @@ demo: $(STAMP)  ## the whole job on generated data: sample, tokenizer, verify, t
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 check: $(DEV_STAMP)  ## types and style
-	$(BIN)/ruff check src plugins tests docs benchmarks
-	$(BIN)/ruff format --check src plugins tests docs benchmarks
+	$(BIN)/ruff check src plugins tests docs benchmarks scripts
+	$(BIN)/ruff format --check src plugins tests docs benchmarks scripts
 	$(BIN)/mypy src plugins benchmarks
 
 unit: $(DEV_STAMP)  ## the fast, hermetic tests

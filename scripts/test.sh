@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests, twice: the editable install with coverage, and the built wheel in an empty directory.
+# All tests with coverage on the editable install; then the built wheel in an empty directory.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -9,10 +9,10 @@ export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
 
 echo "== the suite, editable install, $workers workers"
 rm -f .coverage .coverage.*
-python -m pytest -n "$workers" --dist loadfile --cov --cov-report= --durations=10 -q
+python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder --cov --cov-report= --durations=10 -q
 python -m coverage report --fail-under="${FTCLI_MIN_COVERAGE:-90}"
 
-echo "== the suite from the built wheel, in an empty directory"
+echo "== the built wheel, in an empty directory"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python -m build --quiet --wheel --outdir "$work/dist" "$root"
@@ -20,9 +20,20 @@ python -m venv --without-pip "$work/venv"
 # The packages of this environment are seen through a .pth file; ftcli itself comes from the wheel alone.
 site=$(python -c 'import site; print(site.getsitepackages()[0])')
 wheel_site=$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
-python -m pip install --quiet --disable-pip-version-check --no-deps --target "$wheel_site" "$work"/dist/*.whl
+python -m pip --python "$work/venv/bin/python" install --quiet --disable-pip-version-check --no-deps "$work"/dist/*.whl
 echo "$site" > "$wheel_site/zz-dependencies.pth"
+# What the suite above has run is what the wheel holds, byte for byte. So only what an installation adds is left to try:
+# the entry point, modules and data files found where the wheel puts them, processes that start from there.
+python "$root/scripts/installed.py" "$root" "$wheel_site"
 cp -r tests examples optimize_env.sh pyproject.toml docs README.md "$work/"
 cd "$work"
-FTCLI_REAL_DATA=${FTCLI_REAL_DATA:-$root/../shared/data} FTCLI_PROJECT_ROOT="$work" \
-  "$work/venv/bin/python" -m pytest -p no:cacheprovider -n "$workers" --dist loadfile -q -m "not slow and not real and not fault" tests
+PATH="$work/venv/bin:$PATH" ROWS=1000 bash examples/demo.sh > demo.log 2>&1 || { cat demo.log; exit 1; }
+tail -n 1 demo.log
+packaged=(
+  cli_completion cli_help cli_output cli_run cli_sources commands_plugins commands_profiles commands_settings docs environment
+  executors hooks optimize_env pluginmanager plots registry report settings small_commands testing tokenizer_plugin
+)
+files=("${packaged[@]/#/tests/test_}")
+files=("${files[@]/%/.py}")
+"$work/venv/bin/python" -m pytest -p no:cacheprovider -n "$workers" --dist worksteal -q -m "not slow and not real and not fault" \
+  "${files[@]}"

@@ -43,6 +43,44 @@ settings.register_profile(
 settings.load_profile("ftcli")  # before the modules with tests are imported, whose own settings add to it
 
 
+LONGEST = [
+    "tokenize_faults",
+    "docs",
+    "engine_variants",
+    "ranks",
+    "power_loss",
+    "train_faults",
+    "benchmarks",
+    "checks_model",
+    "tokenize",
+    "engine_real",
+    "train",
+    "publish_faults",
+    "bad_input",
+    "publish_model",
+    "hostile_input",
+    "sources_pickle",
+    "hooks",
+    "verify",
+    "checks_batch",
+    "checks_tokenizer",
+    "report",
+    "publish_races",
+    "train_tokenizer",
+    "cache",
+    "receipt",
+    "engine_crash",
+    "executors",
+    "publish_lease",
+]
+"""Files that take longest, by CPU time or by waiting: begun first, so that no worker has one left when the others have ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
 @pytest.fixture(scope="session")
 def _fonts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """matplotlib's list of fonts, which takes it a second and a line on stderr to make: once for all tests and their processes."""

@@ -61,12 +61,14 @@ def _imports(node: ast.AST, package: str, *, lazy: bool) -> Iterator[Import]:
             yield from _imports(child, package, lazy=lazy or inside)
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Full name → file of everything under src/ftcli (plugins and profiles lie elsewhere in the source tree)."""
     files = (path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in {"plugins", "profiles"})
     return {".".join(["ftcli", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__"): path for path in files}
 
 
+@cache
 def plugin_files() -> list[Path]:
     return sorted(PLUGINS.glob("*.py"))
 
