@@ -24,7 +24,7 @@ ftcli verify --tokenizer-path "$OUT/tokenizer" --dataset "$OUT/prepared" --model
 step "5/6  train a small Qwen3 classifier"
 ftcli train --mode classify --dataset "$OUT/prepared" --tokenizer-path "$OUT/tokenizer" --model-config "$here/qwen3-tiny.json" \
   --output-dir "$OUT/run" --overwrite --num-train-epochs 1 --learning-rate 1e-3 --per-device-train-batch-size 32 \
-  --per-device-eval-batch-size 64 --warmup-steps 50 --lr-scheduler-type cosine
+  --per-device-eval-batch-size 64 --warmup-steps "$((ROWS / 400))" --lr-scheduler-type cosine
 
 step "6/6  benchmark: the engines, on the same rows"
 ftcli benchmark tokenize --dataset "$OUT/corpus/train.jsonl" --tokenizer-path "$OUT/tokenizer" --rows 10000 --repeats 5
