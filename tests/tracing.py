@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import pytest
 
 import naive_driver
 import publish_driver
+from timing import PATIENCE, until
 
 STRACE = shutil.which("strace") is not None and subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True).returncode == 0
 needs_strace = pytest.mark.skipif(not STRACE, reason="strace is not installed or may not trace here")
@@ -114,13 +114,10 @@ class Naive:
         """Save under strace with `options`; how it ended."""
         pid = self.begin(output, version)
         tracer = subprocess.Popen(["strace", "-f", "-p", str(pid), *options], stderr=subprocess.DEVNULL)
-        until = time.monotonic() + 20
-        while "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text():
-            assert time.monotonic() < until, "strace did not attach"
-            time.sleep(0.002)
+        until(lambda: "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text(), 0.002)
         self.go()
         code = self.end()
-        tracer.wait(20)
+        tracer.wait(PATIENCE)
         return code
 
     def rehearse(self, output: Path, version: str) -> list[Call]:
