@@ -21,6 +21,8 @@ REAL_DATA = Path(os.environ.get("FTCLI_REAL_DATA") or Path(__file__).resolve().p
 
 SECTIONS = ("DATASET", "TOKENIZER", "PACKING", "LOADER", "MODEL", "TRAIN", "RUNTIME", "BENCHMARK", "TRACKING", "FTCLI")
 HIDDEN = tuple(f"{section}_" for section in SECTIONS)
+UNMEASURED = ("COVERAGE_PROCESS_",)
+"""Coverage of other processes is measured in quick tests alone: it doubles the time that torch and transformers take to be imported."""
 LIBRARIES = (
     "PYTEST_",  # names the phase of the running test
     "TORCHINDUCTOR_",  # torch, when it is imported
@@ -89,12 +91,13 @@ def _fonts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _isolated(_fonts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _isolated(request: pytest.FixtureRequest, _fonts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, no settings from outside, 100 columns, and a guard against tests that change os.environ."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
+        unmeasured = UNMEASURED if any(map(request.node.get_closest_marker, ("slow", "real", "fault"))) else ()
         for name in list(os.environ):
-            if name.startswith(HIDDEN):
+            if name.startswith((*HIDDEN, *unmeasured)):
                 patch.delenv(name)
         patch.setenv("HOME", str(home))
         patch.setenv("MPLCONFIGDIR", str(_fonts))
