@@ -369,7 +369,7 @@ def test_a_block_with_bad_rows_costs_little_whether_they_are_few_or_many(kind: s
         if kind == "few":
             lines = [line if number % 997 == 5 else b'{"text": "a good row"}' for number, line in enumerate(lines)]
         file = write(tmp_path / f"{count}.jsonl", b'{"text": "a"}\n' + b"\n".join(lines))
-        return least_cpu(lambda: read_rows(file, on_bad="quarantine"), 1)
+        return least_cpu(lambda: read_rows(file, on_bad="quarantine"), times=1)
 
     seconds(100)
     assert seconds(20_000) < 40 * max(0.02, seconds(2_000))

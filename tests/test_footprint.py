@@ -63,7 +63,7 @@ def test_a_peak_stays_after_the_memory_is_given_back(monkeypatch: pytest.MonkeyP
 
 def test_a_look_is_cheap() -> None:
     with holder(1) as process:
-        took = least_cpu(lambda: resident_bytes(family(os.getpid())), 50)
+        took = least_cpu(lambda: resident_bytes(family(os.getpid())), times=50)
         process.communicate()
 
     assert took < 0.01
