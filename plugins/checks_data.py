@@ -43,11 +43,10 @@ def complete(probe: Probe) -> Check:
 
 
 def same_tokenizer(probe: Probe) -> Check:
-    from ftcli.core.backend import tokenizer_hash
     from ftcli.core.verdict import failed, passed
 
     prepared = probe.store.manifest["tokenizer"]
-    found = tokenizer_hash(probe.tokenizer, probe.settings.tokenizer.path or "")
+    found = probe.tokenizer_hash
     if found == prepared["hash"]:
         return passed("the data were prepared with this tokenizer", hash=found)
     return failed(

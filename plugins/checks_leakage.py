@@ -171,7 +171,6 @@ def _spelling(probe: Probe) -> TokenText | None:
 
 def _tokenizer(probe: Probe) -> Any:
     """The tokenizer, if there is one and the data were prepared with it."""
-    from ftcli.core.backend import tokenizer_hash
     from ftcli.core.probe import Missing
     from ftcli.errors import FtcliError
 
@@ -179,7 +178,7 @@ def _tokenizer(probe: Probe) -> Any:
         tokenizer = probe.tokenizer
     except (Missing, FtcliError):
         return None
-    same = tokenizer_hash(tokenizer, probe.settings.tokenizer.path or "") == probe.store.manifest["tokenizer"]["hash"]
+    same = probe.tokenizer_hash == probe.store.manifest["tokenizer"]["hash"]
     return tokenizer if same else None
 
 

@@ -179,21 +179,29 @@ def additions(probe: Probe) -> Check:
 
 
 def own_file(probe: Probe) -> Check:
+    from dataclasses import asdict
     from pathlib import Path
 
     from ftcli.core.own_file import compare_own_file
     from ftcli.core.probe import Missing
+    from ftcli.core.remembered import remembered
     from ftcli.core.verdict import passed, warned
 
     tokenizer = probe.tokenizer
     path = Path(probe.settings.tokenizer.path or "") / "tokenizer.json"
     if not tokenizer.is_fast or not path.is_file():
         raise Missing("the folder has no tokenizer.json that is used")
-    parts, difference = compare_own_file(tokenizer, path)
+
+    def compare() -> dict[str, Any]:
+        parts, difference = compare_own_file(tokenizer, path)
+        return {"parts": parts, "difference": difference and asdict(difference)}
+
+    answer = remembered(probe.context, "own-file", compare)
+    parts, difference = answer["parts"], answer["difference"]
     if difference is None:
         words = f" ({', '.join(parts)} worded otherwise, the same ids on 4,000 texts)" if parts else ""
         return passed(f"AutoTokenizer gives what tokenizer.json says{words}", parts=parts)
-    text, by_class, by_file = difference.text, list(difference.reference), list(difference.engine)
+    text, by_class, by_file = difference["text"], list(difference["reference"]), list(difference["engine"])
     return warned(
         f"AutoTokenizer ({type(tokenizer).__name__}) gives other ids than the folder's tokenizer.json: {text!r} becomes {by_class[:12]}, "
         f"not {by_file[:12]} ({', '.join(parts)} differ)",

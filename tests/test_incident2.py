@@ -82,7 +82,7 @@ def test_the_healthy_run_raises_nothing_and_the_suspects_are_refuted(world: Worl
 
 def test_a_loss_that_is_not_divided_is_the_one_that_is_named(world: World, run: dict[str, Any]) -> None:
     plugins = world.plugins(NOT_DIVIDED.format(base="Classify", change="return super().loss(logits, labels, None)"))
-    check = world.caught("incident 2: loss × 12", run, "FT502", words="12 times", stages=("model", "steps"), plugins=plugins)
+    check = world.caught("incident 2: loss × 12", run, "FT502", "FT406", words="12 times", stages=("model", "steps"), plugins=plugins)
     assert check.evidence["logged"] == pytest.approx(12 * math.log(280), rel=0.03)
 
 

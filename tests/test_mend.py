@@ -124,7 +124,7 @@ def test_a_length_that_the_tokenizer_does_not_name_becomes_the_models_positions(
 
 
 def test_the_side_of_truncation_follows_the_data_that_were_cut(world: World, tmp_path: Path) -> None:
-    data = world.prepare("cut", world.bpe, {"packing.max_length": 12})
+    data = world.prepare("cut-short", world.bpe, {"packing.max_length": 12})
     values = {"tokenizer.path": _tokenizer(world, tmp_path / "t", truncation_side="left"), "train.mode": "pretrain"}
     assert _fix(values, tmp_path).details["mended"]["copies"] == []
     (copy,) = _fix({**values, "dataset.sources": [str(data)]}, tmp_path).details["mended"]["copies"]

@@ -147,8 +147,10 @@ def test_a_run_that_had_ended_is_finished_without_another_step(bench: Bench, sto
 def test_what_would_not_go_on_exactly_is_refused(bench: Bench, stores: dict[str, Path]) -> None:
     _stopped(bench.context(stores["grouped"], "changed", **STEPS), 2)
     for changed in ({"train__learning_rate": 1e-3}, {"train__per_device_train_batch_size": 5}, {"loader__collator": "dynamic"}):
-        with pytest.raises(TrainError, match="belongs to another run"):
-            run(bench.context(stores["grouped"], "changed", **{**STEPS, **changed}, train__resume_from_checkpoint="auto"))
+        for verify, words in ((True, "FT091: .*cannot be gone on from|belongs to another run"), (False, "belongs to another run")):
+            values = {**STEPS, **changed, "train__resume_from_checkpoint": "auto", "train__verify": verify}
+            with pytest.raises(TrainError, match=words):
+                run(bench.context(stores["grouped"], "changed", **values))
     longer = bench.context(stores["grouped"], "changed", **{**STEPS, "train__num_train_epochs": 3}, train__resume_from_checkpoint="auto")
     assert run(longer).metrics["steps"] == 36
     assert any("follows the new length" in note for note in longer.notes)

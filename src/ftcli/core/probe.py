@@ -59,6 +59,12 @@ class Probe:
         return self._part("tokenizer", self._load_tokenizer)
 
     @property
+    def tokenizer_hash(self) -> str:
+        from ftcli.core.backend import tokenizer_hash
+
+        return self._part("tokenizer_hash", lambda: tokenizer_hash(self.tokenizer, self.settings.tokenizer.path or ""))
+
+    @property
     def store(self) -> Store:
         return self._part("store", self._open_store)
 
