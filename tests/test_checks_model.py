@@ -144,9 +144,7 @@ def register_tasks(register):
     register("classify", Task, replace=True)
 """
     values, plugins = world.run("classify", "qwen3"), world.plugins(source)
-    world.caught(
-        "a task whose loss is NaN", values, "FT403", "FT405", words="the first loss is nan", stages=STAGES, plugins=plugins
-    )
+    world.caught("a task whose loss is NaN", values, "FT403", "FT405", words="the first loss is nan", stages=STAGES, plugins=plugins)
 
 
 # -- trained weights -----------------------------------------------------------------------------------------------------------------------
