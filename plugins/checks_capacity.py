@@ -74,7 +74,7 @@ def space(probe: Probe) -> Check:
 def step_memory(probe: Probe) -> Check:
     from ftcli.core.probe import Missing
     from ftcli.core.sizing import training_step
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verdict import noted, passed, warned
 
     train, machine, model = probe.settings.train, probe.machine, probe.settings.model
     config = _config(probe)
@@ -110,7 +110,7 @@ def step_memory(probe: Probe) -> Check:
     if train.deepspeed or train.fsdp:
         return noted(f"{words}; DeepSpeed or FSDP divide it in ways that are not estimated", **evidence)
     if step.lasting > device:
-        return failed(words, "A smaller model, --optim adafactor, or several GPUs with FSDP or DeepSpeed.", **evidence)
+        return warned(words, "A smaller model, --optim adafactor, or several GPUs with FSDP or DeepSpeed.", **evidence)
     if step.total > device:
         fix = "Lower --per-device-train-batch-size and raise --gradient-accumulation-steps as much, or use --gradient-checkpointing."
         return warned(words, fix, **evidence)
@@ -165,5 +165,5 @@ def _same_disk(path: Path) -> bool:
 CHECKS = (
     CheckKind("FT006", "env", "Shared memory", shared_memory),
     CheckKind("FT008", "env", "Space for checkpoints", space),
-    CheckKind("FT009", "env", "Memory of a step", step_memory),
+    CheckKind("FT009", "env", "Memory of a step", step_memory, severity="warn"),
 )

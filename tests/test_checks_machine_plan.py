@@ -117,6 +117,7 @@ def test_a_step_that_does_not_fit_the_device_is_found(world: World) -> None:
         "weights and Adam beyond the GPU",
         values,
         "FT009",
+        status="warn",
         words="a training step takes",
         stages=ENV,
         gpus=(Gpu("G", min(need, 2**19), "8.0"),),

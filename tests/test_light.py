@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -98,24 +97,23 @@ print(json.dumps([hides, sys.modules["transformers"] is first, heavy()]))
 # -- the quick level as it is used ---------------------------------------------------------------------------------------------------------
 
 QUICK = """
-import json, resource, sys
+import json, sys
 from ftcli.cli.main import main
 code = main(sys.argv[1:])
-used = resource.getrusage(resource.RUSAGE_SELF)
-sys.stderr.write("\\n" + json.dumps([code, sorted({"torch", "datasets", "matplotlib"} & set(sys.modules)), used.ru_utime + used.ru_stime]))
+sys.stderr.write("\\n" + json.dumps([code, sorted({"torch", "datasets", "matplotlib"} & set(sys.modules))]))
 """
 
 
-def _quick(folder: Path, *words: str) -> tuple[dict[str, Any], list[str], float]:
+def _quick(folder: Path, *words: str) -> tuple[dict[str, Any], list[str]]:
     command = [sys.executable, "-c", QUICK, "verify", "--level", "quick", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, "XDG_CACHE_HOME": str(folder)})
-    code, heavy, seconds = json.loads(done.stderr.splitlines()[-1])
+    code, heavy = json.loads(done.stderr.splitlines()[-1])
     assert code in {0, 1}, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]), heavy, seconds
+    return json.loads(done.stdout.splitlines()[-1]), heavy
 
 
 def test_the_quick_level_imports_neither_torch_nor_datasets_with_the_built_in_loader(world: World, tmp_path: Path) -> None:
-    report, heavy, _ = _quick(
+    report, heavy = _quick(
         tmp_path, "--tokenizer-path", str(world.bpe), "--dataset", str(world.labelled), "--model-config", str(world.config("qwen3"))
     )
     assert heavy == []
@@ -124,20 +122,10 @@ def test_the_quick_level_imports_neither_torch_nor_datasets_with_the_built_in_lo
     assert report["status"] == "ok"
 
 
-def _speed() -> float:
-    """Seconds of CPU that this machine takes, as it is loaded now, for what took 0.20 s where the budget of 5 s was measured."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", "sum(number * number for number in range(3_000_000))"], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime
-
-
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3", "bert-base-multilingual-cased", "phi-3-mini", "gpt2"])
-def test_the_quick_level_takes_under_5_seconds_of_cpu_on_real_tokenizers_and_data(
-    world: World, real_data: Path, tmp_path: Path, name: str
-) -> None:
+def test_the_quick_level_needs_no_torch_on_real_tokenizers_and_data(world: World, real_data: Path, tmp_path: Path, name: str) -> None:
     folder, data = real_data / "tokenizers" / name, real_data / "classification" / "banking77"
     prepared = world.prepare(
         f"quick-{name}",
@@ -145,6 +133,5 @@ def test_the_quick_level_takes_under_5_seconds_of_cpu_on_real_tokenizers_and_dat
         {"dataset.text_column": "text", "dataset.label_column": "category"},
         sources=[f"train={data / 'train.csv'}", f"test={data / 'test.csv'}"],
     )
-    _, heavy, seconds = _quick(tmp_path, "--tokenizer-path", str(folder), "--dataset", str(prepared))
+    _, heavy = _quick(tmp_path, "--tokenizer-path", str(folder), "--dataset", str(prepared))
     assert heavy == []
-    assert seconds < 5 * max(1.0, _speed() / 0.2), f"{seconds:.1f} s"

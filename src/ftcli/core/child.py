@@ -127,14 +127,9 @@ def _limits(threads: int | None) -> Mapping[str, str]:
 
 # -- in the child ------------------------------------------------------------------------------------------------------
 
-serving = False
-"""Whether this process is such a child."""
-
 
 def serve(descriptor: int, preload: Sequence[str]) -> None:
     """Answer calls until the pipe closes."""
-    global serving  # noqa: PLW0603 - the process becomes a child here, once
-    serving = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     pipe = Connection(descriptor)
     for name in preload:

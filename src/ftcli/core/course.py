@@ -15,7 +15,7 @@ from ftcli.core.schedule import Schedule
 from ftcli.records import Check
 
 SPIKE = 100
-"""Times the larger of the first norm and the median: sound runs of tiny models on real data stay under 12."""
+"""Times the larger of the first norm and the median. A judgement: far above what noise does, not measured on many runs."""
 LEAST_STEPS = 200
 """Full-rate steps before a loss is said to stand still; also a quarter of the run's."""
 STILL = 0.98

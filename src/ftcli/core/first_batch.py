@@ -22,8 +22,8 @@ BATCH_ROWS = 12
 """Rows of the audited batch: enough to hold short and long ones, few enough for one fp32 forward of a large model."""
 
 MOST_TOKENS = 2_048
-"""Places of the audited batch, padding included, where the rows allow it: a model of 100 million parameters goes through it forward and back in 20 s of
-CPU. Rows longer than an eighth of it are left to FT204, when there are shorter ones."""
+"""Places of the audited batch, padding included, where the rows allow it, so that a model of 100 million parameters goes through it in seconds. Rows
+longer than an eighth of it are left to FT204, when there are shorter ones."""
 
 
 def draw(probe: Probe, most_logits: int) -> Rows:

@@ -12,7 +12,6 @@ import pyarrow as pa
 from ftcli.contracts import Columns, Encoded, Encoder
 from ftcli.core.backend import Backend
 from ftcli.core.engine import EncoderSpec, RowEncoder, load_encoder, loaded
-from ftcli.core.no_pandas import without_pandas
 from ftcli.core.policy import LengthPolicy
 from ftcli.core.stamps import Hashed
 from ftcli.errors import PluginError
@@ -92,5 +91,4 @@ def _plugins(plugins_dir: Path | None, allow: tuple[str, ...] | None, expected: 
             f"the plugin {changed[0]!r} is not the one that the run was planned with",
             "Leave plugins alone while a run goes on; run it again.",
         )
-    without_pandas(plugins)
     return plugins

@@ -8,6 +8,7 @@ The same numbers give the same bytes.
 from __future__ import annotations
 
 import io
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from ftcli.core.figures import between, number, percent, quantity, seconds
 from ftcli.core.svg import SENTINELS, clip, inline, verbatim
+
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it tells that it builds its font list, once, on every rank
 
 SERIES = ("s1", "s2", "s3", "s4", "s5", "s6")
 WIDTHS = {"full": 860, "half": 430, "narrow": 340}
