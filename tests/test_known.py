@@ -149,3 +149,12 @@ def test_a_cache_that_cannot_be_written_is_noted_and_costs_no_run(tokenizer: Pat
     source = write(tmp_path / "data.jsonl", corpus(30))
     report = prepare(tokenizer, source, tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
     assert any("the tokenizer is loaded again by the next run" in note for note in report.notes)
+
+
+def test_a_folder_that_cannot_be_read_is_left_to_the_loader(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("ftcli.core.receipt.hash_file", refuse)
+    made = context(tokenizer, write(tmp_path / "data.jsonl", corpus(30)), tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
+    assert recipe.known_tokenizer(made) is None

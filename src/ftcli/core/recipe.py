@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,12 @@ class Recipe:
 
 
 def known_tokenizer(context: Context) -> KnownTokenizer | None:
-    """The tokenizer of the run, where an earlier one left what is needed of it."""
-    key = tokenizer_key(context)
-    if key is None:
-        return None
-    return recall(context.cache_dir, key, lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
+    """The tokenizer of the run, where an earlier one left what is needed of it; a folder that cannot be read is left to the loader to name."""
+    with suppress(OSError):
+        key = tokenizer_key(context)
+        if key is not None:
+            return recall(context.cache_dir, key, lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
+    return None
 
 
 def settle(

@@ -29,8 +29,3 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
         if number in twice:
             shared[number].append(token)
     return Vocabulary(len(tokenizer), rows, [number for number in range(rows) if number not in used], shared)
-
-
-def id_count(tokenizer: Any) -> int:
-    """Rows that an embedding needs for every id of the tokenizer."""
-    return max(len(tokenizer), max(tokenizer.get_vocab().values(), default=-1) + 1)
