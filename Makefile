@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: help demo test check unit faults-tokenize mutants docs clean
+.PHONY: help demo test check unit faults-tokenize faults-train mutants docs clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -37,6 +37,9 @@ test: check  ## everything CI runs: types, style, all tests with coverage, and t
 
 faults-tokenize: $(DEV_STAMP)  ## the reliability tests of tokenize and their table; FTCLI_FAULTS=full: with all points and rounds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --reliability 1-13,22,24-27 --reliability-json reliability.json
+
+faults-train: $(DEV_STAMP)  ## the reliability tests of train and their table; FTCLI_FAULTS=full: every crash point, every cell of exact resume
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --reliability 14-23 --reliability-json reliability-train.json
 
 mutants: $(DEV_STAMP)  ## every fault that verify must find, planted in a healthy run: cause, caught by, seconds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -p no:xdist $(wildcard tests/test_checks_*.py) tests/test_incident2.py

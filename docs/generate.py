@@ -6,6 +6,7 @@ python docs/generate.py --check    exit code 1, and the names, if a page is stal
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 import sys
@@ -31,6 +32,7 @@ from ftcli.settings_train import NOT_OFFERED, REMOVED
 from ftcli.sources import CLI_ONLY
 
 FOLDER = Path(__file__).resolve().parent
+BENCHMARKS = FOLDER.parent / "benchmarks" / "page.py"
 PART = re.compile(r"<!-- generated: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 WORDS = {str: "text", int: "whole number", float: "number", bool: "yes or no", list: "list", dict: "JSON", Path: "path"}
 PASSED_ON = "As in transformers.TrainingArguments."
@@ -114,6 +116,17 @@ def check_pages() -> dict[str, str]:
     return {f"{kind.id}.md": check_page(kind, page) for kind, page in entries} | {"README.md": index_page(entries)}
 
 
+def benchmarks_page() -> str:
+    """The page of what was measured, by benchmarks/page.py."""
+    spec = importlib.util.spec_from_file_location("benchmarks_page", BENCHMARKS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text: str = module.page()
+    return text
+
+
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "cli": cli,
     "settings": settings,
@@ -139,7 +152,10 @@ def stale(folder: Path = FOLDER) -> dict[Path, str]:
     pages = {page: page.read_text(encoding="utf-8") for page in sorted(folder.glob("*.md"))}
     found = {page: render(text) for page, text in pages.items() if "<!-- generated:" in text and render(text) != text}
     wanted = {folder / "checks" / name: text for name, text in check_pages().items()}
+    if folder == FOLDER and BENCHMARKS.is_file():  # the source tree alone has results
+        wanted[folder / "benchmarks.md"] = benchmarks_page()
     there = {page: page.read_text(encoding="utf-8") for page in sorted((folder / "checks").glob("*.md"))}
+    there |= {page: text for page, text in pages.items() if page.name == "benchmarks.md" and page in wanted}
     found |= {page: text for page, text in wanted.items() if there.get(page) != text}
     return found | dict.fromkeys(there.keys() - wanted.keys(), "")
 

@@ -42,7 +42,7 @@ def shapes(probe: Probe) -> Check:
         )
     words = (
         ", ".join(f"{name} {'×'.join(map(str, size))}" for name, size in sizes.items())
-        + f"; {padding:.1%} padding among rows of all lengths"
+        + f"; {padding:.1%} padding, since the shortest and the longest rows are among them"
     )
     mask = batch.get("attention_mask")
     if mask is None:

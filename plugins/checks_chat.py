@@ -50,7 +50,7 @@ def assistant_mask(probe: Probe) -> Check:
         fix = (
             "Put {% generation %} … {% endgeneration %} around the assistant's content in chat_template, or mask the prompt by its length."
         )
-        needed = given and probe.task_name not in {"classify", "pretrain"}  # which take no part of a text out of the loss
+        needed = given and probe.task_name not in {"classify", "pretrain", "sft"}  # which learn all of a text, or know the answer otherwise
         return warned(words, fix, **evidence) if needed else noted(words, **evidence)
     if tried.masked:
         return warned(
@@ -62,9 +62,24 @@ def assistant_mask(probe: Probe) -> Check:
 
 
 def prompt_prefix(probe: Probe) -> Check:
+    from ftcli.core.chat import parted_pairs, read_own
     from ftcli.core.probe import Missing
     from ftcli.core.verdict import noted, passed, warned
 
+    if pairs := read_own(probe.settings.dataset.sources or ()).pairs:
+        parted = parted_pairs(probe.tokenizer, pairs)
+        evidence: dict[str, Any] = {"pairs": len(pairs), "parted": parted[:SHOWN], "count": len(parted)}
+        if not parted:
+            return passed(f"the prompt's ids are the beginning of all ids in {len(pairs)} prompts with completions", **evidence)
+        words = (
+            f"the prompt's ids are not the beginning of all ids in {len(parted)} of {len(pairs)} prompts with completions, first number {parted[0]} "
+            f"({pairs[parted[0]][0][-20:]!r} + {pairs[parted[0]][1][:20]!r}): masking a prompt by its length would mask or show the wrong tokens"
+        )
+        if probe.task_name == "sft":
+            return noted(f"{words}; ftcli marks the completion by its characters", **evidence)
+        return warned(
+            words, "End the prompt without a space and begin the completion with it, or prepare the data with --mode sft.", **evidence
+        )
     tried, whose, given = _tried(probe)
     rendered = tried.conversations - len(tried.broken)
     if not rendered:
@@ -76,7 +91,7 @@ def prompt_prefix(probe: Probe) -> Check:
         f"the prompt's ids are not the beginning of all ids in {len(tried.parted)} of {rendered} {whose}, first number {tried.parted[0]}: masking a prompt "
         "by its length would mask or show the wrong tokens"
     )
-    if not given:
+    if not given or probe.task_name == "sft":  # which marks the answer by its characters
         return noted(words, **evidence)
     return warned(
         words, "Mask by {% generation %} and not by the prompt's length, or change what the template writes before an answer.", **evidence

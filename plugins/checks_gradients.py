@@ -157,9 +157,13 @@ def scaling(probe: Probe) -> Check:
         return passed("the model's forward takes no num_items_in_batch: Trainer divides by the accumulation steps itself", **evidence)
     if abs(ratio - 0.1) < 0.01:
         return passed("the model's own loss follows num_items_in_batch", **evidence)
-    times = f"{factor} times" if factor > 1 else f"{steps} × processes times"
+    would = (
+        f"would report {factor} times the loss and gradient"
+        if factor > 1
+        else "of several processes would multiply loss and gradient by their number"
+    )
     return noted(
-        f"the model's own loss ignores num_items_in_batch: a plain Trainer would report {times} the loss and gradient (transformers#47688), unless "
+        f"the model's own loss ignores num_items_in_batch: a plain Trainer {would} (transformers#47688), unless "
         "model.accepts_loss_kwargs = False is set before; ftcli computes the loss itself and does not",
         **evidence,
     )

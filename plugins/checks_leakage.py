@@ -13,12 +13,17 @@ if TYPE_CHECKING:
 
     from ftcli.core.documents import Documents
     from ftcli.core.probe import Probe
+    from ftcli.core.store import Ragged
     from ftcli.core.tokentext import TokenText
 
 NEAR_TOKENS = 2_000_000
 """Train tokens that near duplicates are looked for in: 1 s. More are sampled, and what is found is scaled."""
 NEAR_ROWS = 10_000
 """Held-out texts that are looked for."""
+AFTER = ("FT201", "FT113")
+"""Where most of a text is the unknown token, different texts are the same ids: copies that are none."""
+SOME = 0.01
+"""Share of a held-out split that warns."""
 CONFLICTS = 0.005
 """Share of rows in conflict that warns. banking77 has none; 3i4k 0.8 %, GoEmotions 0.8 %, O*NET 9 %."""
 
@@ -26,25 +31,59 @@ CONFLICTS = 0.005
 def leakage(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.verdict import failed, noted, passed, warned
 
     names = _held_out(probe)
     train, taken = _hashes(probe, "train")
     known = np.unique(train)
     again = {name: np.flatnonzero(np.isin(_hashes(probe, name)[0], known)) for name in names}
-    shares = {name: min(1.0, len(rows) / max(1, len(_hashes(probe, name)[0])) / taken) for name, rows in again.items()}
-    name = max(shares, key=shares.__getitem__)
-    share, rows = shares[name], _texts(probe, name).index[again[name]]
-    evidence = {"split": name, "rows": len(rows), "of": len(_hashes(probe, name)[0]), "first_rows": rows[:5].tolist(), "shares": shares}
-    evidence |= {"train_rows_looked_at": round(taken, 4)}
-    words = f"{share:.2%} of the {name} rows ({len(rows):,}) stand in train as well"
+    passages = {name: int(_is_passage(probe, name, _texts(probe, name).ids)[again[name]].sum()) for name in names}
+    whole = {name: _share(probe, name, len(again[name]) - passages[name], taken) for name in names}
+    shares = {name: _share(probe, name, len(again[name]), taken) for name in names}
+    name = max(names, key=lambda split: (whole[split], shares[split]))
+    share, rows = whole[name], _texts(probe, name).index[again[name]]
+    evidence: dict[str, Any] = {"split": name, "rows": len(rows), "of": len(_hashes(probe, name)[0]), "first_rows": rows[:5].tolist()}
+    evidence |= {"shares": shares, "train_rows_looked_at": round(taken, 4)}
+    found = "found" if taken < 1 else "stand"
+    words = f"{share:.2%} of the {name} rows ({len(rows) - passages[name]:,}) {found} in train as well"
+    if passages[name]:
+        evidence["passages"] = passages[name]
+    if passages[name] and shares[name] > SOME and share <= SOME:
+        return noted(
+            f"{shares[name]:.2%} of the {name} rows ({len(rows):,}) {found} in train as well: passages that longer texts have in common, such as licences. "
+            "ftcli split the texts themselves, equal ones to one side, so that no other split would mend it; the evaluation is too good by about that share",
+            **evidence,
+        )
     if taken < 1:
-        words = f"about {words.replace('stand', 'found')}, by {taken:.1%} of the train rows"
+        words = f"about {words}, by {taken:.1%} of the train rows"
+    own = " ftcli split the texts, equal ones to one side: these differ in case or spaces." if _split_by_ftcli(probe, name) else ""
     if share > 0.05:
-        return failed(words, "Remove the duplicates, or let ftcli split: --validation-fraction keeps equal texts on one side.", **evidence)
-    if share > 0.01:
-        return warned(words, "Remove the duplicates: the evaluation is too good by about that share.", **evidence)
+        fix = own or " Or let ftcli split: --validation-fraction keeps equal texts on one side."
+        return failed(words, f"Remove the duplicates.{fix}", **evidence)
+    if share > SOME:
+        return warned(words, f"Remove the duplicates: the evaluation is too good by about that share.{own}", **evidence)
     return passed(words, **evidence)
+
+
+def _share(probe: Probe, name: str, rows: int, taken: float) -> float:
+    return min(1.0, rows / max(1, len(_hashes(probe, name)[0])) / taken)
+
+
+def _split_by_ftcli(probe: Probe, name: str) -> bool:
+    """Whether a split was drawn by `ftcli tokenize`, which keeps equal texts on one side."""
+    return bool((probe.store.manifest.get("inputs") or {}).get(f"dataset.{name}_fraction"))
+
+
+def _is_passage(probe: Probe, name: str, texts: Ragged) -> NDArray[np.bool_]:
+    """By text of a split that ftcli drew: whether it is, or may be, only a part of a longer one. All may be where long texts were cut into several."""
+    import numpy as np
+
+    manifest = probe.store.manifest
+    if not _split_by_ftcli(probe, name):
+        return np.zeros(len(texts), np.bool_)
+    if manifest["inputs"].get("packing.truncation_strategy") == "split":
+        return np.full(len(texts), bool(manifest["metrics"].get("texts_split") or manifest["policy"].get("packer_splits")))
+    return texts.lengths >= probe.store.max_length
 
 
 def near(probe: Probe) -> Check:
@@ -60,13 +99,22 @@ def near(probe: Probe) -> Check:
     spelling = _spelling(probe)
     width, least = (2, LEAST_TOKENS) if spelling is None else scale(spelling.bytes_a_token(train.ids.values[:100_000]))
     found: dict[str, Any] = {}
+    whole: dict[str, float] = {}
     for name in names:
         held = documents(probe.store.split(name), NEAR_TOKENS)
         chosen = np.flatnonzero(~np.isin(_hash(probe, held), known))[:NEAR_ROWS]
         pairs = near_pairs(_take(held, chosen), train.ids, width, least)
         share = min(1.0, len(pairs.rows) / max(1, min(len(held.ids), NEAR_ROWS)) / train.share)
         rows = [(int(held.index[chosen[row]]), int(train.index[other])) for row, other in zip(pairs.rows, pairs.others, strict=True)]
-        found[name] = {"share": round(share, 5), "rows": len(rows), "pairs": rows[:5], "similarity": pairs.similarity[:5].round(3).tolist()}
+        passages = float(_is_passage(probe, name, held.ids)[chosen[pairs.rows]].mean()) if rows else 0.0
+        whole[name] = share * (1 - passages)
+        found[name] = {
+            "share": round(share, 5),
+            "rows": len(rows),
+            "passages": round(passages, 4),
+            "pairs": rows[:5],
+            "similarity": pairs.similarity[:5].round(3).tolist(),
+        }
     name = max(found, key=lambda split: float(found[split]["share"]))
     share, shown = float(found[name]["share"]), _shown(probe, name, found[name]["pairs"][:2])
     evidence = {
@@ -79,7 +127,9 @@ def near(probe: Probe) -> Check:
     }
     sampled = "" if train.share == 1 else f" (estimated from {train.share:.1%} of the train rows)"
     words = f"{share:.2%} of the {name} rows ({found[name]['rows']:,}) are nearly the same as a train row{sampled}"
-    if share > 0.01:
+    if whole[name] <= SOME < share:
+        return noted(f"{words}: passages of longer texts, which ftcli split by the texts themselves", **evidence)
+    if share > SOME:
         return warned(words, "Split by source or by template instead of by row: rows made from one another belong on one side.", **evidence)
     return noted(words, **evidence) if found[name]["rows"] else passed(words, **evidence)
 
@@ -164,7 +214,8 @@ def _spelling(probe: Probe) -> TokenText | None:
 
     if probe.ready("spelling") is None:
         tokenizer = _tokenizer(probe)
-        probe.give(spelling=(None if tokenizer is None else TokenText.of(tokenizer),))
+        pieces = None if tokenizer is None else probe.pieces
+        probe.give(spelling=(None if pieces is None else TokenText.of(pieces, tokenizer.unk_token_id),))
     found: TokenText | None = probe.ready("spelling")[0]
     return found
 
@@ -199,7 +250,7 @@ def _shown(probe: Probe, name: str, pairs: list[tuple[int, int]]) -> list[list[s
 
 
 CHECKS = (
-    CheckKind("FT205", "data", "Leakage", leakage, ("store",), after=("FT201",)),
-    CheckKind("FT206", "data", "Near leakage", near, ("store",), severity="warn", after=("FT201",)),
-    CheckKind("FT207", "data", "Duplicates", duplicates, ("store",), severity="warn", after=("FT201",)),
+    CheckKind("FT205", "data", "Leakage", leakage, ("store",), after=AFTER),
+    CheckKind("FT206", "data", "Near leakage", near, ("store",), severity="warn", after=AFTER),
+    CheckKind("FT207", "data", "Duplicates", duplicates, ("store",), severity="warn", after=AFTER),
 )

@@ -66,7 +66,7 @@ def resume(probe: Probe) -> Check:
     if train.output_dir is None and train.resume_from_checkpoint == "auto":
         raise Missing("no --output-dir to look for checkpoints in")
     said: list[str] = []
-    folder = checkpoints.choose(train.resume_from_checkpoint, train.output_dir or probe.store.path, said.append)
+    folder = checkpoints.choose(train.resume_from_checkpoint, train.output_dir or probe.store.path, said.append, full=False)
     if folder is None:
         if any("passed over" in words for words in said):
             return failed(
@@ -77,7 +77,7 @@ def resume(probe: Probe) -> Check:
         return noted(f"{train.output_dir} holds no checkpoint yet: the run starts at step 0")
     changed = checkpoints.differences(folder, checkpoints.identity(probe.context, probe.store, probe.task_name))
     evidence = {"checkpoint": str(folder), "differences": {key: [str(old), str(new)] for key, (old, new) in changed.items()}}
-    fatal = {key: pair for key, pair in changed.items() if key not in checkpoints.LENGTH}
+    fatal = {key: pair for key, pair in changed.items() if key not in checkpoints.HARMLESS}
     if fatal:
         listed = "; ".join(f"{checkpoints.MEANINGS.get(key, key)} was {old}, now {new}" for key, (old, new) in fatal.items())
         return failed(

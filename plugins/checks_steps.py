@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import CheckKind
 from ftcli.records import Check
@@ -21,13 +21,17 @@ MOVED = 0.5
 
 
 def two_steps(probe: Probe) -> Check:
-    from ftcli.core.forward import descend
+    from ftcli.core.budget import affordable, told, within
+    from ftcli.core.forward import descend, forward
     from ftcli.core.verdict import failed, passed, warned
 
-    rate, forward, _ = probe.settings.train.learning_rate, _finite(probe), probe.gradients
+    rate, whole, _ = probe.settings.train.learning_rate, _finite(probe), probe.gradients
     probe.require_memory(5)  # weights, a copy of them, gradients and AdamW's two moments
-    losses, moved = descend(forward, rate, steps=2)
-    evidence = {"losses": [round(loss, 5) for loss in losses], "learning_rate": rate, "weights_moved": round(moved, 4)}
+    rows = within(probe.rows, affordable(probe.model, passes=9, least=128))  # two steps of three passes, and the losses between them
+    result = whole if rows is probe.rows else forward(probe.model, probe.collate(rows), probe.task)
+    losses, moved = descend(result, rate, steps=2)
+    evidence: dict[str, Any] = {"losses": [round(loss, 5) for loss in losses], "learning_rate": rate, "weights_moved": round(moved, 4)}
+    evidence |= told(rows, probe.rows)
     if not all(map(math.isfinite, losses)):
         return failed(f"two steps at {rate:g} lead from {losses[0]:.4f} to {losses[-1]}", "Lower --learning-rate.", **evidence)
     if moved < MOVED:
@@ -112,11 +116,13 @@ def by_heart(probe: Probe) -> Check:
 
     result = _finite(probe)
     probe.require_memory(5)
-    losses, rate = by_heart(probe)
+    found = by_heart(probe)
+    losses, rate = found.losses, found.rate
     if losses[0] < 0.1 * math.log(max(2, result.classes)):
         raise Missing(f"the model knows the rows already (loss {losses[0]:.3f})")
     share = losses[-1] / losses[0]
-    evidence = {"first": round(losses[0], 4), "last": round(losses[-1], 4), "steps": len(losses) - 1, "learning_rate": rate}
+    evidence: dict[str, Any] = {"first": round(losses[0], 4), "last": round(losses[-1], 4), "steps": len(losses) - 1, "learning_rate": rate}
+    evidence |= {"steps_at_most": found.most_steps, **found.left_out}
     if share < HALF:
         return passed(
             f"a few rows are learned by heart: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps at {rate:.1g}", **evidence

@@ -145,6 +145,7 @@ def endings(probe: Probe) -> Check:
     """S7: the share of texts whose last token is EOS."""
     import numpy as np
 
+    from ftcli.core.documents import ended
     from ftcli.core.probe import Missing
     from ftcli.core.verdict import failed, noted, passed, warned
 
@@ -162,7 +163,7 @@ def endings(probe: Probe) -> Check:
     evidence: dict[str, Any] = {"share": round(share, 4), "texts": len(last), "eos": probe.tokenizer.eos_token}
     if share >= 0.5:
         return passed(f"{share:.1%} of {len(last):,} texts end with {evidence['eos']!r}", **evidence)
-    if probe.store.manifest.get("policy", {}).get("eos") == eos:
+    if ended(probe.store.manifest, eos):
         return noted(
             f"{share:.1%} of the texts end with {evidence['eos']!r}: it ends each in the data, and the others were cut or split", **evidence
         )

@@ -84,7 +84,7 @@ def unknown(probe: Probe) -> Check:
 def ends(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.documents import documents
+    from ftcli.core.documents import documents, ended
     from ftcli.core.probe import Missing
     from ftcli.core.verdict import passed, warned
 
@@ -93,7 +93,7 @@ def ends(probe: Probe) -> Check:
     eos = probe.tokenizer.eos_token_id
     if eos is None:
         raise Missing("the tokenizer has no EOS")
-    if probe.store.manifest.get("policy", {}).get("eos") == eos:
+    if ended(probe.store.manifest, eos):
         return passed("ftcli tokenize ended every text with EOS", eos=eos)
     texts = documents(probe.train_split, 5_000_000)
     filled = texts.ids.lengths > 0
@@ -115,12 +115,16 @@ def _sample(probe: Probe, most: int) -> NDArray[np.int64]:
 
 
 def _decoded(probe: Probe) -> tuple[list[int], list[str]]:
+    """Beginnings of train rows as the tokens' own bytes spell them: a decoder may not know how, and what a cut left of a character is no damage."""
+    from ftcli.core.damage import REPLACEMENT
+
     rows = _sample(probe, SAMPLE)
-    ids = probe.train_split.rows(rows).input_ids
-    cut = [ids.row(row)[:TOKENS].tolist() for row in range(len(ids))]
-    known = len(probe.tokenizer)
-    cut = [[token for token in row if 0 <= token < known] for row in cut]
-    return rows.tolist(), probe.tokenizer.batch_decode(cut, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    ids, pieces, known = probe.train_split.rows(rows).input_ids, probe.pieces, len(probe.tokenizer)
+    cut = [[token for token in ids.row(row)[:TOKENS].tolist() if 0 <= token < known] for row in range(len(ids))]
+    if pieces is None:
+        texts = probe.tokenizer.batch_decode(cut, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return rows.tolist(), [text.strip(REPLACEMENT) for text in texts]
+    return rows.tolist(), [b"".join([pieces[token] for token in row]).decode("utf-8", "ignore") for row in cut]
 
 
 CHECKS = (

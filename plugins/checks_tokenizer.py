@@ -10,8 +10,11 @@ from ftcli.records import Check
 from . import mends
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ftcli.core.probe import Probe
 
+SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 RIGHT_ONLY = frozenset(
     {
         "albert",
@@ -87,17 +90,11 @@ def _texts(probe: Probe) -> list[str]:
 
 
 def pad(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.verdict import noted, passed
 
     tokenizer = probe.tokenizer
-    if tokenizer.pad_token_id is not None:
-        return passed(f"PAD is {tokenizer.pad_token!r} ({tokenizer.pad_token_id})", token=tokenizer.pad_token, id=tokenizer.pad_token_id)
-    if probe.task_name == "classify":
-        return failed(
-            "the tokenizer has no PAD token, by which a decoder finds the last token of a text",
-            f'Add "pad_token": "{tokenizer.eos_token or "<pad>"}" to tokenizer_config.json (for classification the EOS token will do), '
-            "then prepare the data again.",
-        )
+    if probe.pad is not None:
+        return passed(f"PAD is {tokenizer.pad_token!r} ({probe.pad})", token=tokenizer.pad_token, id=probe.pad)
     return noted(
         "the tokenizer has no PAD token: ftcli masks padding by place and needs none; for other trainers, which could only make packed batches, add a "
         "pad_token of its own (not EOS, which would then not be learned) to tokenizer_config.json"
@@ -188,7 +185,10 @@ def own_file(probe: Probe) -> Check:
     from ftcli.core.verdict import passed, warned
 
     tokenizer = probe.tokenizer
-    path = Path(probe.settings.tokenizer.path or "") / "tokenizer.json"
+    folder = Path(probe.settings.tokenizer.path or "")
+    path = folder / "tokenizer.json"
+    if not path.is_file() and (model := next((folder / name for name in SENTENCEPIECE if (folder / name).is_file()), None)):
+        return _own_model(probe, model)
     if not tokenizer.is_fast or not path.is_file():
         raise Missing("the folder has no tokenizer.json that is used")
 
@@ -212,6 +212,26 @@ def own_file(probe: Probe) -> Check:
         text=text,
         auto_tokenizer=by_class,
         tokenizer_json=by_file,
+    )
+
+
+def _own_model(probe: Probe, path: Path) -> Check:
+    """A folder with a SentencePiece model alone: its pieces against the tokenizer's."""
+    from ftcli.core.adversarial import WORDS
+    from ftcli.core.own_file import compare_sentencepiece
+    from ftcli.core.verdict import passed, warned
+
+    texts = [*WORDS, *_texts(probe)[:200]]
+    difference = compare_sentencepiece(probe.tokenizer, path, texts)
+    if difference is None:
+        return passed(f"AutoTokenizer gives what {path.name} says, on {len(texts):,} texts", texts=len(texts))
+    text, live, own = difference
+    return warned(
+        f"AutoTokenizer ({type(probe.tokenizer).__name__}) cuts otherwise than the folder's {path.name}: {text!r} becomes {live[:12]}, not {own[:12]}",
+        "ftcli follows AutoTokenizer, as training with transformers does. Set tokenizer_class to the one that the model was trained with.",
+        text=text,
+        auto_tokenizer=live,
+        sentencepiece=own,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import count, groupby, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,10 @@ class Parquet(FileFormat):
     suffixes: tuple[str, ...] = (".parquet",)
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
+        from ftcli.core.conversation import columns_of
+
         with _parquet(path) as file:
-            _check_columns(path, file.schema_arrow, Columns(settings.dataset.text_column, settings.dataset.label_column))
+            _check_columns(path, file.schema_arrow, columns_of(settings))
             metadata = file.metadata
             groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
             weights = [sum(group.column(i).total_compressed_size for i in range(group.num_columns)) for group in groups]
@@ -43,7 +46,6 @@ class Parquet(FileFormat):
             return _kind(path, column, file.schema_arrow)
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
-        from ftcli.core.columns import wanted
         from ftcli.core.streams import data_errors
 
         path = piece.path
@@ -51,7 +53,7 @@ class Parquet(FileFormat):
             _check_columns(path, file.schema_arrow, columns)
             row = sum(file.metadata.row_group(i).num_rows for i in range(piece.start))
             groups = list(range(piece.start, piece.stop))
-            names = [name for _, name, _ in wanted(columns)]
+            names = _names(path, columns, file.schema_arrow.names)
             for batch in file.iter_batches(PARQUET_ROWS, row_groups=groups, columns=names, use_threads=False):
                 yield from _checked(path, columns, batch, row, settings, reject)
                 row += batch.num_rows
@@ -69,7 +71,9 @@ class ArrowIpc(FileFormat):
     suffixes: tuple[str, ...] = (".arrow", ".feather", ".ipc")
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
-        columns = Columns(settings.dataset.text_column, settings.dataset.label_column)
+        from ftcli.core.conversation import columns_of
+
+        columns = columns_of(settings)
         weights = [batch.get_total_buffer_size() + 1 if batch.num_rows else 0 for batch in _ipc_batches(path, columns)]
         return _pieces(path, "arrow", "batches", weights, target_bytes) if any(weights) else []
 
@@ -89,7 +93,9 @@ class ArrowIpc(FileFormat):
             row += batch.num_rows
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
-        batches = islice(_ipc_batches(piece.path, Columns(settings.dataset.text_column)), piece.start)
+        from ftcli.core.conversation import columns_of
+
+        batches = islice(_ipc_batches(piece.path, columns_of(settings)), piece.start)
         return (Place(row=row) for row in count(sum(batch.num_rows for batch in batches) + 1))
 
 
@@ -107,13 +113,14 @@ def _ipc_batches(path: str, columns: Columns) -> Iterator[pa.RecordBatch]:
     """All record batches, the asked-for columns only. Uncompressed ones are views of the memory map, so that skipping some is cheap."""
     import pyarrow as pa
 
-    from ftcli.core.columns import wanted
     from ftcli.core.streams import data_errors
 
     with data_errors(path):
         schema = _ipc_schema(path)
         _check_columns(path, schema, columns)
-        options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for _, name, _ in wanted(columns)], use_threads=False)
+        options = pa.ipc.IpcReadOptions(
+            included_fields=[schema.get_field_index(name) for name in _names(path, columns, schema.names)], use_threads=False
+        )
         with pa.memory_map(path) as source:
             if _is_ipc_file(path):
                 reader = pa.ipc.open_file(source, options=options)
@@ -142,9 +149,23 @@ def _refuse_compressed(path: str) -> None:
         raise DataError(f"{path}: a columnar file is compressed inside, not by {Path(path).suffix}", "Unpack it first.")
 
 
+def _names(path: str, columns: Columns, there: list[str]) -> list[str]:
+    """The columns to read."""
+    from ftcli.core.columns import BadValue, wanted
+    from ftcli.core.conversation import present
+
+    if columns.chat is None:
+        return [name for _, name, _ in wanted(columns)]
+    try:
+        return list(present(columns, there, path))
+    except BadValue as bad:
+        raise DataError(bad.reason, bad.hint) from None
+
+
 def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
     from ftcli.core.columns import need_column, wanted
 
+    _names(path, columns, schema.names)
     for role, name, _ in wanted(columns):
         need_column(path, role, name, schema.names)
 
@@ -179,15 +200,29 @@ def _checked(path: str, columns: Columns, batch: pa.RecordBatch, row: int, setti
         with data_errors(path):
             return batch_of(columns, [check_arrow(path, *column, part.column(column[1]), longest) for column in wanted(columns)])
 
-    for start, part in halved(0, batch.num_rows, checked):
+    for start, part in halved(0, batch.num_rows, checked if columns.chat is None else partial(_documents, batch, columns)):
         if isinstance(part, BadValue):
-            raw = _raw(batch.column(part.field), start)
+            raw = None if part.field is None or part.field not in batch.schema.names else _raw(batch.column(part.field), start)
             bad = BadRow(
                 path, part.code, part.reason, row=row + start + 1, size=None if raw is None else len(raw), field=part.field, raw=raw
             )
             reject(bad)
         else:
             yield part
+
+
+def _documents(batch: pa.RecordBatch, columns: Columns, start: int, stop: int) -> pa.RecordBatch:
+    """Conversations start … stop - 1 as a batch of the contract; raises BadValue."""
+    import pyarrow as pa
+
+    from ftcli.core.columns import BadValue, batch_of
+    from ftcli.core.conversation import as_document
+
+    try:
+        rows = batch.slice(start, stop - start).to_pylist()
+    except UnicodeDecodeError as error:
+        raise BadValue(0, "not-utf8", f"the conversation is not UTF-8: {error.reason}", columns.text) from None
+    return batch_of(columns, [pa.array([as_document(row, columns) for row in rows], pa.large_string())])
 
 
 def _raw(column: pa.Array, row: int) -> bytes | None:

@@ -66,13 +66,12 @@ class _FlatEngine:
             raise MissingExtraError(f"{self.distribution} is not installed", f"Run: pip install {self.distribution}")
         if not backend_json:
             raise EngineError(f"{self.name} needs a fast tokenizer, {folder} holds a slow one", "Make one with: ftcli train-tokenizer")
-        import pyarrow as pa
-
+        from ftcli.core.arrays import strings
         from ftcli.core.guard import limited_pool
 
         with limited_pool(threads):
             encoder = self.build(_without_post_processor(backend_json), threads)
-            encoder.encode(pa.array(["one", "two"], pa.large_string()))
+            encoder.encode(strings(["one", "two"]))
         return encoder
 
     def build(self, backend_json: str, threads: int) -> Encoder:

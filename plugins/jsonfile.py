@@ -16,7 +16,7 @@ from ftcli.records import BadCode, BadRow, Piece
 from ftcli.settings import Settings
 
 from .fileformat import FileFormat
-from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines
+from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, of_chat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,13 +38,14 @@ class Json(FileFormat):
     suffixes: tuple[str, ...] = (".json",)
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
+        from ftcli.core.conversation import columns_of
         from ftcli.core.reject import usable
 
         if _is_lines(path, settings):
             return JsonLines().plan(path, target_bytes, settings)
         document = _Document(path, settings.dataset.max_line_bytes)
-        columns = Columns(settings.dataset.text_column, settings.dataset.label_column)
-        if not usable((document.fault(element, columns) for element in document.elements()), settings):
+        columns = columns_of(settings)
+        if not usable((document.fault(element, columns, of_chat(columns)) for element in document.elements()), settings):
             return []
         size = Path(path).stat().st_size
         return [Piece(path, "json", 0, size, "file", size)]
@@ -65,19 +66,29 @@ class Json(FileFormat):
         return kinds[0] if kinds else None
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         from ftcli.core.columns import batch_of, check_values, wanted
+        from ftcli.core.conversation import as_document
 
         document = _Document(piece.path, settings.dataset.max_line_bytes)
         elements, read = document.elements(), wanted(columns)
         while batch := list(islice(elements, ROWS)):
             rows: list[Any] = []
             for element in batch:
-                bad = document.fault(element, columns, lambda row: check_row_values(row, columns))
+                texts: list[str] = []
+
+                def check(row: Object, texts: list[str] = texts) -> None:
+                    check_row_values(row, columns) if columns.chat is None else texts.append(as_document(row, columns))
+
+                bad = document.fault(element, columns, check)
                 if bad is None:
-                    rows.append(element.value)
+                    rows.append(texts[0] if texts else element.value)
                 else:
                     reject(bad)
-            if rows:
+            if rows and columns.chat is not None:
+                yield batch_of(columns, [pa.array(rows, pa.large_string())])
+            elif rows:
                 yield batch_of(columns, [check_values(role, name, kind, [row[name] for row in rows]) for role, name, kind in read])
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
@@ -117,7 +128,7 @@ class _Document:
         self._at = element.start
         return self._line, self._byte, self.text[element.start : element.stop].encode("utf-8", "surrogateescape")
 
-    def fault(self, element: _Element, columns: Columns, check: Callable[[Object], None] = lambda _: None) -> BadRow | None:
+    def fault(self, element: _Element, columns: Columns, check: Callable[[Object], object] = lambda _: None) -> BadRow | None:
         """What is wrong with an element; `check` raises BadValue."""
         from ftcli.core.columns import BadValue
         from ftcli.core.streams import UTF8_HINT, bad_utf8

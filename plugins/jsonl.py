@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, parsed by pyarrow in blocks; Python looks at a line only to say what is wrong with it."""
+"""JSON lines: one object a line, parsed by simdjson or pyarrow in blocks; Python looks at a line only to say what is wrong with it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ftcli.records import BadCode, BadRow, Piece
 from ftcli.settings import Settings
 
 from .fileformat import FileFormat
+from .longlines import quick_arrays
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,11 +38,12 @@ class JsonLines(FileFormat):
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
+        from ftcli.core.conversation import columns_of
         from ftcli.core.reject import usable
         from ftcli.core.streams import codec_of, cut_evenly
 
-        columns = Columns(settings.dataset.text_column, settings.dataset.label_column)
-        if not usable((_fault(path, line, columns) for line in first_lines(path, settings)), settings):
+        columns = columns_of(settings)
+        if not usable((_fault(path, line, columns, of_chat(columns)) for line in first_lines(path, settings)), settings):
             return []
         size = Path(path).stat().st_size
         if codec_of(path):
@@ -70,7 +72,11 @@ class JsonLines(FileFormat):
             if block.isspace():
                 continue
             try:
-                arrays = _arrays(piece.path, block, columns)
+                arrays = (
+                    (quick_arrays(block, columns) or _arrays(piece.path, block, columns))
+                    if columns.chat is None
+                    else _documents(piece.path, offset, block, columns, reject)
+                )
             except ValueError:
                 arrays = _sifted(piece.path, offset, block, columns, reject)
             if arrays:
@@ -97,6 +103,9 @@ def check_row(row: object, columns: Columns) -> Object:
         raise BadValue(0, "not-an-object", f"a row must be an object, found {shown(row)}", None, "A row must be one whole JSON object.")
     for role, name, _ in wanted(columns):
         need_key(role, name, row.keys_found)
+    for name in columns.chat or ():
+        if row.keys_found.count(name) > 1:
+            need_key("text", name, row.keys_found)
     return row
 
 
@@ -142,7 +151,7 @@ def _arrays(path: str, block: bytes, columns: Columns) -> list[pa.Array]:
     import pyarrow.json as reader
 
     from ftcli.core.columns import check_arrow, target_type, wanted
-    from ftcli.core.streams import count_lines
+    from ftcli.core.streams import object_lines
 
     if block.lstrip()[:1] != b"{":  # pyarrow 26 crashes (SIGSEGV) on a block that starts with null
         raise ValueError("a row must be an object")
@@ -154,11 +163,31 @@ def _arrays(path: str, block: bytes, columns: Columns) -> list[pa.Array]:
             explicit_schema=pa.schema([(name, target_type(kind)) for _, name, kind in read]), unexpected_field_behavior="ignore"
         ),
     )
-    lines, objects = count_lines(block)
-    if not lines == objects == table.num_rows and table.num_rows != sum(1 for line in block.split(b"\n") if line.strip()):
+    if object_lines(block) != table.num_rows:
         raise ValueError("a line must hold one whole object")  # pyarrow takes two on a line, and one over several lines
     table = table.combine_chunks()
     return [check_arrow(path, role, name, kind, table.column(name).chunk(0)) for role, name, kind in read]
+
+
+def of_chat(columns: Columns) -> Callable[[Object], object]:
+    """A look at a row beyond its keys: conversations have no fixed columns."""
+    from ftcli.core.conversation import as_document
+
+    return (lambda _: None) if columns.chat is None else (lambda row: as_document(row, columns))
+
+
+def _documents(path: str, offset: int, block: bytes, columns: Columns, reject: Reject) -> list[pa.Array]:
+    """The conversations of a block, parsed by Python: their columns differ from row to row, which Arrow's parser does not know."""
+    import pyarrow as pa
+
+    from ftcli.core.conversation import as_document
+
+    texts: list[str] = []
+    for line in _split(offset, block):
+        bad = _fault(path, line, columns, lambda row: texts.append(as_document(row, columns)))
+        if bad is not None:
+            reject(bad)
+    return [pa.array(texts, pa.large_string())] if texts else []
 
 
 def _sifted(path: str, offset: int, block: bytes, columns: Columns, reject: Reject) -> list[pa.Array]:
@@ -252,7 +281,7 @@ def _verdict(error: ValueError) -> tuple[BadCode, str, str | None]:
 
 
 def _fault(
-    path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], None] = lambda _: None
+    path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], object] = lambda _: None
 ) -> BadRow | None:
     """What is wrong with a line, as far as Python sees it; `check` raises BadValue."""
     from ftcli.core.columns import BadValue

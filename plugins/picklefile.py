@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 HEAD = 1 << 16
 """Bytes that are looked at while planning; a DataFrame names itself in the first 100."""
-SILENT_SECONDS = 30.0
-"""A child that says nothing for so long hangs; it speaks every second as it reads."""
+SILENT_SECONDS = 300.0
+"""A child that says nothing for so long hangs; it speaks every second as it reads. The CPU time of `unpickle` ends before that, also on
+a machine with twenty others at work."""
 FRAME_SLACK = 64 << 20
 PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; from ftcli.core.unpickle import main; main(int(sys.argv[1]), sys.argv[2])"
 
@@ -155,7 +156,7 @@ def _answers(order: Order, process: subprocess.Popen[bytes], pipe: Connection) -
 def _died(order: Order, process: subprocess.Popen[bytes]) -> DataError:
     """The child is gone, or what it says is no answer."""
     with suppress(subprocess.TimeoutExpired):
-        process.wait(1)
+        process.wait(SILENT_SECONDS)  # its pipe is closed; a machine that swaps takes seconds to free gigabytes
     from ftcli.core.unpickle import REMEDY
 
     code = process.returncode

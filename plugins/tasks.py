@@ -1,4 +1,4 @@
-"""The built-in tasks: classify and pretrain."""
+"""The built-in tasks: classify, pretrain and sft."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ftcli.hookspecs import Register
 
 @hookimpl
 def register_tasks(register: Register[type[Task]]) -> None:
-    from ftcli.core.tasks import Classify, Pretrain
+    from ftcli.core.tasks import Classify, Pretrain, Sft
 
     register("classify", Classify)
     register("pretrain", Pretrain)
+    register("sft", Sft)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,6 +83,14 @@ LONGEST = [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """A full garbage collection walks all of torch and transformers, which the tests' modules have imported: half the CPU time of a test
+    that runs `verify` (2.2 and 1.0 s)."""
+    if "transformers" in sys.modules:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")

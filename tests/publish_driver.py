@@ -118,7 +118,7 @@ def without_heartbeat() -> None:
 
 
 def hang() -> None:
-    time.sleep(600)
+    time.sleep(100_000)
 
 
 def step() -> None:
@@ -156,7 +156,7 @@ def main(mode: str, output: Path, version: str) -> int:
             if mode in {"normal", "no-exchange", "no-fsync"}:
                 without_heartbeat()
             pause = {"step": step, "hang": hang}.get(mode, lambda: None)
-            patience = 1.0 if mode == "impatient" else 60.0
+            patience = 1.0 if mode == "impatient" else 100_000.0
             waits: dict[str, Any] = {"wait": True, "on_wait": say_once()} if mode in {"wait", "impatient"} else {}
             print("worked", prepare(output, version, patience=patience, pause=pause, **waits))
     except FtcliError as error:

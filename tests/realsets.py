@@ -100,6 +100,11 @@ def _gpteacher(root: Path) -> Splits:
     return {"train": [("\n".join(filter(None, (row["instruction"], row["input"], row["response"]))), None) for row in found]}
 
 
+def _self_instruct(root: Path) -> Splits:
+    rows = [json.loads(line) for line in _lines(root / "instruct" / "self_instruct_seed" / "seed_tasks.jsonl")]
+    return {"train": [("\n".join((row["instruction"], one["input"], one["output"])), None) for row in rows for one in row["instances"]]}
+
+
 SETS: dict[str, Callable[[Path], Splits]] = {
     "banking77": banking77,
     "kor_3i4k": kor_3i4k,
@@ -120,4 +125,5 @@ SETS: dict[str, Callable[[Path], Splits]] = {
     "wikitext2_valid": _plain("wikitext2_valid", "wikitext2_valid.txt"),
     "gsm8k": _gsm8k,
     "gpteacher": _gpteacher,
+    "self_instruct": _self_instruct,
 }

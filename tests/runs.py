@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from ftcli.context import Context
+from ftcli.context import Context, Quiet
 from ftcli.core.backend import tokenizer_hash
 from ftcli.core.run import prepare
 from ftcli.core.signals import Signals
@@ -51,6 +53,18 @@ class Bench:
             **values,
         }
         return context(**given)
+
+
+class StopAt(Quiet):
+    """Progress that sends this process a signal when the run has made so many steps."""
+
+    def __init__(self, step: int, number: signal.Signals = signal.SIGTERM) -> None:
+        self.step, self.number, self.done = step, number, 0.0
+
+    def advance(self, amount: float, **figures: Any) -> None:
+        self.done += amount
+        if self.done == self.step:
+            os.kill(os.getpid(), self.number)
 
 
 def step_of(context: Context) -> tuple[float, torch.Tensor]:

@@ -16,8 +16,9 @@ from ftcli.core.manifest import describe, seal
 from ftcli.core.store import Ragged, Rows, SplitData, Store
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA
 
-Row = tuple[Sequence[int], int | None] | tuple[Sequence[int], int | None, Sequence[int]]
-"""Ids, label or None, and in packed rows the tokens of each text."""
+Label = int | Sequence[int] | None
+Row = tuple[Sequence[int], Label] | tuple[Sequence[int], Label, Sequence[int]]
+"""Ids, label (of the row, or of every token) or None, and in packed rows the tokens of each text."""
 
 
 def write_store(
@@ -121,7 +122,8 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
         "length": pa.array([len(row[0]) for row in rows], pa.int32()),
     }
     if any(row[1] is not None for row in rows):
-        columns["labels"] = pa.array([row[1] for row in rows], pa.int64())
+        a_token = any(not isinstance(row[1], int) for row in rows)
+        columns["labels"] = pa.array([row[1] for row in rows], pa.list_(pa.int32()) if a_token else pa.int64())
     if any(len(row) > 2 for row in rows):
         columns["seq_lengths"] = pa.array([list(row[2]) for row in rows if len(row) > 2], pa.list_(pa.int32()))
     table = pa.table(columns)

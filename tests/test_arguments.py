@@ -55,7 +55,9 @@ OTHER_VALUES: dict[str, Any] = {
     "use_cpu": True,
     "push_to_hub": False,
     "enable_jit_checkpoint": False,
-    "auto_find_batch_size": True,
+    "auto_find_batch_size": None,  # refused
+    "ignore_data_skip": None,  # refused
+    "dataloader_in_order": None,  # refused
     "gradient_checkpointing": True,
     "activation_checkpointing": None,
 }

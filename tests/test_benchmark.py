@@ -13,11 +13,13 @@ from transformers import AutoTokenizer
 
 from ftcli.commands import benchmark
 from ftcli.context import Context
-from ftcli.core import bench_batch
+from ftcli.core import bench_batch, bench_train, limits
 from ftcli.core.measure import peak_rss_mb
+from ftcli.core.probe import Probe
 from ftcli.errors import EngineError, FtcliError, SettingsError, UsageError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Measurement, Report
+from ftcli.settings import update
 from ftcli.testing import tiny_tokenizer, write_config
 from tokenizing import Bar, corpus, plugins, prepare, write
 
@@ -82,6 +84,43 @@ def test_collators_are_measured_on_the_same_rows_beside_transformers_own(run, fo
     assert [ratio["unit"] for ratio in report.metrics["ratios"]] == ["real tokens/s"] * 3
     assert all(ratio["verdict"].startswith("not decided") for ratio in report.metrics["ratios"])
     assert report.metrics["action"] == "batch"
+
+
+def test_the_loader_is_run_with_the_settings_of_a_candidate(folder):
+    values = {"dataset.sources": [str(folder / "rows")], "tokenizer.path": str(folder / "tokenizer"), "benchmark.rows": 24}
+    probe = Probe(Context.make(values))
+    found = {
+        size: bench_batch.loading(probe, update(probe.settings, {"loader.collator": "fixed", "train.per_device_train_batch_size": size}))
+        for size in (8, 24)
+    }
+    assert found[8]["real tokens"] == found[24]["real tokens"] == int(probe.train_split.lengths[bench_batch.order_of(probe, "fixed")].sum())
+    assert found[8]["slots"] == 24 * 64
+    assert found[8]["seconds"] > 0
+
+
+def test_every_result_stands_beside_what_the_machine_can_do(run, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_batch, "copied_bytes_per_second", lambda: 1e9)
+    report = run("batch", benchmark__rows=60, benchmark__variants=["fixed", "transformers"])
+    [row] = report.metrics["limits"]
+    tokens = work(report, "fixed", "real tokens")
+    assert (row["name"], row["unit"]) == ("fixed", "real tokens/s")
+    assert row["best"] == pytest.approx(tokens / ((4 * tokens + 16 * 60 * 64) / 1e9))
+    assert row["share"] == pytest.approx(found(report)["fixed", "real tokens/s"].median / row["best"])
+    assert any("fixed is at" in note for note in report.notes)
+    monkeypatch.setattr(bench_train, "gemm_flops_per_second", lambda *_: 5e9)
+    report = run("train", model__config=write_config(tmp_path / "config.json", "qwen3"), benchmark__variants=["fixed/fp32"])
+    [row] = report.metrics["limits"]
+    assert (row["best"], row["what"]) == (5.0, "matrix products in fp32, 1 thread")
+    assert row["share"] > 0
+
+
+def test_the_limits_are_measured(monkeypatch):
+    monkeypatch.setattr(limits, "SECONDS", 0.0)
+    monkeypatch.setattr(limits, "WIDTH", {"cpu": 64})
+    assert limits.copied_bytes_per_second() > 0
+    assert limits.gemm_flops_per_second("fp32", "cpu", 99) > 0
+    assert limits.gemm_flops_per_second("bf16", "cpu", 99) > 0
+    limits.gemm_flops_per_second.cache_clear()
 
 
 def test_packed_rows_are_measured_with_the_collator_that_takes_them(run):

@@ -58,7 +58,7 @@ def benchmark(data: Path, *arguments: str, **variables: str) -> tuple[subprocess
     result = data.parent / "result.json"
     done = subprocess.run(
         [sys.executable, str(PROGRAM), "--data", str(data), "--work-dir", str(data.parent / "work"), "--workers", "1", "--json", str(result), *arguments],
-        capture_output=True, text=True, env={**os.environ, **variables}, cwd=data.parent, timeout=550,
+        capture_output=True, text=True, env={**os.environ, **variables}, cwd=data.parent, timeout=3000,
     )  # fmt: skip
     return done, json.loads(result.read_text()) if result.exists() else {}
 

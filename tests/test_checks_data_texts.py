@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from ftcli.core.damage import find_damage, repaired
+from ftcli.core.documents import pieces
 from ftcli.core.near import near_pairs
 from ftcli.core.store import Store
-from ftcli.core.tokentext import TokenText
+from ftcli.core.tokentext import TokenText, spelled
 from realsets import SETS
 from stores import rows_of
 from verifying import World, texts
@@ -77,6 +78,30 @@ def test_texts_inside_packs_are_compared_one_by_one(world: World, tmp_path: Path
     world.caught("test texts in train, packed", {**values, "train.mode": "pretrain"}, "FT205", words="(4)", stages=STAGE)
 
 
+LICENCE = " ".join(f"word{number}" for number in range(60))
+
+
+def test_passages_that_long_texts_share_are_told_when_ftcli_split_the_texts(world: World, tmp_path: Path) -> None:
+    lines = {"train": [(f"{LICENCE} {text} {text}", label) for text, label in _rows(200, 2)]}
+    options = {"dataset.label_column": None, "dataset.validation_fraction": 0.1, "packing.max_length": 32}
+    split = {**options, "packing.truncation_strategy": "split"}
+    for name, given in {"cut": options, "split": split, "packed": {**split, "packing.strategy": "concat"}}.items():
+        (tmp_path / name).mkdir()
+        values = {**_store(world, tmp_path / name, lines, **given), "train.mode": "pretrain"}
+        check = world.verify(values, stages=STAGE)["FT205"]
+        assert (check.status, check.evidence["split"]) == ("info", "validation"), check
+        assert check.evidence["passages"] == check.evidence["rows"] > 0
+
+
+def test_whole_texts_that_ftcli_split_and_that_differ_in_case_still_fail(world: World, tmp_path: Path) -> None:
+    rows = _rows(200, 2)
+    lines = {"train": [*rows, *((text.upper(), label) for text, label in rows)]}
+    check = world.verify(_store(world, tmp_path, lines, **{"dataset.validation_fraction": 0.1}), stages=STAGE)["FT205"]
+    assert check.status == "fail"
+    assert "differ in case or spaces" in check.fix
+    assert "let ftcli split" not in check.fix
+
+
 def test_rows_made_from_train_rows_are_found(world: World, tmp_path: Path) -> None:
     train = [
         (f"{text} order invoice parcel account password refund card late again please help with my of not yet", label)
@@ -95,6 +120,44 @@ def test_rows_made_from_train_rows_are_found(world: World, tmp_path: Path) -> No
         (row, row) for row in range(5)
     ]
     assert check.evidence["examples"][0][0].endswith("really")
+
+
+def test_nearly_equal_passages_are_told_when_ftcli_split_the_texts(world: World, tmp_path: Path) -> None:
+    lines = {"train": [(f"{number} {LICENCE} {text}", label) for number, (text, label) in enumerate(_rows(100, 2))]}
+    options = {"dataset.label_column": None, "dataset.validation_fraction": 0.1, "packing.max_length": 48}
+    for truncation, status in (("split", "info"), ("keep_start", "info")):
+        (tmp_path / f"near-{truncation}").mkdir()
+        values = _store(world, tmp_path / f"near-{truncation}", lines, **options, **{"packing.truncation_strategy": truncation})
+        check = world.verify({**values, "train.mode": "pretrain"}, stages=STAGE)["FT206"]
+        assert (check.status, check.evidence["validation"]["passages"]) == (status, 1), check
+    lines = {"train": [(f"{number} {LICENCE}", "ab"[number % 2]) for number in range(100)]}
+    whole = world.verify(_store(world, tmp_path, lines, **{"dataset.validation_fraction": 0.1}), stages=STAGE)["FT206"]
+    assert (whole.status, whole.evidence["validation"]["passages"]) == ("warn", 0)
+
+
+def test_tokens_that_the_rows_do_not_have_are_not_spelled(world: World) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer, store = AutoTokenizer.from_pretrained(world.bpe), Store.open(world.labelled)
+    some, every = pieces(tokenizer, store), spelled(tokenizer)
+    assert some is not None
+    assert every is not None
+    ids = np.unique(
+        np.concatenate([store.split(name).rows(np.arange(len(store.split(name)))).input_ids.values for name in store.split_names])
+    )
+    assert all(some[number] == every[number] for number in ids)
+    assert len(some) == len(every)
+    assert sum(map(bool, some)) < sum(map(bool, every))
+
+
+def test_texts_that_the_tokenizer_cannot_tell_apart_are_not_taken_for_copies(world: World, tmp_path: Path) -> None:
+    signs = "ℵℶℷℸ∀∁∂∃∄∅∆∇∈∉∊∋∌∍"
+    rows = [("".join(signs[(row * step) % 18] for step in range(1, 7)), "ab"[row % 2]) for row in range(1, 60)]
+    options = {"tokenizer.path": str(world.wordpiece)}
+    values = {**_store(world, tmp_path, {"train": rows, "test": rows[:9]}, **options), **options}
+    checks = world.verify(values, stages=("tokenizer", "data"))
+    assert [name for name, check in checks.items() if check.status == "fail"] == ["FT113"]
+    assert all(checks[name].status == "skipped" and "FT113" in checks[name].summary for name in ("FT205", "FT206", "FT207"))
 
 
 def test_near_pairs_are_those_that_a_comparison_of_all_finds() -> None:
@@ -146,8 +209,8 @@ def test_a_file_that_was_read_twice_warns(world: World, tmp_path: Path) -> None:
 
 
 def test_the_number_of_a_text_does_not_depend_on_how_it_was_cut() -> None:
-    pieces = [b"", b"ab", b"a", b"b", b" ", b"  ", b" b", b"A", b"ab ", b"\xea\xb0\x80"]
-    spelling = TokenText(pieces)
+    tokens = [b"", b"ab", b"a", b"b", b" ", b"  ", b" b", b"A", b"ab ", b"\xea\xb0\x80"]
+    spelling = TokenText(tokens)
 
     def number(*ids: int) -> int:
         return int(spelling.hashes(np.array(ids, np.int32), np.array([len(ids)]))[0])
@@ -201,6 +264,56 @@ def test_damaged_texts_warn_and_show_what_they_were(world: World, tmp_path: Path
     )
     assert f"0 {KOREAN}".startswith(check.evidence["repaired"])
     assert len(check.evidence["repaired"]) > 10
+
+
+def _bytes_tokenizer(folder: Path) -> Path:
+    """As phi-3 and Mistral spell what they have no token for: a token a byte. EOS is added behind a text, as T5 does."""
+    from tokenizers import Tokenizer, decoders, models, processors
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = ["<pad>", "</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"abcdefghijklmnopqrstuvwxyz "]
+    backend = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, [], unk_token="<unk>", byte_fallback=True))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>").save_pretrained(folder)
+    return folder
+
+
+def test_characters_that_a_cut_divided_are_no_damage_and_parts_of_ended_texts_need_no_end(world: World, tmp_path: Path) -> None:
+    lines = {"train": [(f"{'abcdefg'[: row % 7]} {'뷁힣' * 30}", "a") for row in range(40)]}
+    own = _bytes_tokenizer(tmp_path / "tokenizer")
+    for packing in ("none", "concat"):
+        (tmp_path / packing).mkdir()
+        options = {"dataset.label_column": None, "tokenizer.path": str(own), "packing.strategy": packing, "packing.max_length": 32}
+        values = {
+            **_store(world, tmp_path / packing, lines, **options, **{"packing.truncation_strategy": "split"}),
+            "tokenizer.path": str(own),
+        }
+        checks = world.verify({**values, "train.mode": "pretrain"}, stages=STAGE)
+        assert (checks["FT208"].status, checks["FT210"].status) == ("pass", "pass"), checks
+        assert "ended every text" in checks["FT210"].summary
+
+
+def test_damage_beside_divided_characters_is_found(world: World, tmp_path: Path) -> None:
+    own = _bytes_tokenizer(tmp_path / "tokenizer")
+    lines = {"train": [("뷁힣" * 30 + "\ufffd" * (row % 2) + "뷁" * 30, "ab"[row % 2]) for row in range(40)]}
+    options = {"tokenizer.path": str(own), "packing.max_length": 64, "packing.truncation_strategy": "split"}
+    values = {**_store(world, tmp_path, lines, **options), "tokenizer.path": str(own)}
+    check = world.verify(values, stages=STAGE)["FT208"]
+    assert (check.status, check.evidence["replacement characters"]) == ("warn", 20)
+
+
+def test_a_token_that_the_decoder_cannot_spell_is_no_damage(world: World, tmp_path: Path) -> None:
+    """deepseek-coder has the added token "Á", which its byte-level decoder takes for the byte C1."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(world.bpe)
+    tokenizer.add_tokens("Á")
+    tokenizer.save_pretrained(tmp_path / "t")
+    assert "\ufffd" in tokenizer.decode(tokenizer("order Á order")["input_ids"])
+    lines = {"train": [(f"{text} Á {text}", label) for text, label in _rows(60, 2)]}
+    values = {**_store(world, tmp_path, lines, **{"tokenizer.path": str(tmp_path / "t")}), "tokenizer.path": str(tmp_path / "t")}
+    assert world.verify(values, stages=STAGE)["FT208"].status == "pass"
 
 
 def test_unknown_tokens_warn(world: World, tmp_path: Path) -> None:
@@ -295,8 +408,9 @@ def test_the_leaks_of_real_sets_are_measured_by_their_texts(real_data: Path, nam
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(real_data / "tokenizers" / "qwen3")
-    spelling = TokenText.of(tokenizer)
-    assert spelling is not None
+    every = spelled(tokenizer)
+    assert every is not None
+    spelling = TokenText.of(every, tokenizer.unk_token_id)
     numbers = {}
     for split, rows in SETS[name](real_data).items():
         ids = rows_of([encoded.ids for encoded in tokenizer.backend_tokenizer.encode_batch([text for text, _ in rows])]).input_ids

@@ -328,3 +328,35 @@ def test_data_with_an_id_beyond_the_embedding_fail(world: World, tmp_path: Path)
     checks = world.verify(values, stages=("model",))
     assert checks["FT401"].status == "fail"
     assert checks["FT401"].evidence["largest_id_in_data"] == 400
+
+
+# -- FT440 -----------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked", "used", "words"), [(None, "sdpa", "the model's own choice"), ("eager", "eager", "as asked")])
+def test_the_attention_of_the_model_is_told(world: World, asked: str | None, used: str, words: str) -> None:
+    values = world.run("classify", "qwen3", **({"model.attn_implementation": asked} if asked else {}))
+    check = world.verify(values, stages=("model",), select=("FT440",))["FT440"]
+    assert (check.status, check.evidence["used"]) == ("pass", used)
+    assert words in check.summary
+
+
+def test_another_attention_than_was_asked_for_warns(world: World) -> None:
+    values = world.run("classify", "qwen3", **{"model.attn_implementation": "sdpa"})
+    plugins = world.model("model.set_attn_implementation('eager')")
+    world.caught(
+        "a model that takes another attention",
+        values,
+        "FT440",
+        status="warn",
+        words="the model uses eager",
+        stages=("model",),
+        select=("FT440",),
+        plugins=plugins,
+    )
+
+
+def test_a_model_without_fused_attention_is_noted(world: World) -> None:
+    plugins = world.model("model.set_attn_implementation('eager')")
+    check = world.verify(world.run("classify", "qwen3"), stages=("model",), select=("FT440",), plugins=plugins)["FT440"]
+    assert (check.status, "no sdpa" in check.summary) == ("info", True)

@@ -86,13 +86,14 @@ def _checkpoint(world: World, values: dict[str, Any], output: Path, step: int = 
 
 
 def _resuming(world: World, output: Path, **changes: Any) -> dict[str, Any]:
-    return {**world.run("classify"), "train.output_dir": output, "train.resume_from_checkpoint": "auto", **changes}
+    return {**world.run("classify"), "runtime.threads": 1, "train.output_dir": output, "train.resume_from_checkpoint": "auto", **changes}
 
 
 def test_a_checkpoint_of_the_same_run_passes(world: World, tmp_path: Path) -> None:
     values = _resuming(world, tmp_path / "run")
     _checkpoint(world, values, tmp_path / "run")
-    assert world.quiet("a resumed run", values, stages=STAGE)["FT091"].status == "pass"
+    resumed = world.quiet("a resumed run", values, stages=STAGE)["FT091"]
+    assert resumed.status == "pass", resumed.summary
     longer = {**values, "train.num_train_epochs": 9.0}
     assert world.quiet("a resumed run, longer", longer, stages=STAGE)["FT091"].status == "info"
     assert world.quiet("nothing to resume", _resuming(world, tmp_path / "new"), stages=STAGE)["FT091"].status == "info"

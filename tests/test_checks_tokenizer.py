@@ -6,9 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ftcli.plugins import checks_tokenizer
 
+from ftcli.context import Context
+from ftcli.core.missing import Missing
+from ftcli.core.own_file import compare_sentencepiece
+from ftcli.core.probe import Probe
 from verifying import World
 
 STAGE = ("tokenizer",)
@@ -82,6 +88,11 @@ def test_no_pad_token_fails_for_classify_and_is_noted_for_pretrain(world: World,
     values = {"tokenizer.path": world.tokenizer(tmp_path / "t", pad_token=None)}
     check = world.caught("no PAD, classify", {**values, **CLASSIFY}, "FT102", words="no PAD token", stages=STAGE)
     assert '"pad_token": "<|endoftext|>"' in check.fix
+    whole = {**world.run("classify", "qwen3"), **values, "tokenizer.path": str(values["tokenizer.path"])}
+    checks = world.verify(whole, stages=(*STAGE, "model"))  # one cause, one failure
+    assert [name for name, found in checks.items() if found.status in {"fail", "error"}] == ["FT102"]
+    assert "FT102" in checks["FT403"].summary
+    assert "no PAD token" in world.verify(whole, stages=("model",))["FT403"].summary  # which is not asked for here
     assert world.quiet("no PAD, pretrain", {**values, **PRETRAIN}, stages=STAGE)["FT102"].status == "info"
 
 
@@ -167,3 +178,50 @@ def test_a_hub_id_or_slow_tokenizer_has_no_tokenizer_json_to_compare(world: Worl
         json.dumps({"tokenizer_class": "ByT5Tokenizer", "pad_token": "<pad>", "eos_token": "</s>"})
     )
     assert world.verify({"tokenizer.path": str(tmp_path)}, stages=STAGE)["FT106"].status == "skipped"
+
+
+@pytest.mark.parametrize("other", [None, "order"])
+def test_a_folder_with_a_sentencepiece_model_alone_is_compared_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other: str | None
+) -> None:
+    """The package is not installed here: what stands for it gives the pieces of the tokenizer itself, but for one word."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(world.bpe)
+
+    class Processor:
+        def __init__(self, model_file: str) -> None:
+            assert Path(model_file).name == "tokenizer.model"
+
+        def encode(self, text: str, out_type: type) -> list[str]:
+            assert out_type is str
+            return [text] if text == other else tokenizer.convert_ids_to_tokens(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+        def piece_to_id(self, piece: str) -> int:
+            return tokenizer.get_vocab().get(piece, 0)
+
+        def unk_id(self) -> int:
+            return -1
+
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(Missing, match="is not installed"):
+        compare_sentencepiece(tokenizer, path, ["order"])
+    monkeypatch.setitem(sys.modules, "sentencepiece", SimpleNamespace(SentencePieceProcessor=Processor))
+    found = compare_sentencepiece(tokenizer, path, ["parcel", "order", "order parcel"])
+    assert found == (None if other is None else ("order", tokenizer.tokenize("order"), ["order"]))
+    probe = Probe(Context.make({"tokenizer.path": str(tmp_path)}))
+    probe.give(tokenizer=tokenizer)
+    verdict = checks_tokenizer.own_file(probe)
+    assert verdict.status == "pass"
+    assert "tokenizer.model" in verdict.summary
+
+
+def test_a_tokenizer_model_that_is_no_sentencepiece_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(model_file: str) -> None:
+        raise RuntimeError(f"could not parse {model_file}")
+
+    monkeypatch.setitem(sys.modules, "sentencepiece", SimpleNamespace(SentencePieceProcessor=refuse))
+    with pytest.raises(Missing, match="is not read by sentencepiece: could not parse"):
+        compare_sentencepiece(None, tmp_path / "tokenizer.model", [])

@@ -164,6 +164,36 @@ def test_a_prompt_that_is_no_beginning_of_the_whole_warns_for_the_data_s_own_con
     world.caught("a prompt that is no prefix", values, "FT119", status="warn", words="3 of 3 conversations", stages=STAGE)
 
 
+SHAPES = {
+    "prompt and completion, messages": {"prompt": [MESSAGES[0]], "completion": [MESSAGES[1]]},
+    "Alpaca": {"instruction": "please help", "input": "", "output": "of course"},
+    "ShareGPT": {"conversations": [{"from": "human", "value": "please help"}, {"from": "gpt", "value": "of course"}]},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_of_conversation_is_tried(world: World, tmp_path: Path, shape: str) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text("".join(json.dumps({"text": "please help", **SHAPES[shape]}) + "\n" for _ in range(3)), encoding="utf-8")
+    parted = PLAIN.replace("<assistant> ", "<assistant> think ")
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template=parted), "dataset.sources": [str(path)]}
+    world.caught(f"a prompt that is no prefix: {shape}", values, "FT119", status="warn", words="3 of 3 conversations", stages=STAGE)
+    assert world.quiet(f"sft: {shape}", {**values, "train.mode": "sft"}, stages=STAGE)["FT119"].status == "info"
+
+
+def test_plain_prompts_need_no_template_to_be_compared(world: World, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    word = max((token for token in AutoTokenizer.from_pretrained(world.bpe).get_vocab() if token.isascii() and token.isalpha()), key=len)
+    path = tmp_path / "pairs.jsonl"
+    values = {"tokenizer.path": str(world.bpe), "dataset.sources": [str(path)]}
+    path.write_text(json.dumps({"text": "please help", "prompt": word[:-1], "completion": word[-1]}) + "\n", encoding="utf-8")
+    world.caught("a prompt that ends inside a token", values, "FT119", status="warn", words="1 of 1 prompts", stages=STAGE)
+    assert world.quiet("the same, sft", {**values, "train.mode": "sft"}, stages=STAGE)["FT119"].status == "info"
+    path.write_text(json.dumps({"text": "please help", "prompt": word, "completion": f" {word}"}) + "\n", encoding="utf-8")
+    assert world.quiet("a completion that begins with its space", values, stages=STAGE)["FT119"].status == "pass"
+
+
 def test_a_template_that_writes_bos_which_the_tokenizer_adds_as_well_is_noted(world: World, tmp_path: Path) -> None:
     values = {"tokenizer.path": world.tokenizer(tmp_path / "t", world.wordpiece, chat_template="[CLS] " + PLAIN)}
     check = world.quiet("BOS by the template and the tokenizer", values, stages=STAGE)["FT116"]

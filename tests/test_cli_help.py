@@ -28,6 +28,8 @@ Commands:
   tokenize         Read, encode and pack text into prepared data.
   verify           Prove that a run can learn before it starts.
   train            Train a model on prepared data.
+  merge            Make one plain model of an adapter and its base.
+  predict          Ask a trained model.
   benchmark        Measure tokenizing, batching or training.
   cache            Check, list or clear away prepared data.
   settings         Show settings, and where each value comes from.
@@ -43,7 +45,7 @@ Options:
   --help, -h                    Show this help.
 
 Help for a command: ftcli COMMAND --help. Exit codes: 0 ok, 1 a check or a run failed, 2 usage or
-settings, 3 interrupted and resumable.
+settings, 3 interrupted and resumable, 4 a rank stalled or died.
 """
 HEAVY = {"torch", "transformers", "datasets", "numpy", "pyarrow", "loguru", "pydantic_settings"}
 

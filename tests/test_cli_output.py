@@ -15,6 +15,7 @@ from ftcli.cli.signals import termination_interrupts
 from ftcli.cli.streams import emit
 from ftcli.errors import DataError, InterruptedRun, PublishError
 from ftcli.records import Check, Measurement, Report
+from timing import PATIENCE
 
 
 class Terminal(io.StringIO):
@@ -147,6 +148,6 @@ def test_a_forked_child_dies_of_sigterm_as_ever() -> None:
         "    os.kill(child, signal.SIGTERM)\n"
         "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
 
     assert (done.stdout, done.stderr) == ("-15\n", "")

@@ -33,7 +33,7 @@ def after_run(command, settings, report):
 SLOW = """
 import pathlib, sys, time
 pathlib.Path(sys.argv[-1]).touch()
-time.sleep(600)
+time.sleep(100_000)
 """
 
 

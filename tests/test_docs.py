@@ -99,7 +99,7 @@ def test_every_packaged_profile_is_described() -> None:
 
 @pytest.mark.parametrize("page", ["json.md", "errors.md"])
 def test_every_exit_code_is_documented(page: str) -> None:
-    for code in (0, 1, 2, 3):
+    for code in (0, 1, 2, 3, 4):
         assert re.search(rf"^\| {code} \|", read(page), re.MULTILINE), code
 
 
@@ -222,7 +222,6 @@ def test_the_main_pages_have_examples_that_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.name)
 def test_the_examples_of_the_page_run_in_order(page: Path, tmp_path: Path, proofs: Path, reports: list[Report]) -> None:
     shutil.copy(ROOT / "optimize_env.sh", tmp_path)

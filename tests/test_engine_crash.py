@@ -16,6 +16,7 @@ from ftcli.core.engine import choose_engine
 from ftcli.errors import EngineError
 from ftcli.pluginmanager import Plugins
 from ftcli.testing import tiny_tokenizer
+from timing import PATIENCE
 from tokenizing import corpus, ids, manifest, plugins, prepare, write
 
 pytestmark = pytest.mark.fault
@@ -44,7 +45,7 @@ class Engine:
 def register_engines(register):
     register("fuse", Engine)
 """
-ENDS = {"abort": "os.abort()", "exit": "os._exit(3)", "hang": "time.sleep(600)", "panic": "raise BaseException('panicked')"}
+ENDS = {"abort": "os.abort()", "exit": "os._exit(3)", "hang": "time.sleep(100_000)", "panic": "raise BaseException('panicked')"}
 
 
 def fuse(folder: Path, action: str = "os.abort()", at_load: bool = False) -> Plugins:
@@ -146,6 +147,6 @@ def test_without_processes_of_their_own_such_an_engine_ends_the_whole_run(tokeni
         f"choose_engine(AutoTokenizer.from_pretrained(folder), folder, Plugins(Path({str(tmp_path / 'plugins')!r}), ()), requested='fuse', sample=['boom'])\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=240, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE, env={**os.environ, "HF_HUB_OFFLINE": "1"})
 
     assert done.returncode == -6, json.dumps(done.stderr.decode())

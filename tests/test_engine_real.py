@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 
 from engine_doubles import array, offers, rows_of
 from ftcli.core.engine import choose_engine, load_encoder
+from timing import PATIENCE
 
 CHOSEN = {
     "bert-base-multilingual-cased": "splintr",
@@ -114,7 +115,7 @@ def test_the_chosen_engine_gives_the_ids_of_the_tokenizer_on_every_text(name: st
         "--engines",
         "auto",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith(f"| {name} |")]

@@ -18,6 +18,7 @@ from ftcli.pluginmanager import BUILT_INS, Plugins
 from ftcli.records import Gpu, Machine, Tweak
 from ftcli.settings import Settings, update
 from thirdparty import put
+from timing import PATIENCE
 
 PLUGIN = """
     from ftcli import hookimpl
@@ -234,7 +235,9 @@ def test_malloc_follows_in_the_process_that_is_running_already() -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     counts = {}
     for mode in ("no", "apply"):
-        done = subprocess.run([sys.executable, "-c", code, mode], env=environ, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code, mode], env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         if done.returncode == 77:
             pytest.skip("no glibc")
         assert done.returncode == 0, done.stderr

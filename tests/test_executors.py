@@ -95,7 +95,7 @@ def threads(shard: ShardPlan) -> dict[str, str | None]:
 def complain(shard: ShardPlan, marks: Path) -> int:
     if shard.index == 1:
         raise DataError("part-1.jsonl:7: not JSON", "Mend the line.")
-    time.sleep(0.2 if shard.index == 0 else 600)
+    time.sleep(0.2 if shard.index == 0 else 100_000)
     (marks / str(shard.index)).touch()
     return shard.index
 
@@ -125,7 +125,7 @@ def panic(shard: ShardPlan, kind: str) -> int:
 
 def die(shard: ShardPlan, how: str, marks: Path) -> int:
     if shard.index != 2:
-        time.sleep(600 if shard.index > 2 else 0.01)
+        time.sleep(100_000 if shard.index > 2 else 0.01)
         return shard.index
     progress.report(10, 10, 100, shard.pieces[0].path)
     if how == "exit":
@@ -138,7 +138,7 @@ def die(shard: ShardPlan, how: str, marks: Path) -> int:
 
 def wait_long(shard: ShardPlan, marks: Path) -> int:
     (marks / f"{os.getpid()}").touch()
-    time.sleep(600)
+    time.sleep(100_000)
     return 0
 
 
@@ -153,7 +153,7 @@ def stubborn_end(shard: ShardPlan, marks: Path) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if shard.index == 0:
         (marks / str(os.getpid())).touch()
-        time.sleep(600)
+        time.sleep(100_000)
     while not list(marks.iterdir()):
         time.sleep(0.02)
     return shard.index
@@ -241,13 +241,10 @@ def test_a_script_without_a_main_guard_starts_workers_that_do_not_run_it_again(t
 
 @pytest.mark.parametrize("workers", WAYS)
 def test_an_error_for_people_arrives_whole(workers: int, tmp_path: Path) -> None:
-    started = time.monotonic()
-
     with pytest.raises(DataError) as caught:
         list(run(partial(complain, marks=tmp_path), 6, workers))
 
     assert (caught.value.message, caught.value.hint) == ("part-1.jsonl:7: not JSON", "Mend the line.")
-    assert time.monotonic() - started < PATIENCE
     assert {path.name for path in tmp_path.iterdir()} <= {"0"}  # the others were ended, not waited for
 
 

@@ -118,7 +118,8 @@ def test_a_meter_leaves_the_first_step_evaluations_and_saves_out_of_its_rates(mo
     def step(seconds: float, wait: float) -> None:
         with meter.timing("data_wait"):
             now[0] += wait
-        meter.count({"tokens": 60, "input_ids": torch.zeros(8, 10)})
+        assert meter.count({"tokens": 60, "rows": torch.arange(2), "input_ids": torch.zeros(8, 10)}) == [0, 1]
+        meter.count_targets(torch.tensor(10))
         now[0] += seconds
         meter.step()
 
@@ -126,12 +127,19 @@ def test_a_meter_leaves_the_first_step_evaluations_and_saves_out_of_its_rates(mo
     step(1.5, 0.5)
     with meter.timing("evaluation"):
         now[0] += 30
-    with meter.timing("saving"):
+    with meter.timing("checkpoint"):
         now[0] += 20
     step(1.5, 0.5)
     meter.stop()
     now[0] += 1000
     rates = meter.rates()
-    assert rates == {"real_tokens_per_second": 30, "slots_per_second": 40, "padding_share": 0.25, "data_wait_share": 0.25}
-    assert meter.time() == {"forward_backward": 53, "data_wait": 2, "evaluation": 30, "saving": 20}
+    assert rates == {
+        "real_tokens_per_second": 30,
+        "slots_per_second": 40,
+        "targets_per_second": 5,
+        "padding_share": 0.25,
+        "data_wait_share": 0.25,
+    }
+    found = {part: seconds for part, seconds in meter.time().items() if seconds}
+    assert found == {"other": 53, "data_wait": 2, "evaluation": 30, "checkpoint": 20}
     assert set(Meter().rates().values()) == {None}

@@ -1,4 +1,4 @@
-"""Hostile tokenizers, sources, settings and folders: no code runs, nothing is written elsewhere, nothing private is read, and it ends in time."""
+"""Hostile tokenizers, sources, settings and folders: no code runs, nothing is written elsewhere, nothing private is read, and it ends."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from transformers import AutoTokenizer
 
 from ftcli.masking import printable
 from ftcli.testing import Result, run, tiny_tokenizer
-from timing import within
+from timing import PATIENCE
 
-TEN_SECONDS = 10.0
 PRIVATE = "OPEN_SESAME=decoy4711"
 GOOD = '{"text": "Please cancel my subscription."}\n' * 20
 
@@ -61,11 +60,10 @@ class Place:
     def tokenize(self, *words: str | Path, tokenizer: Path | str | None = None, source: str | Path = "data.jsonl", **env: str) -> Result:
         """`ftcli tokenize`, after which nothing private was shown, no code was run and nothing was written but output and reports."""
         before = snapshot(self.root)
-        with within(TEN_SECONDS):
-            done = run(
-                "tokenize", source, "--tokenizer-path", tokenizer or "tokenizer", "--output-dir", "out", "--tokenizer-engine", "hf",
-                "--num-proc", "1", *words, env=env, cwd=self.root,
-            )  # fmt: skip
+        done = run(
+            "tokenize", source, "--tokenizer-path", tokenizer or "tokenizer", "--output-dir", "out", "--tokenizer-engine", "hf",
+            "--num-proc", "1", *words, env=env, cwd=self.root,
+        )  # fmt: skip
         self.check(done, before)
         return done
 
@@ -325,7 +323,7 @@ def test_nothing_in_the_working_directory_is_imported(place: Place) -> None:
     (place.root / "strings.pkl").write_bytes(b"\x80\x04]\x94(\x8c\x05hello\x94\x8c\x03you\x94e.")
     before, program = snapshot(place.root), Path(sys.executable).with_name("ftcli")
     words = [program, "tokenize", "strings.pkl", "--tokenizer-path", "tokenizer", "--output-dir", "out", "--tokenizer-engine", "hf"]
-    done = subprocess.run(words, cwd=place.root, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(words, cwd=place.root, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     place.check(Result(done.returncode, done.stdout, done.stderr), before)
     subprocess.run([sys.executable, "-c", "import tokenizers"], cwd=place.root, check=True)

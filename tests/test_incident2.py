@@ -80,6 +80,28 @@ def test_the_healthy_run_raises_nothing_and_the_suspects_are_refuted(world: Worl
         assert found["FT403"].evidence["loss"] == pytest.approx(first, rel=1e-3)
 
 
+def test_labels_that_are_not_those_of_the_head_are_named(world: World, run: dict[str, Any], tmp_path: Path) -> None:
+    prepared = Path(run["dataset.sources"][0])
+    rows = world.rows(prepared)
+    beyond = [(ids, 280 if number == 7 else label) for number, (ids, label) in enumerate(rows)]
+    values = {**run, **world.rewritten(tmp_path / "beyond", {"train": beyond}, like=prepared)}
+    world.caught("incident 2: a label beyond the head's", values, "FT203", words="row 7 of train has the label 280", stages=("data",))
+    one = [(ids, 3) for ids, _ in rows]
+    values = {**run, **world.rewritten(tmp_path / "one", {"train": one}, like=prepared)}
+    world.caught("incident 2: one label for all", values, "FT203", words="all rows have the label", stages=("data",))
+
+
+def test_pad_that_is_eos_is_refuted(world: World, run: dict[str, Any], tmp_path: Path) -> None:
+    tokenizer = world.tokenizer(tmp_path / "pad-is-eos", Path(run["tokenizer.path"]), pad_token="<|im_end|>")
+    prepared = Path(run["dataset.sources"][0])
+    store = world.rewritten(tmp_path / "store", {name: world.rows(prepared, name)[:200] for name in ("train", "test")}, like=prepared)
+    values = {**run, **store, "tokenizer.path": tokenizer}
+    checks = world.quiet("incident 2, refuted: PAD is EOS", values, stages=("tokenizer", "batch", "model"))
+    assert checks["FT103"].status == "info"
+    same = world.verify({**run, **store}, stages=("model",), select=("FT403",))
+    assert checks["FT403"].evidence["loss"] == pytest.approx(same["FT403"].evidence["loss"], rel=1e-5)
+
+
 def test_a_loss_that_is_not_divided_is_the_one_that_is_named(world: World, run: dict[str, Any]) -> None:
     plugins = world.plugins(NOT_DIVIDED.format(base="Classify", change="return super().loss(logits, labels, None)"))
     check = world.caught("incident 2: loss × 12", run, "FT502", "FT406", words="12 times", stages=("model", "steps"), plugins=plugins)

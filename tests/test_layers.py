@@ -15,13 +15,26 @@ import pytest
 
 import ftcli
 from ftcli.pluginmanager import BUILT_INS
+from timing import PATIENCE
 
 SOURCE = Path(ftcli.__file__).parent
 PLUGINS = Path(ftcli.plugins.__file__).parent
 HEAVY = {"torch", "transformers", "datasets", "numpy", "pyarrow"}
 LAYERS = (
     {"ftcli", "errors", "records", "contracts", "hookspecs", "markers"},
-    {"fields", "masking", "settings", "settings_train", "sources", "machine", "registry", "pluginmanager", "environment", "context"},
+    {
+        "fields",
+        "masking",
+        "settings",
+        "settings_train",
+        "settings_launch",
+        "sources",
+        "machine",
+        "registry",
+        "pluginmanager",
+        "environment",
+        "context",
+    },
     {"core"},
     {"commands"},
     {"cli", "__main__"},
@@ -190,7 +203,7 @@ def test_loading_everything_light_and_every_plugin_imports_nothing_heavy() -> No
     code += f"print(*sorted({HEAVY | {'loguru', 'pydantic_settings', 'matplotlib', 'jinja2'}!r} & set(sys.modules)))"
     allowed = {"pydantic_settings"}  # sources.py, which no command needs for its help
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
 
     assert set(done.stdout.split()) <= allowed
 

@@ -379,3 +379,30 @@ def test_this_machine_can_be_described() -> None:
     assert 0 < found.memory_available_bytes <= found.memory_bytes
     assert found.disk_free_bytes > 0
     assert set(found.how) == {"cores", "memory_bytes", "disk_kind", "gpus"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "variables", "threads"),
+    [
+        (3, {"OMP_NUM_THREADS": "5"}, 3),
+        (None, {"OMP_NUM_THREADS": "5"}, 5),
+        (None, {}, 8),
+        (None, {"OMP_NUM_THREADS": "many"}, 8),
+        (None, {"OMP_NUM_THREADS": "0"}, 8),
+        (None, {"LOCAL_WORLD_SIZE": "4"}, 2),
+        (None, {"LOCAL_WORLD_SIZE": "16"}, 1),
+        (None, {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2"}, 1),
+        (None, {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, 4),
+        (None, {"OMP_NUM_THREADS": "3", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, 3),
+    ],
+)
+def test_a_training_computes_with_the_threads_that_the_user_set(
+    monkeypatch: pytest.MonkeyPatch, asked: int | None, variables: dict[str, str], threads: int
+) -> None:
+    for name in ("OMP_NUM_THREADS", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    choice = machine.compute_threads(asked, 8)
+    assert choice.value == threads
+    assert choice.reason

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from timing import PATIENCE
+
 SCRIPT = Path(__file__).resolve().parent.parent / "optimize_env.sh"
 LINES = "export OMP_NUM_THREADS='2' # 2 cores by affinity"
 
@@ -39,7 +41,7 @@ class Shell:
         options = ["--norc", "--noprofile"] if self.name == "bash" else ["-f"]
         environ = {"PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder), "S": str(script), **variables}
         return subprocess.run(
-            [self.name, *options, "-c", code], env=environ, cwd=self.folder, capture_output=True, text=True, timeout=240, check=False
+            [self.name, *options, "-c", code], env=environ, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
 
 
@@ -272,7 +274,7 @@ def test_the_virtual_environment_beside_the_script_is_found(shell: Shell, tmp_pa
 def test_executed_it_says_that_it_must_be_sourced(shell: Shell) -> None:
     for command in ([shell.name, str(SCRIPT)], [str(SCRIPT)]):
         done = subprocess.run(
-            command, env={"PATH": f"{shell.folder}/bin:/usr/bin:/bin"}, capture_output=True, text=True, timeout=240, check=False
+            command, env={"PATH": f"{shell.folder}/bin:/usr/bin:/bin"}, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
 
         assert done.returncode == 1
@@ -284,7 +286,7 @@ def test_a_plain_posix_shell_is_refused_in_words(tmp_path: Path) -> None:
     if shutil.which("dash") is None:
         pytest.skip("dash is not installed")
 
-    done = subprocess.run(["dash", "-c", f'. "{SCRIPT}"; echo "status $?"'], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(["dash", "-c", f'. "{SCRIPT}"; echo "status $?"'], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     assert done.stdout == "status 1\n"
     assert "bash or zsh" in done.stderr

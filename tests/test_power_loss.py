@@ -73,7 +73,7 @@ OBSTACLE = obstacle()
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.skipif(bool(OBSTACLE), reason=OBSTACLE),
-    pytest.mark.timeout(size(300, 3600)),
+    pytest.mark.timeout(7200),
 ]
 
 

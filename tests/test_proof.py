@@ -18,7 +18,7 @@ from ftcli.core.backend import Backend, prepare_backend
 from ftcli.core.proof import Difference, Proof, Reference, differing_rows, prove, shrink, store_proof, stored_proof
 from ftcli.core.reference import BackendEncoder, join, to_encoded
 from ftcli.errors import EngineError
-from timing import least_cpu
+from timing import bytecodes
 
 GREEK = "".join(map(chr, range(0x3A0, 0x3C0)))
 SMALL_SWEEP = [Run(context, run) for context in adversarial.CONTEXTS for run in (GREEK, "abcdefgh", "가각간")]
@@ -223,10 +223,11 @@ def kept(reference: Reference) -> Proof:
     return trial(reference, wrong_on("Ω"))
 
 
-def test_a_proof_is_read_back_as_it_was_in_under_50_ms(reference: Reference, kept: Proof, tmp_path: Path) -> None:
+def test_a_proof_is_read_back_as_it_was_without_proving_anything_again(reference: Reference, kept: Proof, tmp_path: Path) -> None:
     assert store_proof(tmp_path / "new", reference.backend, kept) == ""
     assert stored_proof(tmp_path / "new", reference.backend, "double", "1") == kept
-    assert least_cpu(lambda: stored_proof(tmp_path / "new", reference.backend, "double", "1"), 0.05) < 0.05
+    read = bytecodes(lambda: stored_proof(tmp_path / "new", reference.backend, "double", "1"))
+    assert read < 100_000  # 24,000 measured; the proof itself runs over a hundred times as many
 
 
 def test_a_refusal_is_kept_too(reference: Reference, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 import publish_driver
 from ftcli.core import durable, publish
+from ftcli.core.durable import size_of
 from ftcli.core.publish import Attempt, check_published, hash_bytes, published, read_manifest
 from ftcli.errors import PublishError, StoreError
 from publish_cases import BIG, SHARDS, contents, delete, interrupt, listing, prepare, truncate, write_shard
@@ -262,3 +264,29 @@ def test_the_driver_of_the_fault_tests_publishes_what_its_naive_twin_would(outpu
     assert publish_driver.prepare(output, "A") == 3
     assert publish_driver.prepare(output, "A") == 0
     assert (output / "ftcli-manifest.json").read_bytes() == publish_driver.manifest_of(output, "A")
+
+
+def test_the_size_of_a_folder_is_told_while_others_remove_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker removes its scratch folder when its shard is committed, whatever the command looks at just then."""
+    for name in ("kept/a", "gone/b", "kept/c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * 10)
+    listed, measured, gone = os.scandir, Path.stat, tmp_path / "gone"
+
+    def list_late(path: Any) -> Any:
+        if Path(path) == gone and gone.exists():
+            (gone / "b").unlink()
+            gone.rmdir()
+        return listed(path)
+
+    def measure_late(path: Path, **options: Any) -> os.stat_result:
+        if path.name == "c":
+            path.unlink(missing_ok=True)
+        return measured(path, **options)
+
+    assert size_of(tmp_path) == 30
+    assert size_of(tmp_path / "kept" / "a") == 10
+    assert size_of(tmp_path / "absent") == 0
+    monkeypatch.setattr(os, "scandir", list_late)
+    monkeypatch.setattr(Path, "stat", measure_late)
+    assert size_of(tmp_path) == 10

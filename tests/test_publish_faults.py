@@ -18,6 +18,7 @@ import naive_driver
 import publish_driver
 from publish_cases import NEW, OLD, command, seen
 from reliability import size
+from timing import PATIENCE
 from tracing import CALLS, Call, Naive, calls_of, needs_strace, points
 
 pytestmark = pytest.mark.fault
@@ -282,7 +283,7 @@ def test_a_naive_writer_refused_at_any_call_leaves_a_mixture(old: Path, tmp_path
 def in_a_small_disk(script: str, options: str) -> subprocess.CompletedProcess[str]:
     """Run a shell script in /mnt of a private mount name space, a tmpfs of its own."""
     inside = f"mount -t tmpfs -o {options} tmpfs /mnt || exit 77; {script}"
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(f"no private mounts here: {done.stderr.strip()}")
     return done

@@ -57,9 +57,11 @@ def test_a_fingerprint_of_not_a_number_is_a_mistake() -> None:
         fingerprint({"x": float("nan")})
 
 
-@given(mappings.filter(lambda document: "seal" not in document), st.data())
-def test_a_sealed_document_comes_back_and_no_flipped_bit_goes_unnoticed(document: dict[str, Any], data: st.DataObject) -> None:
-    sealed = bytearray(manifest.seal(document))
+@given(mappings.filter(lambda document: "seal" not in document), st.booleans(), st.data())
+def test_a_sealed_document_comes_back_and_no_flipped_bit_goes_unnoticed(
+    document: dict[str, Any], readable: bool, data: st.DataObject
+) -> None:
+    sealed = bytearray(manifest.seal(document, readable=readable))
     assert manifest.unseal(bytes(sealed)) == document
     bit = data.draw(st.integers(0, 8 * len(sealed) - 1))
     sealed[bit // 8] ^= 1 << bit % 8

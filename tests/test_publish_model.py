@@ -22,7 +22,7 @@ from publish_cases import NEW, OLD
 from reliability import SEED, size
 from simulated import Actor, Disk, simulated
 
-pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore::ftcli.errors.FtcliWarning"), pytest.mark.timeout(size(300, 7200))]
+pytestmark = [pytest.mark.fault, pytest.mark.filterwarnings("ignore::ftcli.errors.FtcliWarning"), pytest.mark.timeout(7200)]
 
 STEPS = 14
 """Of an example, at most."""

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,9 +111,7 @@ def test_a_killed_holder_is_succeeded_at_once_and_its_finished_shard_is_kept(hol
     with pytest.raises(subprocess.TimeoutExpired):
         waiter.wait(0.5)
     holder.kill()
-    killed = time.monotonic()
     assert waiter.communicate(timeout=PATIENCE)[0] == "worked 2\n"
-    assert time.monotonic() - killed < 30, "it does not wait for its patience of 60 s to end"
     assert seen(tmp_path / "out") == NEW
 
 
@@ -122,9 +119,7 @@ def test_a_killed_holder_is_succeeded_at_once_and_its_finished_shard_is_kept(hol
 def test_a_stopped_holder_is_reported_after_the_patience_and_the_waiter_leaves(holder: subprocess.Popen[str], tmp_path: Path) -> None:
     holder.send_signal(signal.SIGSTOP)
     waiter = start("impatient", tmp_path / "out")
-    clock = time.monotonic()
     said = waiter.communicate(timeout=PATIENCE)[0]
-    assert time.monotonic() - clock < 30, "its patience is one second"
     assert waiter.returncode == 1
     assert re.search(rf"no progress for \d+ s from pid {holder.pid} on {os.uname().nodename}", said), said
     assert f"It is stopped: kill -CONT {holder.pid} continues it, kill -9 {holder.pid} ends it" in said
@@ -180,7 +175,7 @@ from pathlib import Path
 marker = Path(sys.argv[1])
 if os.environ["RANK"] == "0":
     print("working", flush=True)
-    time.sleep(60)
+    time.sleep(100_000)
     marker.touch()
 while not marker.exists():
     time.sleep(0.05)
@@ -208,9 +203,9 @@ attempt = Attempt.open(Path(sys.argv[1]), "f")
 if os.fork() == 0:
     attempt.close()  # must not touch what belongs to the parent
     os.write(1, b"child %d\\n" % os.getpid())
-    time.sleep(60)
+    time.sleep(100_000)
 os.write(1, b"parent\\n")
-time.sleep(60)
+time.sleep(100_000)
 """
     parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "out")], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

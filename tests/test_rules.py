@@ -122,7 +122,7 @@ def test_a_verdict_gets_id_and_stage_and_is_told_at_once() -> None:
 def test_a_verdict_says_how_long_it_took_and_how_bad_it_can_get() -> None:
     (check,) = _run(replace(_kind("A1", run=lambda probe: time.sleep(0.02) or passed("fine")), severity="warn"))  # type: ignore[func-returns-value]
     assert check.seconds is not None
-    assert 0.02 <= check.seconds < 5
+    assert check.seconds >= 0.02
     assert check.severity == "warn"
 
 

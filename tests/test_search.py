@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftcli.core import search
 from ftcli.core.search import CharacterSearch
 
 CHARACTERS = st.characters(codec="utf-8")
@@ -24,9 +26,20 @@ def test_it_marks_exactly_the_texts_that_hold_one(characters: str, texts: list[s
     assert marked is None if not any(expected) else np.array_equal(marked, expected)
 
 
-def test_a_beginning_that_many_characters_share_is_not_enough() -> None:
-    search = CharacterSearch("\ua7cb")  # begins with the byte of most Korean syllables
+@given(st.text(CHARACTERS, min_size=1, max_size=4), st.integers(1, 5), st.integers(0, 9), st.booleans())
+def test_a_character_on_the_border_of_two_chunks_is_found(characters: str, chunk: int, before: int, last: bool) -> None:
+    text = "x" * before + characters[0] + ("" if last else "x" * 9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "CHUNK", chunk)
+        marked = CharacterSearch(characters).marked(pa.array([text, "y"], pa.large_string()))
 
-    assert search.marked(pa.array(["가나다", "각"], pa.large_string())) is None
-    assert search
+    assert marked is not None
+    assert marked.tolist() == [True, "y" in characters]
+
+
+def test_a_beginning_that_many_characters_share_is_not_enough() -> None:
+    rare = CharacterSearch("\ua7cb")  # begins with the byte of most Korean syllables
+
+    assert rare.marked(pa.array(["가나다", "각"], pa.large_string())) is None
+    assert rare
     assert not CharacterSearch("")

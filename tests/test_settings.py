@@ -17,7 +17,7 @@ FIELDS = [pytest.param(section, name, info, id=f"{section}.{name}") for section,
 
 
 def test_the_sections_are_those_of_the_design() -> None:
-    assert list(sections()) == ["dataset", "tokenizer", "packing", "loader", "model", "train", "runtime", "benchmark", "tracking"]
+    assert list(sections()) == ["dataset", "tokenizer", "packing", "loader", "model", "train", "runtime", "benchmark", "tracking", "launch"]
 
 
 @pytest.mark.parametrize(("section", "name", "info"), FIELDS)

@@ -115,6 +115,47 @@ def test_a_bad_line_is_named_with_its_number_and_reason(tmp_path: Path, name: st
         assert reason in error.message
 
 
+TWO = b'{"text": "a", "label": "x"}{"text": "b", "label": "x"}'
+COMPENSATED = {
+    "an object on two lines": b'{"text": "c",\n"label": "x"}',
+    "an inner object on a line of its own": b'{"text": "c", "label": "x", "y":\n{"z": 1}}',
+    "a line end inside a string": b'{"text": "c}\n{", "label": "x"}',
+    "a blank line inside an object": b'{"text": "c", "label": "x",\n\n"y": {"z": 1}}',
+}
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("name", COMPENSATED)
+def test_two_objects_on_a_line_are_refused_whatever_makes_up_for_the_number_of_lines(tmp_path: Path, name: str, end: bytes) -> None:
+    """pyarrow tells how many rows it read, and not on which lines they stood."""
+    for lines in ([TWO, COMPENSATED[name]], [COMPENSATED[name], TWO]):
+        file = write(tmp_path / "a.jsonl", end.join([GOOD.strip(), *lines, GOOD.strip()]) + end)
+        error = refusal(file, label_column="label")
+        assert error.message.startswith(f"{file}:2 (byte "), error.message
+
+
+@pytest.mark.parametrize(
+    ("block", "lines"),
+    [
+        (b"", 0),
+        (b"\n", 0),
+        (b"{}", 1),
+        (b"{}\n", 1),
+        (b"{}\r\n{}\r\n", 2),
+        (b"{}\n\n{}\n \n", 2),
+        (b" {}\t\n{}", 2),
+        (b"\r\n{}", 1),
+        (b"{\n}", None),
+        (b"{}\n}", None),
+        (b"{}\n{", None),
+        (b"null\n{}", None),
+        (b"{}\n{} 1\n", None),
+    ],
+)
+def test_lines_are_counted_where_each_begins_and_ends_as_an_object(block: bytes, lines: int | None) -> None:
+    assert streams.object_lines(block) == lines
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_line_is_found_in_a_compressed_file_too(tmp_path: Path, name: str) -> None:
     line, reason = BAD[name]

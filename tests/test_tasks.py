@@ -87,7 +87,7 @@ def test_a_classifier_without_a_pad_token_is_refused_with_the_way_out(tmp_path: 
     bare.pad_token = None
     with pytest.raises(TokenizerError, match="no PAD token") as refused:
         Classify().configure(_config(), _store(tmp_path / "store", ["a", "b"]), bare)
-    assert "'<eos>'" in refused.value.hint
+    assert '"<eos>"' in refused.value.hint
 
 
 def test_pretraining_leaves_pad_out_when_it_is_eos_too(tmp_path: Path, tokenizer) -> None:

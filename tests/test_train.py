@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,11 @@ from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed
 
 RAGGED = [([10 + (number * 7 + place) % 300 for place in range(2 + number % 17)], None) for number in range(48)]
+
+
+def _answered(ids: Sequence[int]) -> list[int]:
+    """A label a token: about one in three is learned, the number differs from row to row."""
+    return [token if place and token % 3 == 0 else IGNORED for place, token in enumerate(ids)]
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +66,14 @@ def global_batches(bench: Bench, classify: Path) -> dict[str, Path]:
         "classify": classify,
         "pretrain, ragged": bench.store("ragged", {"train": RAGGED}),
         "pretrain, packed": bench.store("packs", {"train": packed(48, 32, VOCABULARY, 3)}),
+        "sft, ragged": bench.store("answers", {"train": [(ids, _answered(ids)) for ids, _ in RAGGED]}, task="sft"),
+        "sft, packed": bench.store(
+            "answer packs", {"train": [(ids, _answered(ids), parts) for ids, _, parts in packed(48, 32, VOCABULARY, 3)]}, task="sft"
+        ),
     }
 
 
-@pytest.mark.parametrize("task", ["classify", "pretrain, ragged", "pretrain, packed"])
+@pytest.mark.parametrize("task", ["classify", "pretrain, ragged", "pretrain, packed", "sft, ragged", "sft, packed"])
 def test_loss_and_gradient_do_not_depend_on_how_a_global_batch_is_accumulated(
     bench: Bench, global_batches: dict[str, Path], task: str
 ) -> None:
@@ -192,7 +201,10 @@ def test_a_classifier_learns_and_is_saved_for_anyone(bench: Bench, classify: Pat
     assert written["paths"]["html"].endswith("report.html")
     assert Path(written["paths"]["html"]).is_file()
     assert report.details["padding"]["real tokens"] == 8 * sum(len(ids) for ids, _ in learnable(240, 4, VOCABULARY, 0))
-    assert set(report.details["time"]) == {"forward_backward", "data_wait", "evaluation", "saving"}
+    assert {"data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "logging", "other"} <= set(report.details["time"])
+    assert sum(report.details["time"].values()) == pytest.approx(metrics["time_wall"], rel=0.02)
+    assert metrics["time_forward"] + metrics["time_backward"] > metrics["time_data_wait"] > 0
+    assert metrics["targets_per_second"] > 0
 
 
 def test_packed_pretraining_starts_at_ln_vocabulary_and_learns(bench: Bench, pretrain: Path) -> None:
@@ -338,3 +350,22 @@ def test_utilisation_is_unknown_where_the_peak_is() -> None:
     assert flops.utilisation(1e5, 2.788e9, "NVIDIA H200", 2) == pytest.approx(0.141, abs=1e-3)
     assert flops.utilisation(1e5, 2.788e9, None, 1) is None
     assert flops.utilisation(None, 1.0, "NVIDIA H200", 1) is None
+
+
+def test_torch_computes_with_the_users_threads_and_as_before_afterwards(
+    bench: Bench, classify: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def prepared(_: Any) -> None:
+        seen.append(torch.get_num_threads())
+        raise TrainError("far enough", "")
+
+    monkeypatch.setattr("ftcli.commands.train.prepare", prepared)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    for threads in (None, 2):
+        with pytest.raises(TrainError, match="far enough"):
+            run(bench.context(classify, "threads", runtime__threads=threads))
+    assert seen == [3, 2]
+    assert torch.get_num_threads() == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +12,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
 from ftcli.commands.train import run
-from ftcli.context import Context, Quiet
+from ftcli.context import Context
+from ftcli.core import checkpoints, staging
+from ftcli.core.held_out import HeldOut
 from ftcli.core.signals import WATCHED, Signals
 from ftcli.core.tasks import Classify
 from ftcli.errors import TrainError
 from ftcli.records import Report
-from runs import VOCABULARY, Bench
+from ftcli.testing import run as command_line
+from ftcli.testing import tiny_model, write_config
+from runs import VOCABULARY, Bench, StopAt
 from stores import learnable, packed
 
 STEPS = {"train__num_train_epochs": 2, "train__per_device_train_batch_size": 4, "train__learning_rate": 3e-3, "train__logging_steps": 4}
@@ -53,18 +55,6 @@ def stores(bench: Bench) -> dict[str, Path]:
     }
 
 
-class StopAt(Quiet):
-    """Sends this process a signal when the run has made so many steps."""
-
-    def __init__(self, step: int, number: signal.Signals = signal.SIGTERM) -> None:
-        self.step, self.number, self.done = step, number, 0.0
-
-    def advance(self, amount: float, **figures: Any) -> None:
-        self.done += amount
-        if self.done == self.step:
-            os.kill(os.getpid(), self.number)
-
-
 def _weights(folder: Path) -> torch.Tensor:
     return torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
 
@@ -74,6 +64,7 @@ def _stopped(context: Context, step: int, number: signal.Signals = signal.SIGTER
     return run(context)
 
 
+@pytest.mark.reliability(14, "grouped and packed, accumulation, dropout; two interruptions each")
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("data", ["grouped", "packed"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -100,6 +91,8 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_never_stopped(
         assert logged == sorted(logged)
 
 
+@pytest.mark.fault
+@pytest.mark.reliability(17, "SIGINT in an evaluation")
 def test_an_interrupt_in_an_evaluation_does_not_wait_for_its_end(
     bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +119,109 @@ def test_an_interrupt_in_an_evaluation_does_not_wait_for_its_end(
     assert whole.metrics["eval_loss"]
 
 
+@pytest.mark.fault
+@pytest.mark.reliability(17, "a signal in a save")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_signal_in_a_save_ends_the_run_with_that_checkpoint(
+    bench: Bench, stores: dict[str, Path], number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
+) -> None:
+    appear = staging.appear
+
+    def struck(staged: Path, final: Path) -> None:
+        os.kill(os.getpid(), number)
+        appear(staged, final)
+
+    monkeypatch.setattr(staging, "appear", struck)
+    values = {**STEPS, "train__save_strategy": "steps", "train__save_steps": 2, "train__verify": False}
+    output = f"in save {number.name}"
+    report = run(bench.context(stores["packed"], output, **values))
+    assert (report.status, report.metrics["steps"]) == ("interrupted", 2)
+    assert number.name in report.error["message"]  # type: ignore[index]
+    assert "--resume-from-checkpoint" in report.error["hint"]  # type: ignore[index]
+    saved = list((bench.folder / output).glob("checkpoint-*"))
+    assert [path.name for path in saved] == ["checkpoint-2"]
+    assert checkpoints.damage(saved[0], full=True) == ""
+    assert not list((bench.folder / output).glob(".saving*"))
+    tally(signals=1)
+
+
+PLUGIN = """
+import os, signal
+from ftcli import hookimpl
+
+@hookimpl
+def on_step(step):
+    if step.step == 2:
+        os.kill(os.getpid(), signal.{name})
+"""
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(17, "exit code of the command line")
+def test_the_command_line_ends_with_code_3_and_says_how_to_go_on(
+    bench: Bench, stores: dict[str, Path], tmp_path: Path, tally: Callable[..., None]
+) -> None:
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "struck.py").write_text(PLUGIN.format(name="SIGUSR1"))
+    config = write_config(tmp_path / "qwen3.json", "qwen3")
+    names = ("--dataset", stores["packed"], "--tokenizer-path", bench.tokenizer, "--model-config", config)
+    words = ("--output-dir", tmp_path / "run", "--max-steps", "5", "--logging-steps", "1", "--no-verify", "--no-bf16", "--threads", "1")
+    ended = command_line("train", *names, *words, "--plugins-dir", tmp_path / "plugins", "--json")
+    assert ended.exit_code == 3, ended.stderr
+    assert ended.report["status"] == "interrupted"
+    assert "SIGUSR1 after step 3" in ended.report["error"]["message"]
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-3"]
+    tally(signals=1)
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(17, "plain Trainer", control=True)
+def test_plain_trainer_loses_its_steps_to_a_signal(tmp_path: Path, tally: Callable[..., None]) -> None:
+    class Struck(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+            if state.global_step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    model = tiny_model()
+    arguments = TrainingArguments(str(tmp_path), max_steps=4, per_device_train_batch_size=2, use_cpu=True, report_to=[], disable_tqdm=True)
+    rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 8
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(model, arguments, train_dataset=rows, callbacks=[Struck()]).train()
+    assert not list(tmp_path.glob("checkpoint-*"))
+    tally("plain Trainer dies of it at step 2, without a checkpoint")
+
+
+def _holding(folder: Path, secret: str) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_no_secret_is_in_a_checkpoint_or_beside_it(
+    bench: Bench, stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {"HF_TOKEN": "hf_canary0token", "WANDB_API_KEY": "wandb0canary0key", "MLFLOW_TRACKING_PASSWORD": "mlflow0canary0"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    values = {**STEPS, "train__max_steps": 2, "train__eval_strategy": "no", "train__verify": False}
+    run(bench.context(stores["packed"], "secrets", **values, model__config_overrides="attention_dropout=0.0"))
+    assert (bench.folder / "secrets" / "checkpoint-2" / "training_args.bin").exists()
+    for value in secrets.values():
+        assert _holding(bench.folder / "secrets", value) == []
+    arguments = TrainingArguments(str(tmp_path), hub_token=secrets["HF_TOKEN"], report_to=[], use_cpu=True)
+    Trainer(tiny_model(), arguments).save_model(str(tmp_path))
+    assert _holding(tmp_path, secrets["HF_TOKEN"]) == ["training_args.bin"]  # so the look finds one where there is one
+
+
+def test_early_stopping_counts_on_after_an_interruption(bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    worse = iter(range(1, 100))
+    metrics = HeldOut.metrics
+    monkeypatch.setattr(HeldOut, "metrics", lambda self, total: {**metrics(self, total), "loss": float(next(worse))})
+    values = {**STEPS, "train__patience": 3, "train__eval_strategy": "steps", "train__eval_steps": 2, "train__verify": False}
+    values |= {"train__save_strategy": "no"}
+    _stopped(bench.context(stores["grouped"], "patience", **values), 5)
+    report = run(bench.context(stores["grouped"], "patience", **values, train__resume_from_checkpoint="auto"))
+    assert report.metrics["steps"] == 8  # the first evaluation was the best one, and three came after it
+
+
 def test_an_interrupted_run_without_checkpoints_saves_one(bench: Bench, stores: dict[str, Path]) -> None:
     values = {**STEPS, "train__save_strategy": "no"}
     assert _stopped(bench.context(stores["packed"], "no saves", **values), 3).status == "interrupted"
@@ -144,6 +240,7 @@ def test_a_run_that_had_ended_is_finished_without_another_step(bench: Bench, sto
     assert torch.equal(_weights(bench.folder / "ended"), weights)
 
 
+@pytest.mark.reliability(21, "changed settings, versions and threads, by a run")
 def test_what_would_not_go_on_exactly_is_refused(bench: Bench, stores: dict[str, Path]) -> None:
     _stopped(bench.context(stores["grouped"], "changed", **STEPS), 2)
     for changed in ({"train__learning_rate": 1e-3}, {"train__per_device_train_batch_size": 5}, {"loader__collator": "dynamic"}):
@@ -151,9 +248,14 @@ def test_what_would_not_go_on_exactly_is_refused(bench: Bench, stores: dict[str,
             values = {**STEPS, **changed, "train__resume_from_checkpoint": "auto", "train__verify": verify}
             with pytest.raises(TrainError, match=words):
                 run(bench.context(stores["grouped"], "changed", **values))
+    folder = bench.folder / "changed" / "checkpoint-2"
+    kept = checkpoints.read(folder)["identity"]
+    checkpoints.seal(folder, {**kept, "versions.torch": "0.4", "threads": 64})
     longer = bench.context(stores["grouped"], "changed", **{**STEPS, "train__num_train_epochs": 3}, train__resume_from_checkpoint="auto")
     assert run(longer).metrics["steps"] == 36
     assert any("follows the new length" in note for note in longer.notes)
+    for words in ("versions.torch was 0.4 in checkpoint-2 and is", "the number of threads was 64 in checkpoint-2 and is 1 now"):
+        assert any(words in note and "last bits" in note for note in longer.notes)
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(bench: Bench, stores: dict[str, Path]) -> None:
@@ -179,12 +281,15 @@ def _broken(monkeypatch: pytest.MonkeyPatch, damage: Callable[[torch.Tensor], to
 
     def loss(self: Classify, logits: torch.Tensor, labels: torch.Tensor, items: Any) -> torch.Tensor:
         found = plain(self, logits, labels, items)
+        if items is None:  # no step: the lean one is proved first
+            return found
         calls.append(1)
         return damage(found) if len(calls) == at else found
 
     monkeypatch.setattr(Classify, "loss", loss)
 
 
+@pytest.mark.reliability(19, "NaN stops the run at its step")
 def test_nan_stops_the_run_at_its_step_and_is_never_saved(bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     _broken(monkeypatch, lambda loss: loss * float("nan"), at=6)
     values = {**STEPS, "train__save_strategy": "steps", "train__save_steps": 2, "train__eval_strategy": "no"}
@@ -245,7 +350,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(bench: Bench, stores: dict[
     original = Trainer._save_optimizer_and_scheduler
 
     def full(self: Trainer, folder: str) -> None:
-        if folder.endswith("-4"):
+        if folder.endswith("checkpoint-4"):
             raise OSError(28, "No space left on device")
         original(self, folder)
 
@@ -259,11 +364,11 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(bench: Bench, stores: dict[
 
 
 def test_a_model_that_cannot_be_written_is_an_error(bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Trainer, folder: str) -> None:
+    def full(self: Trainer, folder: str, **_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Trainer, "save_model", full)
-    with pytest.raises(TrainError, match="the model cannot be written"):
+    with pytest.raises(TrainError, match=r"the model in .*unwritten cannot be written: .*No space left.*bytes are free there"):
         run(bench.context(stores["grouped"], "unwritten", **STEPS, train__max_steps=1, train__save_strategy="no"))
 
 
@@ -283,41 +388,3 @@ def test_a_second_signal_acts_as_it_always_did() -> None:
         assert signals.received == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-
-
-RANKS = """
-import sys, torch
-sys.path.insert(0, {tests!r})
-from pathlib import Path
-from runs import Bench, ONE_STEP
-from ftcli.core.run import prepare
-from ftcli.core.signals import Signals
-from ftcli.core.train import fit
-torch.set_num_threads(1)
-bench = Bench(Path({folder!r}), Path({folder!r}) / "tokenizer")
-values = dict(ONE_STEP, train__per_device_train_batch_size={batch}, train__gradient_accumulation_steps={steps}, train__ddp_backend="gloo")
-values["train__eval_strategy"] = "epoch"
-ready = prepare(bench.context(Path({store!r}), {output!r}, **values))
-outcome = fit(ready, Signals())
-if ready.arguments.process_index == 0:
-    weights = torch.cat([p.detach().flatten() for p in ready.model.parameters()])
-    torch.save((outcome.metrics["first_loss"], outcome.metrics["eval_loss"], weights), {result!r})
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_train_and_evaluate_like_one(bench: Bench, stores: dict[str, Path], tmp_path: Path) -> None:
-    found = []
-    for processes, batch, steps in ((1, 12, 1), (2, 3, 2)):
-        result = tmp_path / f"{processes}.pt"
-        script = tmp_path / f"{processes}.py"
-        names = {"tests": str(Path(__file__).parent), "folder": str(bench.folder), "store": str(stores["grouped"])}
-        script.write_text(RANKS.format(**names, output=f"ranks {processes}", result=str(result), batch=batch, steps=steps))
-        words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(script)]
-        ended = subprocess.run([sys.executable, *words], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr[-3000:]
-        found.append(torch.load(result))
-    (loss, held_out, weights), (other_loss, other_held_out, other) = found
-    assert other_loss == pytest.approx(loss, rel=1e-5)
-    assert other_held_out == pytest.approx(held_out, rel=1e-5)
-    assert torch.allclose(weights, other, atol=1e-6)

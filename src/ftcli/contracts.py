@@ -35,6 +35,8 @@ class Columns:
     label_kind: Literal["string", "int"] | None = None
     labels_only: bool = False
     """Batches hold `label` alone: the text column is neither decoded nor checked."""
+    chat: tuple[str, ...] | None = None
+    """Columns of conversations (mode sft). A row has some of them, and `text` of a batch is what `ftcli.core.conversation.as_document` makes of it."""
 
 
 class SourceFormat(Protocol):

@@ -13,6 +13,7 @@
     ├── ModelError              the model or its configuration cannot be used
     ├── TrainError              a run became impossible or unhealthy
     ├── MissingExtraError       an optional package is needed; the hint holds the exact install command
+    ├── RankError               one of several processes of a run stalled or died; resumable; exit code 4
     └── InterruptedRun          stopped by a signal, resumable; exit code 3
 
 Everything that a user can cause is an `FtcliError`; anything else that reaches the command line is a bug of ours and keeps its traceback.
@@ -92,6 +93,11 @@ class TrainError(FtcliError):
 
 class MissingExtraError(FtcliError):
     code = "missing-extra"
+
+
+class RankError(FtcliError):
+    code = "rank"
+    exit_code = 4
 
 
 class InterruptedRun(FtcliError):  # noqa: N818 - not a failure: the run can be resumed

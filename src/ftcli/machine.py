@@ -98,6 +98,21 @@ def cut_to_cores(asked: int | None, origin: str, machine: Machine) -> Choice:
     return Choice(machine.cores, f"{asked} by {origin}, {machine.cores} used: {machine.cores} cores by {source}")
 
 
+def compute_threads(asked: int | None, cores: int) -> Choice:
+    """Threads that one process of a training computes with: runtime.threads, else the user's OMP_NUM_THREADS, else the cores shared by the ranks here.
+
+    torchrun sets OMP_NUM_THREADS=1 where the user did not, whatever the cores; its 1 is nobody's choice. ftcli's own launcher, which sets
+    FTCLI_LAUNCH, does not.
+    """
+    if asked is not None:
+        return Choice(asked, f"{asked} by runtime.threads")
+    given, ranks = os.environ.get("OMP_NUM_THREADS", ""), os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if given.isdecimal() and int(given) and not (given == "1" and "TORCHELASTIC_RUN_ID" in os.environ and "FTCLI_LAUNCH" not in os.environ):
+        return Choice(int(given), f"{given} by OMP_NUM_THREADS")
+    share = max(1, cores // int(ranks)) if ranks.isdecimal() and int(ranks) else cores
+    return Choice(share, f"{cores} cores shared by {ranks} ranks" if ranks != "1" else f"{cores} cores")
+
+
 def disk_kind(path: Path, how: dict[str, str] | None = None) -> DiskKind:
     """Kind of the disk under `path`: the mount's file system, then the block device's `rotational` flag (Linux)."""
     how = {} if how is None else how

@@ -18,9 +18,13 @@ CheckStatus = Literal["pass", "info", "warn", "fail", "error", "skipped"]
 RunStatus = Literal["ok", "failed", "interrupted"]
 STAGES = ("env", "settings", "tokenizer", "data", "batch", "model", "steps")
 
+_PLAIN = frozenset({str, int, bool, type(None)})
+
 
 def to_json(value: Any) -> Any:
     """Any record, path, mapping or sequence as what `json.dumps` takes; a non-finite float becomes null."""
+    if type(value) in _PLAIN:  # most of what is in a record: a tenth of the time of what follows
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -158,6 +162,7 @@ BadCode = Literal[
     "unterminated-quote",
     "unknown-label",
     "too-many-tokens",
+    "template",
 ]
 """Why a row is rejected; the list is closed."""
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 from ftcli.fields import Section, Share, setting
+from ftcli.settings_launch import LaunchSettings
 from ftcli.settings_train import TrainSettings
 
 
@@ -29,6 +30,8 @@ class DatasetSettings(Section):
     text_column: str = setting("text", "Column that holds the text.")
     label_column: str | None = setting(None, "Column that holds the label (classification).")
     label_names: list[str] | None = setting(None, "Label names in id order; default: the sorted distinct labels of all splits.")
+    completion_only_loss: bool | None = setting(None, "Learn only the completion of prompt and completion (mode sft); default: yes.")
+    assistant_only_loss: bool | None = setting(None, "Learn only what the assistant says of messages (mode sft); default: yes.")
     sample_by: Literal["line", "paragraph", "document"] = setting("line", "What is a row in a .txt file.")
     validation_fraction: float = setting(0.0, "Share of the train rows to hold out as validation, chosen by seed.", ge=0, lt=1)
     test_fraction: float = setting(0.0, "Share of the train rows to hold out as test, chosen by seed.", ge=0, lt=1)
@@ -109,6 +112,14 @@ class ModelSettings(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(
         None, "Type of the weights; default: float32, which keeps small updates."
     )
+    lora_r: int | None = setting(None, "Rank of LoRA adapters on a frozen base (extra peft); default: all weights are learned.", ge=1)
+    lora_alpha: int | None = setting(None, "Scale of LoRA: alpha / r; default: 2 r.", ge=1)
+    lora_dropout: float | None = setting(None, "Dropout before LoRA; default: none.", ge=0, lt=1)
+    lora_target_modules: list[str] | None = setting(
+        None, "Layers that get LoRA: auto (peft's choice for the model), all-linear, or names; default: auto."
+    )
+    load_in_4bit: bool | None = setting(None, "Load the frozen base in 4 bits (QLoRA; NVIDIA GPU and bitsandbytes).")
+    freeze_backbone: bool | None = setting(None, "Learn the classification head alone.")
     attn_implementation: str | None = setting(None, "sdpa, eager, flash_attention_2 …; default: the model's own choice.")
 
 
@@ -121,7 +132,7 @@ class RuntimeSettings(Section):
     overwrite: bool = setting(False, "Replace what an earlier run wrote there.")
     floor: Literal["auto", "always", "never"] = setting(
         "auto",
-        "Measure engine and disk alone after tokenizing, in 1.5 s at most, to rate the speed; auto: after 10 s of work.",
+        "Measure engine and disk alone after tokenizing, in 1.5 s at most, to rate the speed; auto: after 60 s of work.",
         hidden=True,
     )
     threads: int | None = setting(None, "Threads a process computes with; default: the cores that are really there.", ge=1)
@@ -137,12 +148,15 @@ class RuntimeSettings(Section):
 class BenchmarkSettings(Section):
     """How things are measured."""
 
-    repeats: int = setting(5, "Timed runs of each variant.", ge=1)
+    repeats: int = setting(5, "Timed runs of each variant; with a budget the fewest.", ge=1)
     warmup: int = setting(1, "Runs before timing.", ge=0)
     rows: int = setting(20_000, "Rows (tokenize, batch) used for a run.", ge=1)
     steps: int = setting(20, "Optimizer steps of one timed run (train).", ge=1)
     variants: list[str] | None = setting(None, "Engines, collators or settings to compare; default: all that apply.")
-    budget: float | None = setting(None, "Seconds after which no further repeat is started.", gt=0)
+    budget: float | None = setting(None, "Seconds to measure for at most: repeats go on until intervals are narrow enough.", gt=0)
+    narrow: Share = setting(0.02, "With a budget: half of an interval's width over its middle that is narrow enough.", gt=0, lt=1)
+    tolerance: Share = setting(0.0, "Share by which a figure may be slower in compare before it counts as a regression.", ge=0, lt=1)
+    save_profile: str | None = setting(None, "sweep: save the best settings under this name, for --profile NAME.")
 
 
 class TrackingSettings(Section):
@@ -166,6 +180,7 @@ class Settings(BaseModel):
     runtime: RuntimeSettings = RuntimeSettings()
     benchmark: BenchmarkSettings = BenchmarkSettings()
     tracking: TrackingSettings = TrackingSettings()
+    launch: LaunchSettings = LaunchSettings()
 
 
 def sections() -> dict[str, type[Section]]:

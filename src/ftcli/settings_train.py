@@ -12,7 +12,9 @@ from ftcli.fields import Section, setting
 
 Json = dict[str, Any]
 
-OWN = frozenset({"mode", "verify", "on_unhealthy", "learnability_steps", "patience", "bf16"})
+OWN = frozenset(
+    {"mode", "verify", "on_unhealthy", "on_nonfinite", "auto_batch", "learnability_steps", "patience", "class_weights", "bf16", "lean_step"}
+)
 """Fields that are ours, or whose None means "decide by the device"; they are not handed to TrainingArguments as they are."""
 
 NOT_OFFERED = {
@@ -59,7 +61,7 @@ def hf() -> Any:
 class TrainSettings(Section):
     """The training run. Names are those of `transformers.TrainingArguments`."""
 
-    mode: str | None = setting(None, "classify or pretrain; default: classify when there are labels.")
+    mode: str | None = setting(None, "classify, pretrain or sft (conversations); default: what the data were prepared for.")
     output_dir: Path | None = setting(None, "Where checkpoints, the model and the report go.")
     num_train_epochs: float = setting(3.0, "Passes over the data.", gt=0)
     max_steps: int = setting(-1, "Stop after this many optimizer steps; -1: by epochs.", ge=-1)
@@ -77,6 +79,9 @@ class TrainSettings(Section):
     fp16: bool | None = setting(None, "float16 autocast (never on a CPU: 30 to 100 times slower than float32 there).")
     gradient_checkpointing: bool | None = setting(None, "Recompute activations to save memory.")
     torch_compile: bool | None = setting(None, "Compile the model.")
+    lean_step: Literal["auto", "off"] = setting(
+        "auto", "On a CPU, compute decoder layers with fewer passes over memory where that was proved equal on the model."
+    )
     logging_steps: float = setting(10, "Steps between log lines.", gt=0)
     eval_strategy: Literal["no", "steps", "epoch"] | None = setting(
         None, "When to evaluate; default: each epoch when there is held-out data."
@@ -90,8 +95,16 @@ class TrainSettings(Section):
     metric_for_best_model: str | None = setting(None, "What best means.", hidden=True)
     verify: bool = setting(True, "Run the quick checks before training.")
     on_unhealthy: Literal["warn", "stop"] = setting("stop", "What NaN or an impossible loss does.")
+    on_nonfinite: Literal["stop", "skip", "rollback"] = setting(
+        "stop",
+        "What a step with NaN, infinity or a jump of the loss does: stop, skip leaves it out, rollback goes back to the last good checkpoint.",
+    )
+    auto_batch: bool = setting(False, "When memory runs out, halve what is computed at a time; the batch of a step stays the same.")
     learnability_steps: int | None = setting(
         None, "Steps of the small learnability run of ftcli verify, which shows shuffled labels; unset: none.", ge=1
+    )
+    class_weights: Literal["balanced", "none"] | None = setting(
+        None, "balanced: the loss of a row counts by how rare its label is (classify); default: none."
     )
     patience: int | None = setting(None, "Stop after this many evaluations without a better eval loss.", ge=1)
 

@@ -34,7 +34,7 @@ ROOT_OPTIONS = (
     ("--show-completion [SHELL]", "Print the completion script."),
     ("--help, -h", "Show this help."),
 )
-EXIT_CODES = "Exit codes: 0 ok, 1 a check or a run failed, 2 usage or settings, 3 interrupted and resumable."
+EXIT_CODES = "Exit codes: 0 ok, 1 a check or a run failed, 2 usage or settings, 3 interrupted and resumable, 4 a rank stalled or died."
 
 Execute = Callable[[CommandSpec, Any], int]
 

@@ -14,7 +14,7 @@ from ftcli.records import STAGES
 Kind = Literal["text", "int", "path", "switch", "list", "words", "paths"]
 """words, paths: the last positional argument, which takes all words that are left."""
 DATA = ("dataset", "tokenizer", "packing")
-RUN = (*DATA, "loader", "model", "train", "tracking", "runtime")
+RUN = (*DATA, "loader", "model", "train", "launch", "tracking", "runtime")
 NOT_OF_A_RUN = ("dataset.output_dir", "dataset.batch_size", "dataset.writer_batch_size")
 """A run has an output directory of its own, and --batch-size would be taken for the training batch."""
 
@@ -58,6 +58,8 @@ class CommandSpec:
     """Whether the environment is set up before it runs."""
     loads_plugins: bool = True
     """Whether installed and local plugins are loaded before it runs; the built-ins always are."""
+    launches: bool = False
+    """Whether it starts several processes of itself when `launch` says so."""
     every_rank: bool = False
     """Whether every rank of a job writes a JSON report: they differ in what each of them did."""
 
@@ -139,21 +141,62 @@ TRAIN = CommandSpec(
     ),
     shows=RUN,
     hides=NOT_OF_A_RUN,
+    launches=True,
+)
+
+MERGE = CommandSpec(
+    "merge",
+    "Make one plain model of an adapter and its base.",
+    "Adds what LoRA learned to the weights of the base and saves a model that needs no peft. Its logits are compared with those of the adapter on"
+    " its base before it appears.",
+    ("ftcli merge runs/lora --output-dir merged", "ftcli merge runs/lora/checkpoint-500 --output-dir merged-500 --json"),
+    own=(
+        Own("adapter", "Output directory of a run with --lora-r.", "path", required=True),
+        Own("output", "Folder to write.", "path", ("--output", "--output-dir"), required=True),
+    ),
+)
+
+PREDICT = CommandSpec(
+    "predict",
+    "Ask a trained model.",
+    "Labels with probabilities from a classifier, or what a language model goes on to say, for texts on the command line and in a file. Takes model"
+    " folders, adapters and hub ids; a text goes through the chat template where the tokenizer has one.",
+    (
+        "ftcli predict runs/first 'The parcel came damaged.' 'Where is my invoice?'",
+        "ftcli predict runs/chat --input questions.jsonl --max-new-tokens 100 --json",
+    ),
+    shows=("dataset.text_column", "runtime.threads"),
+    own=(
+        Own("model", "Output directory of a run, adapter or hub id.", required=True),
+        Own("texts", "Texts.", "words", default=()),
+        Own("file", "JSON lines with messages, the text column or prompt.", "path", ("--input",)),
+        Own("batch_size", "Texts at a time.", "int", ("--batch-size",), 16),
+        Own("max_new_tokens", "Tokens that a language model may say.", "int", ("--max-new-tokens",), 64),
+        Own("plain", "No chat template.", "switch", ("--plain",), False),
+    ),
+    works=False,
 )
 
 BENCHMARK = CommandSpec(
     "benchmark",
     "Measure tokenizing, batching or training.",
     "Times the stages of the pipeline on your data and machine: warm-up, repeats, median with its spread, and the machine card."
-    " A difference inside the noise is called no difference.",
+    " A difference inside the noise is called no difference. sweep tokenize|batch|train: the fastest settings for the same work. attribute BASE NEW: which difference of two configurations (or of two runs, by"
+    " their ftcli-run.json) costs how much. compare A.json B.json: exit code 1 when the second report is worse than the first beyond the noise.",
     (
         "ftcli benchmark tokenize --dataset reviews.csv --tokenizer-path tokenizer --variants hf,gigatoken",
         "ftcli benchmark batch --dataset prepared --tokenizer-path tokenizer --variants dynamic,fixed",
         "ftcli benchmark train --dataset prepared --tokenizer-path tokenizer --model-config config.json --steps 20 --repeats 5",
+        "ftcli benchmark sweep tokenize --dataset reviews.csv --tokenizer-path tokenizer --budget 300 --save-profile fast",
+        "ftcli benchmark attribute base.toml new.toml --rows 2000 --steps 10 --budget 600",
+        "ftcli benchmark compare before/benchmark-batch.json ftcli-reports/benchmark-batch.json",
     ),
     shows=(*RUN, "benchmark"),
     hides=("dataset.output_dir", "train.output_dir"),
-    own=(Own("action", "What to measure.", choices=("tokenize", "batch", "train"), required=True),),
+    own=(
+        Own("action", "What to measure.", choices=("tokenize", "batch", "train", "sweep", "attribute", "compare"), required=True),
+        Own("what", "sweep: tokenize, batch or train. attribute: the two configurations. compare: the two reports.", "words", default=()),
+    ),
 )
 
 TRAIN_TOKENIZER = CommandSpec(
@@ -256,7 +299,8 @@ CACHE = CommandSpec(
 )
 
 COMMANDS = {
-    spec.name: spec for spec in (TOKENIZE, VERIFY, TRAIN, BENCHMARK, CACHE, SETTINGS, PROFILES, PLUGINS, TRAIN_TOKENIZER, SAMPLE_DATA)
+    spec.name: spec
+    for spec in (TOKENIZE, VERIFY, TRAIN, MERGE, PREDICT, BENCHMARK, CACHE, SETTINGS, PROFILES, PLUGINS, TRAIN_TOKENIZER, SAMPLE_DATA)
 }
 
 COMMON = (

@@ -1,6 +1,6 @@
 """The entry point: words in, exit code out.
 
-0 ok, 1 a check or a run failed, 2 usage or settings, 3 interrupted and resumable.
+0 ok, 1 a check or a run failed, 2 usage or settings, 3 interrupted and resumable, 4 a rank stalled or died.
 """
 
 from __future__ import annotations

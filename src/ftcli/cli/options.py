@@ -22,6 +22,7 @@ TITLES = {
     "loader": "Batches",
     "model": "Model",
     "train": "Training",
+    "launch": "Several processes",
     "tracking": "Tracking",
     "runtime": "Runtime",
     "benchmark": "Benchmark",

@@ -26,6 +26,8 @@ class Parsed:
     given: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the command's `run`, converted."""
+    typed: tuple[str, ...] = ()
+    """The words themselves."""
 
     def last(self, key: str) -> str | None:
         return self.given[key][-1][0] if key in self.given else None
@@ -45,7 +47,7 @@ def parse(spec: CommandSpec, typed: Sequence[str]) -> Parsed:
         UsageError: an unknown option, a missing or superfluous value, a value that is not of its kind; with the nearest that would do.
     """
     options = {flag: option for option in options_of(spec) for flag in option.flags}
-    parsed, words, position = Parsed(), [], 0
+    parsed, words, position = Parsed(typed=tuple(typed)), [], 0
     while position < len(typed):
         word, position = typed[position], position + 1
         if word == "--":

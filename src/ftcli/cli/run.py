@@ -18,6 +18,7 @@ from ftcli.cli.parse import Parsed
 from ftcli.cli.signals import termination_interrupts
 from ftcli.cli.streams import emit
 from ftcli.context import Context
+from ftcli.core import pulse
 from ftcli.core.holder import this_rank
 from ftcli.core.ranks import muted
 from ftcli.errors import FtcliError, InterruptedRun, UsageError
@@ -29,6 +30,8 @@ from ftcli.sources import Resolved, check_key, resolve
 
 if TYPE_CHECKING:
     from ftcli.context import Progress
+    from ftcli.core.launch import Plan
+    from ftcli.settings import Settings
 
 EXIT_CODES = {"ok": 0, "failed": 1, "interrupted": 3}
 CONTINUE = "Run the same command again to continue."
@@ -82,21 +85,39 @@ class Invocation:
         self.machine: Machine | None = None
         self.plugins: Plugins | None = None
         self.context: Context | None = None
+        self.plan: Plan | None = None
+        self.pulse: pulse.Pulse | None = None
+        self.ended: int | None = None
+        """Exit code of a job whose rank 0 has written the report."""
 
     def execute(self) -> int:
         """Run the command and write its report; returns the exit code."""
-        with contextlib.redirect_stdout(sys.stderr), termination_interrupts():  # stdout is for the report, whatever libraries print
-            report, error = self._attempt()
-            problem = self._notify(report)
-        if problem is not None and error is None:
-            error, report = problem, replace(report, status="failed", error=as_dict(problem))
-        self._write(report, error)
-        return EXIT_CODES[report.status] if error is None else error.exit_code
+        self.pulse = pulse.begin(os.environ)
+        with contextlib.ExitStack() as interruptible:
+            interruptible.enter_context(termination_interrupts())
+            with contextlib.redirect_stdout(sys.stderr):  # stdout is for the report, whatever libraries print
+                report, error = self._attempt()
+                if self.ended is not None:
+                    return self.ended
+                problem = self._notify(report)
+            if problem is not None and error is None:
+                error, report = problem, replace(report, status="failed", error=as_dict(problem))
+            code = EXIT_CODES[report.status] if error is None else error.exit_code
+            if self.pulse is None:
+                interruptible.close()
+                self._write(report, error)
+                return code
+            self.pulse.closing = True  # the launcher may end the ranks that lost one while they report it
+            self._write(report, error)
+            return self.pulse.end(code, report.error, told=not self.pulse.rank)
 
     def _attempt(self) -> tuple[Report, FtcliError | None]:
         try:
             self._prepare()
             assert self.context is not None
+            if self.plan is not None:
+                self._launch(self.plan)
+                return self.context.report(self.spec.name, {}), None
             report: Report = importlib.import_module(self.spec.module).run(self.context, **self._arguments())
         except FtcliError as error:
             failure = error
@@ -131,12 +152,38 @@ class Invocation:
         loads = self.spec.loads_plugins
         self.plugins = Plugins(switches.plugins_dir if loads else None, switches.allow if loads else ())
         self.context = Context(self.resolved, self.machine, self.plugins, self.progress, started=self.started)
-        if self.spec.computes:
+        self.plan = self._planned(settings, self.machine)
+        if self.spec.computes and self.plan is None:
             from ftcli.environment import apply
 
             self.context.notes += apply(self.plugins, settings, self.machine, os.environ, self.progress.say)
         for note in notes:
             self.context.note(note)
+
+    def _planned(self, settings: Settings, machine: Machine) -> Plan | None:
+        """The job that this process is to start, whose ranks then set up their environment each for itself."""
+        if not self.spec.launches:
+            return None
+        from ftcli.core import launch
+
+        return launch.plan(settings, machine, os.environ) if launch.wanted(settings, os.environ) else None
+
+    def _launch(self, plan: Plan) -> None:
+        """Run the job.
+
+        Raises:
+            FtcliError: what it ended with, when no rank has reported it.
+        """
+        from ftcli.commands import launch
+
+        assert self.context is not None
+        self.progress.close()
+        ended = launch.run(self.context, plan, (self.spec.name, *self.parsed.typed))
+        if not ended.told:
+            raise ended.error or FtcliError("the ranks ended without a report", "Look at what they wrote above.")
+        self.ended = ended.code
+        if ended.error is not None:
+            output.write_error(as_dict(ended.error), sys.stderr)
 
     def _cli(self) -> dict[str, tuple[Any, str]]:
         """Settings from the command line; --set reaches every field.
@@ -196,7 +243,8 @@ class Invocation:
         return None
 
     def _write(self, report: Report, error: FtcliError | None) -> None:
-        if report.error is not None:
+        launched = self.pulse is not None and self.pulse.folder is not None
+        if report.error is not None and not (launched and this_rank()):  # the launcher says what only another rank knows
             output.write_error(report.error, sys.stderr)
         if this_rank():  # one report a run, not one a process
             if self.switches.json and self.spec.every_rank:

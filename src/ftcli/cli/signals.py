@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from ftcli.core import pulse
+
 
 @contextlib.contextmanager
 def termination_interrupts() -> Iterator[None]:
@@ -24,6 +26,9 @@ def termination_interrupts() -> Iterator[None]:
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
+    rank = pulse.current()
+    if rank is not None and rank.closing:
+        return
     signal.signal(number, signal.SIG_DFL)
     raise KeyboardInterrupt
 

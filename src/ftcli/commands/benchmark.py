@@ -3,47 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.measure import Variant, measure
+from ftcli.core.pace import Pace
 from ftcli.core.report import write_report
 from ftcli.errors import UsageError
-from ftcli.records import Report
+from ftcli.records import Measurement, Report, RunStatus
+
+UNSTEADY = 0.1
+"""Drift of the fixed loop that is worth a note."""
 
 
-def run(context: Context, action: str) -> Report:
-    """Measure one stage.
+def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
+    """Measure one stage, or compare configurations.
 
     Args:
-        action: tokenize (engines), batch (collators) or train (optimizer steps by collator).
+        action: tokenize (engines), batch (collators), train (optimizer steps by collator), sweep, attribute or compare.
+        what: of sweep what to try (tokenize, batch, train), of attribute the two configurations, of compare the two reports.
 
     Raises:
         UsageError: an unknown action, or a part that the stage needs was not given.
     """
+    if action == "attribute":
+        from ftcli.commands.attribute import measure_attribution
+
+        pace = Pace()
+        metrics, details = measure_attribution(context, what, pace)
+        say_machine(context, pace)
+        return written(
+            context, action, {"action": action, **metrics, "frequency_drift": pace.drift}, {**details, "pace": pace.to_details()}
+        )
+    if action == "compare":
+        from ftcli.commands.compare import compare_reports
+
+        metrics, details, worse = compare_reports(context, what)
+        return written(context, action, {"action": action, **metrics}, details, "failed" if worse else "ok")
+    if action == "sweep":
+        from ftcli.commands.sweep import sweep
+
+        metrics, details = sweep(context, what)
+        return written(context, action, {"action": action, **metrics}, details)
+    if what:
+        raise UsageError(f"benchmark {action} takes no {what[0]!r}", f"Data are given as --dataset {what[0]}.")
     makers: Mapping[str, Callable[[Context], Sequence[Variant]]] = {"tokenize": _engines, "batch": _collators, "train": _steps}
     if action not in makers:
         raise UsageError(f"there is nothing to measure called {action!r}", f"Measure {', '.join(makers)}.")
     settings = context.settings.benchmark
     variants = makers[action](context)
     rounds = settings.warmup + settings.repeats
-    context.progress.start(f"benchmark {action}", rounds * len(variants), "runs")
+    context.progress.start(f"benchmark {action}", None if settings.budget else rounds * len(variants), "runs")
+    pace = Pace()
     measurements, ratios = measure(
         variants,
         repeats=settings.repeats,
         warmup=settings.warmup,
         budget=settings.budget,
+        narrow=settings.narrow,
+        pace=pace,
         on_run=lambda name, seconds: context.progress.advance(1, variant=name, seconds=round(seconds, 3)),
     )
     context.progress.close()
+    say_machine(context, pace)
+    limits = _limits(context, variants, measurements)
+    metrics = {"action": action, "measurements": measurements, "ratios": ratios, "limits": limits, "frequency_drift": pace.drift}
+    return written(context, action, metrics, {"pace": pace.to_details()})
+
+
+def _limits(context: Context, variants: Sequence[Variant], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """Every variant beside what the machine can do at best."""
+    rates: dict[str, float] = {}
+    for row in measurements:
+        rates.setdefault(row.name, row.median)  # the first unit
+    found = [variant.beside(rates[variant.name]) for variant in variants if variant.beside is not None]
+    if found:
+        context.note(max(found, key=lambda limit: limit.share).words)
+    return [limit.to_json() for limit in found]
+
+
+def say_machine(context: Context, pace: Pace) -> None:
+    """Notes on what the machine did to the figures: its load at the start, and its own pace between the rounds."""
     load = context.machine.load_average
     if load is not None and load > context.machine.cores:
         context.note(
             f"the machine was busy when this began (load {load:.1f} on {context.machine.cores} cores): the intervals say how much that matters"
         )
-    metrics = {"action": action, "measurements": measurements, "ratios": ratios}
-    report = context.report(f"benchmark {action}", metrics)
+    if pace.drift is not None and pace.drift > UNSTEADY:
+        context.note(f"a fixed loop took up to {pace.drift:.0%} longer in some rounds than in others: the machine did not keep its pace")
+
+
+def written(context: Context, action: str, metrics: Mapping[str, Any], details: Mapping[str, Any], status: RunStatus = "ok") -> Report:
+    """The report, with its HTML and JSON in the report folder."""
+    report = context.report(f"benchmark {action}", metrics, details=details, status=status)
     paths = write_report(report, context.settings.runtime.report_dir, f"benchmark-{action}")
-    return context.report(f"benchmark {action}", metrics, paths=paths)
+    return context.report(f"benchmark {action}", metrics, details=details, status=status, paths=paths)
 
 
 def _engines(context: Context) -> Sequence[Variant]:

@@ -14,6 +14,7 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.contracts import Executor
 from ftcli.core.apart import Apart, Early
+from ftcli.core.dialogue import prepare_worker
 from ftcli.core.durable import WRITE_ERRORS, refusal
 from ftcli.core.encode import Rescue, collect_labels, encode_shard, shard_name
 from ftcli.core.engine import proved_engine
@@ -21,7 +22,7 @@ from ftcli.core.floor import SHARES, beside_machine, verdict
 from ftcli.core.footprint import Footprint
 from ftcli.core.holder import this_rank
 from ftcli.core.inputs import recorded
-from ftcli.core.job import Job, warm_up
+from ftcli.core.job import Job
 from ftcli.core.labels import label_map
 from ftcli.core.measure import peak_rss_mb
 from ftcli.core.publish import Attempt, check_place
@@ -106,7 +107,7 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
         job = workload.job(context, recipe, attempt.directory, None)
         names, ids = label_map(context, recipe, executor, partial(collect_labels, job), attempt.beat)
         job = workload.job(context, recipe, attempt.directory, ids)
-        executor.each(partial(warm_up, job))
+        executor.each(partial(prepare_worker, job))
         clock = time.perf_counter()
         resumed, made = _encode(context, recipe, job, attempt, executor, workload.workers, footprint)
         seconds = time.perf_counter() - clock
@@ -211,8 +212,11 @@ def _refuse_nothing(context: Context, recipe: Recipe, tally: Tally, names: Seque
     if "train" in empty or len(empty) == len(recipe.splits()):
         raise DataError(
             f"no row was left to write: {tally.counts['rows_read']} read, {tally.counts['rows_rejected']} rejected, "
-            f"{tally.counts['rows_filtered']} filtered",
-            "Check --text-column, --min-length and --truncation-strategy.",
+            f"{tally.counts['rows_filtered']} filtered"
+            + (f", {tally.counts['rows_untargeted']} of them without a token to learn" if tally.counts["rows_untargeted"] else ""),
+            "Check --text-column, --min-length and --truncation-strategy."
+            if not tally.counts["rows_untargeted"]
+            else "Raise --max-length: the answers lie behind what is kept; or no row has an answer.",
         )
     for split in empty:
         context.note(f"the split {split} is empty")
@@ -237,6 +241,7 @@ def _small_files(recipe: Recipe, job: Job, tally: Tally, names: list[str] | None
             label_names=names,
             packed=recipe.policy.packed,
             rows=tally.rows[split],
+            targets=recipe.template is not None,
             size=tally.output_bytes[split],
         )
         files |= {f"{split}/{name}": content for name, content in metadata.items()}
@@ -254,6 +259,7 @@ def _manifest(
         "max_length": policy.max_length,
         "packing": recipe.packing,
         "policy": policy,
+        "chat_template": recipe.template,
         "tokenizer": {"path": recipe.tokenizer_path, "hash": recipe.backend.hash, "vocab_size": len(recipe.tokenizer)},
         "engine": workload.engine.proof,
         "inputs": recorded(recipe.inputs),

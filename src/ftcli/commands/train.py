@@ -13,16 +13,23 @@ from transformers.utils import logging as transformers_logging
 
 from ftcli.commands import tokenize
 from ftcli.context import Context
+from ftcli.core import pulse
+from ftcli.core.card import write_card
+from ftcli.core.durable import refusal
 from ftcli.core.gate import RUN_FILE
 from ftcli.core.preflight import preflight
 from ftcli.core.report import write_report
-from ftcli.core.run import prepare
+from ftcli.core.run import Run, prepare
 from ftcli.core.signals import Signals
 from ftcli.core.train import fit
-from ftcli.errors import InterruptedRun
+from ftcli.errors import InterruptedRun, PublishError
+from ftcli.machine import compute_threads
 from ftcli.masking import masked
 from ftcli.records import MANIFEST_NAME, Report, to_json
 from ftcli.settings import update
+
+SAME_WISH_SECONDS = 5.0
+"""Signals to a rank within so long are one wish."""
 
 
 def run(context: Context) -> Report:
@@ -34,10 +41,14 @@ def run(context: Context) -> Report:
         FtcliError: the run cannot start, or had to stop; then the report of what was done is in the run's folder.
     """
     context = _prepared(context)
-    with _libraries(context.settings.runtime.threads or context.machine.cores), Signals() as signals:
+    threads = compute_threads(context.settings.runtime.threads, context.machine.cores)
+    rank = pulse.current()
+    with _libraries(threads.value), Signals(apart=0.0 if rank is None else SAME_WISH_SECONDS) as signals:
         prepared = prepare(context)
         checks = preflight(context, prepared)
         outcome = fit(prepared, signals)
+        if rank is not None:
+            rank.closing, rank.watched = True, False
     error = outcome.failure
     if outcome.status == "interrupted":
         resume = "Go on with the same command and --resume-from-checkpoint auto."
@@ -52,10 +63,24 @@ def run(context: Context) -> Report:
         error=error,
     )
     if prepared.arguments.process_index == 0:
-        report = replace(report, paths={**report.paths, **write_report(report, prepared.output, "report")})
-        _write(prepared.output / RUN_FILE, report)
+        report = _kept(context, prepared, report)
     if outcome.failure is not None:
         raise outcome.failure
+    return report
+
+
+def _kept(context: Context, prepared: Run, report: Report) -> Report:
+    """The report with the files it was written to. Where they cannot be written, the model and the checkpoints are what counts."""
+    output = prepared.output
+    try:
+        report = replace(report, paths={**report.paths, **write_report(report, output, "report")})
+        if report.status == "ok":
+            report = replace(report, paths={**report.paths, "card": str(write_card(prepared, report))})
+        _write(output / RUN_FILE, report)
+    except (OSError, PublishError) as error:
+        reason = error.message if isinstance(error, PublishError) else refusal(error, output).message
+        context.note(f"{reason}; the report is not kept")
+        report = replace(report, notes=(*report.notes, context.notes[-1]))
     return report
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ftcli.contracts import Encoded
+from ftcli.core.arrays import numbers, strings, values
 from ftcli.core.columns import shown
 from ftcli.core.job import Job
 from ftcli.core.join import Group, as_batch, parted, share_out
@@ -20,21 +22,31 @@ Accepted = tuple[Encoded, Documents, Ints | None, Counts, dict[int, Fault]]
 """What was kept of a batch, its rows after the policy, their labels, the counts, and the rows that cannot be used."""
 
 
-def accept(job: Job, group: Group, encoded: Encoded) -> Iterator[tuple[Group, Accepted, list[Counts]]]:
-    """What a group became, with the counts of its members: all at once, or one by one where rows are bad or cut."""
-    accepted = _accepted(job, as_batch(group), encoded)
+def accept(
+    job: Job, group: Group, encoded: Encoded, broken: Mapping[int, Fault] = MappingProxyType({})
+) -> Iterator[tuple[Group, Accepted, list[Counts]]]:
+    """What a group became, with the counts of its members: all at once, or one by one where rows are bad or cut.
+
+    Args:
+        broken: rows of the group that are known to be bad.
+    """
+    accepted = _accepted(job, as_batch(group), encoded, broken)
     shares = None if accepted[4] and len(group) > 1 else share_out(group, accepted[1].source, accepted[3])
     if shares is not None:
         yield group, accepted, shares
         return
+    at = 0
     for members, part in parted(group, encoded):
-        own = _accepted(job, members[0][1], part)
+        rows = members[0][1]
+        own = _accepted(job, rows, part, {row - at: fault for row, fault in broken.items() if at <= row < at + rows.num_rows})
+        at += rows.num_rows
         yield members, own, [own[3]]
 
 
-def _accepted(job: Job, rows: pa.RecordBatch, encoded: Encoded) -> Accepted:
+def _accepted(job: Job, rows: pa.RecordBatch, encoded: Encoded, broken: Mapping[int, Fault]) -> Accepted:
     """What the rows became: without those that cannot be used, which come last, by row."""
     labels, faults = _labels(rows, job)
+    faults |= broken
     lengths = np.diff(encoded.offsets)
     most = job.settings.dataset.max_row_tokens
     if most is not None:
@@ -77,14 +89,17 @@ def _labels(rows: pa.RecordBatch, job: Job) -> tuple[Ints | None, dict[int, Faul
     if job.label_ids is None:
         return None, {}
     column = rows.column("label")
-    ids = pc.index_in(column, value_set=pa.array(list(job.label_ids), column.type))
+    known = [*job.label_ids]
+    ids = pc.index_in(
+        column, value_set=numbers(np.array(known, np.int64)) if pa.types.is_integer(column.type) else strings(map(str, known))
+    )
     faults = {}
     if ids.null_count:
         hint = "Add it to --label-names, leave that out to take all labels, or put such rows aside with --on-bad quarantine."
-        for row in np.flatnonzero(pc.is_null(ids).to_numpy(zero_copy_only=False)).tolist():
+        for row in np.flatnonzero(values(pc.is_null(ids))).tolist():
             reason = f"the label {shown(column[row].as_py()).rpartition(' (')[0]} is not among the label names"
             faults[row] = Fault("unknown-label", reason, job.columns.label or "", hint)
         ids = ids.fill_null(0)
     order: Ints = np.fromiter(job.label_ids.values(), np.int64, len(job.label_ids))
-    numbers: Ints = order[ids.to_numpy()]
-    return numbers, faults
+    found: Ints = order[values(ids)]
+    return found, faults

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Any
 
 import torch
 from transformers import TrainingArguments
 
 from ftcli.context import Context
+from ftcli.core import group
+from ftcli.core.sharding import sharding
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
 from ftcli.settings_train import OWN
 
@@ -20,11 +23,22 @@ ELSEWHERE = OWN | {
     "gradient_checkpointing",
     "gradient_checkpointing_kwargs",
     "train_sampling_strategy",
+    "fsdp",
+    "fsdp_config",
+    "deepspeed",
 }
 """Set fields of `train` that get special treatment below or in `core.train`."""
 PACKAGES = {"tensorboard": ("tensorboard",), "azure_ml": ("azureml",), "comet_ml": ("comet_ml",), "dvclive": ("dvclive",)}
 """Import name of a tracker's library where it is not the tracker's own name."""
 PIP = {"azureml": "azureml-mlflow", "comet_ml": "comet-ml"}
+
+
+REFUSED = {
+    "ignore_data_skip": "a run that goes on would train on rows twice and miss others",
+    "auto_find_batch_size": "it changes the batch of a step; --auto-batch keeps it",
+    "enable_jit_checkpoint": "signals save a checkpoint anyway, and on all processes at the same step",
+}
+"""Fields of TrainingArguments that a run cannot keep its promises with, and why."""
 
 
 def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
@@ -47,6 +61,9 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     values |= _precision(context, on_gpu=on_gpu) | _evaluation(context, held_out=held_out)
     if not on_gpu and not torch.backends.mps.is_available():
         values["use_cpu"] = True
+    values |= sharding(train, on_gpu=on_gpu, ranks=group.world())
+    if values.get("use_cpu"):
+        group.join(train.ddp_timeout, train.ddp_backend)
     if train.gradient_checkpointing is not None:
         values.setdefault("activation_checkpointing", train.gradient_checkpointing)
     if train.gradient_checkpointing_kwargs is not None:
@@ -56,9 +73,10 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     elif loader.prefetch_factor or loader.persistent_workers:
         context.note("loader.prefetch_factor and loader.persistent_workers have no effect: loader.num_workers is 0")
     defaults = {"logging_first_step": True, "logging_nan_inf_filter": False, "save_strategy": "epoch"}
-    fixed = {
+    trackers(settings.tracking.report_to)
+    fixed: dict[str, Any] = {
         "output_dir": str(train.output_dir),
-        "report_to": trackers(settings.tracking.report_to),
+        "report_to": [],  # `core.trackers` tells them, so that none can end the run
         "run_name": settings.tracking.run_name,
         "dataloader_num_workers": loader.num_workers,
         "dataloader_pin_memory": loader.pin_memory and on_gpu,
@@ -70,7 +88,7 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     except Exception as error:
         raise SettingsError(f"transformers refuses these train settings: {' '.join(str(error).split())}", "See: ftcli settings") from error
     if arguments.n_gpu > 1:
-        context.note(f"{arguments.n_gpu} GPUs are visible to one process, which uses the first; start one process a GPU with torchrun")
+        context.note(f"{arguments.n_gpu} GPUs are visible to one process, which uses the first; --nproc-per-node auto uses all")
         arguments._n_gpu = 1
     return arguments
 
@@ -137,6 +155,16 @@ def _refuse_what_is_not_offered(context: Context) -> None:
         raise SettingsError(
             "train.average_tokens_across_devices = false would make the loss depend on the number of processes",
             "Leave it out: the mean over all targets of a step is used.",
+        )
+    for name, reason in REFUSED.items():
+        if getattr(train, name):
+            raise SettingsError(f"train.{name} is not offered: {reason}", "Leave it out.")
+    if train.dataloader_in_order is False:
+        raise SettingsError("train.dataloader_in_order = false makes the order of batches a matter of chance", "Leave it out.")
+    if train.auto_batch and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SettingsError(
+            "train.auto_batch works in one process: of several, one that runs out of memory would leave the others waiting",
+            "Halve --per-device-train-batch-size and double --gradient-accumulation-steps, which is the same training.",
         )
     if train.train_sampling_strategy not in {None, *ORDERS}:
         raise SettingsError(

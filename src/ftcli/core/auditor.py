@@ -8,6 +8,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ftcli.contracts import Encoded, Encoder
+from ftcli.core.arrays import numbers
 from ftcli.core.guard import encode_checked
 from ftcli.core.proof import Difference, differing_rows
 from ftcli.core.reference import row_of, taken
@@ -30,7 +31,7 @@ def audited(texts: pa.Array, encoded: Encoded, reference: Encoder, name: str, sh
     rows = sampled(texts, share)
     if not len(rows):
         return 0
-    chosen = texts.take(pa.array(rows))
+    chosen = texts.take(numbers(rows))
     expected = encode_checked(reference, chosen, "the reference tokenizer")
     given = taken(encoded, rows)
     wrong = differing_rows(expected, given)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
+from ftcli.core.arrays import strings
 from ftcli.core.reference import load_reference
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ def stripped(backend: Any, dropout: float | None = None) -> Iterator[None]:
 
 
 def _ids(encoder: Any, texts: Sequence[str]) -> list[list[int]]:
-    encoded = encoder.encode(pa.array(texts, pa.large_string()))
+    encoded = encoder.encode(strings(texts))
     return [encoded.ids[start:stop].tolist() for start, stop in zip(encoded.offsets, encoded.offsets[1:], strict=False)]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
+from ftcli.core.shares import IDLE
 from ftcli.core.store import Rows, SplitData
 
 CHUNK_BATCHES = 100
@@ -28,7 +30,11 @@ class StoreDataset(Dataset[Rows]):
         return self.split.rows([index])
 
     def __getitems__(self, indices: list[int]) -> Rows:
-        return self.split.rows(indices)
+        """The rows among these places; where all are `IDLE`, one that stands in for them."""
+        if IDLE not in indices:
+            return self.split.rows(indices)
+        rows = [index for index in indices if index != IDLE]
+        return self.split.rows(rows) if rows else replace(self.split.rows([0]), idle=True)
 
 
 class EpochSampler(Sampler[int]):
@@ -87,6 +93,11 @@ def eval_batches(lengths: NDArray[np.int64], size: int, rank: int, world: int) -
     count = -(-len(order) // (size * world)) * world
     shares: Sequence[NDArray[np.int64]] = np.array_split(order, count)[rank::world] if len(order) else []
     return [share.tolist() for share in shares if len(share)]
+
+
+def common_batches(rows: int, size: int, world: int) -> int:
+    """Batches that every rank has in an evaluation; some ranks have one more."""
+    return min(rows, -(-rows // (size * world)) * world) // world
 
 
 def padding(lengths: NDArray[np.int64], order: NDArray[np.int64], size: int) -> float:

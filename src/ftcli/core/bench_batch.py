@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import numpy as np
+from torch.utils.data import DataLoader
 
 from ftcli.context import Context
 from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset
+from ftcli.core.limits import Limit, copied_bytes_per_second
 from ftcli.core.measure import Variant
 from ftcli.core.probe import Probe
 from ftcli.errors import UsageError
+from ftcli.settings import Settings
 
 
 def variants(context: Context) -> list[Variant]:
@@ -23,17 +27,45 @@ def variants(context: Context) -> list[Variant]:
     if not settings.dataset.sources or not settings.tokenizer.path:
         raise UsageError("benchmark batch needs --dataset PREPARED and --tokenizer-path DIR", "Prepare data with: ftcli tokenize")
     probe = Probe(context)
-    split = probe.train_split
-    registry = context.plugins.registry("collator")
-    fitting = [name for name, kind in registry.items() if kind.packed == split.packed]
+    known = fitting(probe)
     asked = list(dict.fromkeys(settings.benchmark.variants or ()))
     problem = _problem(probe)
     if problem and "transformers" in asked:
-        raise UsageError(f"the variant transformers cannot be measured: {problem}", f"Variants: {', '.join(fitting)}.")
+        raise UsageError(f"the variant transformers cannot be measured: {problem}", f"Variants: {', '.join(known)}.")
     if problem and not asked:
         context.note(f"transformers is left out: {problem}")
-    names = asked or [*fitting, *([] if problem else ["transformers"])]
+    names = asked or [*known, *([] if problem else ["transformers"])]
     return [_transformers(probe) if name == "transformers" else collator_variant(probe, name) for name in names]
+
+
+def fitting(probe: Probe) -> list[str]:
+    """Collators that take the prepared rows."""
+    registry = probe.context.plugins.registry("collator")
+    return [name for name, kind in registry.items() if kind.packed == probe.train_split.packed]
+
+
+def loading(probe: Probe, settings: Settings) -> Mapping[str, float]:
+    """The first `benchmark.rows` rows through a DataLoader with these settings, the start of its workers included."""
+    name = settings.loader.collator or probe.collator_name
+    order = order_of(probe, name)
+    size = settings.train.per_device_train_batch_size
+    workers = settings.loader.num_workers
+    loader = DataLoader(
+        StoreDataset(probe.train_split),
+        batch_sampler=[order[start : start + size].tolist() for start in range(0, len(order), size)],
+        collate_fn=probe.make_collator(name),  # type: ignore[arg-type]  # `Rows`, since the dataset has `__getitems__`
+        num_workers=workers,
+        prefetch_factor=settings.loader.prefetch_factor if workers else None,
+        pin_memory=settings.loader.pin_memory and bool(probe.machine.gpus),
+    )
+    clock = time.perf_counter()
+    slots = sum(batch["input_ids"].numel() for batch in loader)
+    return {
+        "real tokens": int(probe.train_split.lengths[order].sum()),
+        "rows": len(order),
+        "slots": slots,
+        "seconds": time.perf_counter() - clock,
+    }
 
 
 def _problem(probe: Probe) -> str:
@@ -63,7 +95,12 @@ def collator_variant(probe: Probe, name: str) -> Variant:
         slots = sum(collator(dataset.__getitems__(batch))["input_ids"].numel() for batch in batches)
         return {"real tokens": tokens, "rows": len(order), "slots": slots}
 
-    return Variant(name, run)
+    def beside(rate: float) -> Limit:
+        seconds = (4 * tokens + 16 * sum(shapes)) / copied_bytes_per_second()
+        return Limit(name, "copying the ids read and the ids and mask written", "real tokens/s", rate, tokens / seconds)
+
+    shapes = [collator(dataset.__getitems__(batch))["input_ids"].numel() for batch in batches]
+    return Variant(name, run, beside)
 
 
 def _transformers(probe: Probe) -> Variant:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ftcli.context import Context
 from ftcli.core.engine import EngineChoice, choose_engine, load_encoder
+from ftcli.core.limits import Limit, copied_bytes_per_second
 from ftcli.core.measure import Variant
 from ftcli.core.proof import differing_rows
 from ftcli.core.read import make_plan, read_shard
@@ -80,7 +81,11 @@ def _variant(name: str, choice: EngineChoice, context: Context, texts: pa.Array,
         encoder.encode_whole(texts)
         return {"tokens": tokens, "examples": len(texts), "MB": size / 1e6}
 
-    return Variant(name, run)
+    def beside(rate: float) -> Limit:
+        best = copied_bytes_per_second() / 1e6
+        return Limit(name, "copying the text once", "MB/s", rate * size / tokens / 1e6, best)
+
+    return Variant(name, run, beside)
 
 
 def _rows(context: Context) -> pa.Array:

@@ -11,12 +11,16 @@ from ftcli.context import Context
 from ftcli.core.arguments import bf16_choice
 from ftcli.core.batch import StoreDataset
 from ftcli.core.bench_batch import order_of
+from ftcli.core.flops import flops_per_token
 from ftcli.core.forward import inputs_of
+from ftcli.core.limits import Limit, gemm_flops_per_second
 from ftcli.core.measure import Variant
 from ftcli.core.model import build
+from ftcli.core.outcome import documents
 from ftcli.core.probe import Probe
 from ftcli.core.tasks import count_targets
 from ftcli.errors import UsageError
+from ftcli.machine import compute_threads
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -40,7 +44,7 @@ def variants(context: Context) -> list[Variant]:
         f"{collator}/{precision}" for precision in (("bf16", "fp32") if has_bf16 else ("fp32",)) for collator in collators
     ]
     context.note(f"{'bf16 and fp32' if has_bf16 else 'fp32'} on {device}: {reason}")
-    torch.set_num_threads(settings.runtime.threads or context.machine.cores)
+    torch.set_num_threads(compute_threads(settings.runtime.threads, context.machine.cores).value)
     model = build(context, probe.task, probe.store, probe.tokenizer).to(device).train()
     start = {name: value.clone() for name, value in model.state_dict().items()}
     return [_variant(name, probe, model, start, device) for name in names]
@@ -78,4 +82,11 @@ def _variant(name: str, probe: Probe, model: torch.nn.Module, start: Mapping[str
             torch.cuda.synchronize()
         return {"real tokens": tokens, "rows": len(order), "slots": slots, "steps": len(batches)}
 
-    return Variant(name, run)
+    def beside(rate: float) -> Limit:
+        threads = torch.get_num_threads()
+        best = gemm_flops_per_second(precision, device.type, threads)
+        what = f"matrix products in {precision}" + (f", {threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else "")
+        return Limit(name, what, "GFLOP/s", rate * (per_token or 0.0) / 1e9, best / 1e9)
+
+    per_token = flops_per_token(model, documents(probe.train_split))
+    return Variant(name, run, None if per_token is None else beside)

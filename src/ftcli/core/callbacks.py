@@ -1,4 +1,4 @@
-"""What happens beside the steps: progress, the metrics file, plugins' `on_step`, signals, and the marker of a checkpoint."""
+"""What happens beside the steps: progress, the metrics file, plugins' `on_step` and signals."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ftcli.context import Context
-from ftcli.core.checkpoints import seal
+from ftcli.core.agree import stopped
+from ftcli.core.durable import refusal
+from ftcli.core.hints import standing_out
 from ftcli.core.meter import Meter
 from ftcli.core.signals import Signals
 from ftcli.errors import FtcliError, PluginError
@@ -24,7 +25,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     """Our side of a run; the flow stays the Trainer's.
 
     Args:
-        identity: what `checkpoints.seal` writes beside every checkpoint.
         on_length: called with the number of optimizer steps when it is known.
         on_first_step: called after step 1.
         on_log: called with every line of the log, on every rank, after it was written.
@@ -35,7 +35,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         context: Context,
         meter: Meter,
         signals: Signals,
-        identity: Mapping[str, Any],
         on_length: Callable[[int], None],
         on_first_step: Callable[[], None],
         on_log: Callable[[Mapping[str, Any]], None] = lambda _: None,
@@ -43,12 +42,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.context = context
         self.meter = meter
         self.signals = signals
-        self.identity = identity
         self.on_length = on_length
         self.on_first_step = on_first_step
         self._on_log = on_log
         self.interrupted = False
+        self._hinted: set[str] = set()
         self._saved = -1
+        self._lost = False
         self._shown: dict[str, Any] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
@@ -60,7 +60,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             lines = [
                 json.dumps(to_json(entry)) + "\n" for entry in state.log_history
             ]  # a resumed run drops what was logged after its checkpoint
-            (Path(args.output_dir) / METRICS_FILE).write_text("".join(lines), encoding="utf-8")
+            self._keep(args, "w", "".join(lines))
         self.meter.start()
 
     def on_epoch_begin(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **parts: Any) -> None:
@@ -71,22 +71,31 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if hasattr(sampler.sampler, "set_epoch"):
             sampler.sampler.set_epoch(int(state.epoch or 0))
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self.meter.enter("optimizer")
+
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        self.meter.leave()
+
+    def on_step_end(self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
         self.meter.step()
         if state.global_step == 1:
             self.on_first_step()
         if state.is_world_process_zero:
-            self.context.progress.advance(1, **self._shown)
+            with self.meter.timing("logging"):
+                self.context.progress.advance(1, **self._shown)
         if state.global_step >= state.max_steps:
             control.should_log = True
-        if self._stopped(args):
+        with self.meter.timing("communication"):  # nothing on one process
+            stop = stopped(self.signals)
+        if stop:
             self.interrupted = True
             control.should_log = control.should_save = control.should_training_stop = True
             control.should_evaluate = False
         return control
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
-        if self.interrupted or self._stopped(args):
+    def on_epoch_end(self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> TrainerControl:
+        if self.interrupted or stopped(self.signals):
             self.interrupted = control.should_training_stop = True
             control.should_evaluate = False
             control.should_save = self._saved != state.global_step
@@ -97,10 +106,19 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero:
             self._write(args, entry)
         self._on_log(entry)
+        self._hint()
+
+    def _hint(self) -> None:
+        """Say once what stands out in where the time goes."""
+        seconds, steps = self.meter.since_first_step()
+        padding = 1 - self.meter.tokens / self.meter.slots if self.meter.slots else None
+        for part, words in standing_out(seconds, padding, steps, self.context.settings).items():
+            if part not in self._hinted:
+                self._hinted.add(part)
+                self.context.note(words)
 
     def _write(self, args: TrainingArguments, entry: Mapping[str, Any]) -> None:
-        with (Path(args.output_dir) / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(to_json(entry)) + "\n")
+        self._keep(args, "a", json.dumps(to_json(entry)) + "\n")
         if "loss" in entry:
             self._shown.update(loss=entry["loss"], lr=entry["learning_rate"])
             step = Step(entry["step"], entry["epoch"], entry["loss"], entry.get("grad_norm"), entry["learning_rate"])
@@ -108,18 +126,20 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         elif "eval_loss" in entry:
             self._shown.update({name: entry[name] for name in ("eval_loss", "eval_accuracy") if name in entry})
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
-        self._saved = state.global_step
-        if state.is_world_process_zero:
-            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}", self.identity)
+    def _keep(self, args: TrainingArguments, mode: str, lines: str) -> None:
+        """Write to the metrics file; where that fails the run goes on without it, since a part of a line may stand at its end."""
+        path = Path(args.output_dir) / METRICS_FILE
+        if self._lost:
+            return
+        try:
+            with path.open(mode, encoding="utf-8") as file:
+                file.write(lines)
+        except OSError as error:
+            self._lost = True
+            self.context.note(f"{refusal(error, path).message}; the run goes on without it")
 
-    def _stopped(self, args: TrainingArguments) -> bool:
-        """Whether any rank was asked to stop: all end at the same step."""
-        if args.world_size == 1:
-            return self.signals.received is not None
-        flag = torch.tensor([self.signals.received is not None], dtype=torch.int32, device=args.device)
-        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-        return bool(flag.item())
+    def on_save(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
+        self._saved = state.global_step
 
 
 def _notify(context: Context, step: Step) -> None:

@@ -9,15 +9,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ftcli.contracts import Columns
+from ftcli.core.columns import BadValue
+from ftcli.core.conversation import NAMES, TEXT, as_document
 from ftcli.records import MANIFEST_NAME
 
-Message = dict[str, str]
+Message = dict[str, Any]
 MOST = 100
 """Conversations that are tried."""
 MOST_BYTES = 1 << 20
 """Of a line of a file that is searched for conversations."""
-KEYS = ("messages", "conversations", "conversation")
-ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
+COLUMNS = Columns("messages", chat=NAMES)
 SAMPLES: tuple[list[Message], ...] = (
     [{"role": "user", "content": "What is 2 + 3?"}, {"role": "assistant", "content": "5"}],
     [{"role": "user", "content": "오늘 날씨 어때?"}, {"role": "assistant", "content": "맑고 따뜻합니다."}],
@@ -72,16 +74,39 @@ def try_template(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
     return Tried(len(conversations), broken, generation, masked, parted, example)
 
 
-def read_conversations(sources: Sequence[str]) -> list[list[Message]]:
-    """Up to `MOST` conversations of .jsonl files that hold messages (role and content, or from and value); empty where there are none.
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What the data's files hold, up to `MOST` of each."""
+
+    conversations: list[list[Message]]
+    pairs: list[tuple[str, str]]
+    """Plain prompts with their completions, which no template joins."""
+
+
+def read_own(sources: Sequence[str]) -> Own:
+    """Conversations of .jsonl files in every shape that mode sft knows, and prompts with completions; empty where there are none.
 
     Args:
         sources: files, folders, "split=file", or one prepared directory, whose manifest names its sources.
     """
-    found: list[list[Message]] = []
+    own = Own([], [])
     for path in _files(sources):
         if path.suffix in {".jsonl", ".ndjson"}:
-            found += islice(_of_file(path), MOST - len(found))
+            for document in _of_file(path):
+                if document["kind"] == TEXT:
+                    own.pairs.append((document["prompt"], document["completion"]))
+                elif messages := _answered(document.get("messages") or [*document["prompt"], *document["completion"]]):
+                    own.conversations.append(messages)
+    return Own(own.conversations[:MOST], own.pairs[:MOST])
+
+
+def parted_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """Pairs whose prompt's ids are not the beginning of the ids of prompt and completion together, by number."""
+    found = []
+    for number, (prompt, completion) in enumerate(pairs):
+        first, every = (tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in (prompt, prompt + completion))
+        if every[: len(first)] != first:
+            found.append(number)
     return found
 
 
@@ -101,34 +126,24 @@ def _files(sources: Sequence[str]) -> Iterator[Path]:
             yield path
 
 
-def _of_file(path: Path) -> Iterator[list[Message]]:
+def _of_file(path: Path) -> Iterator[dict[str, Any]]:
+    """The documents of the first rows, as mode sft reads them, up to one that is none."""
     try:
         with path.open("rb") as file:
             for line in islice(iter(lambda: file.readline(MOST_BYTES), b""), 4 * MOST):
                 try:
                     row = json.loads(line)
-                except ValueError:
+                    if not isinstance(row, dict):
+                        return
+                    yield json.loads(as_document(row, COLUMNS))
+                except (ValueError, BadValue):
                     return
-                said = next((row[key] for key in KEYS if isinstance(row.get(key), list)), None) if isinstance(row, dict) else None
-                messages = _messages(said or [])
-                if messages is None:
-                    return
-                if messages:
-                    yield messages
     except OSError:
         return
 
 
-def _messages(said: list[Any]) -> list[Message] | None:
-    """The messages up to the assistant's last one; None when they are none, empty when the assistant says nothing."""
-    messages: list[Message] = []
-    for part in said:
-        if not isinstance(part, dict):
-            return None
-        role, content = part.get("role", part.get("from")), part.get("content", part.get("value"))
-        if not isinstance(role, str) or not isinstance(content, str):
-            return None
-        messages.append({"role": ROLES.get(role, role), "content": content})
+def _answered(messages: list[Message]) -> list[Message]:
+    """The messages up to the assistant's last one."""
     while messages and messages[-1]["role"] != "assistant":
         messages.pop()
     return messages

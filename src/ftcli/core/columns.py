@@ -30,7 +30,9 @@ class BadValue(ValueError):  # noqa: N818 - turned into a BadRow by the reader, 
 
 
 def wanted(columns: Columns) -> list[tuple[Role, str, Kind]]:
-    """(role, column, kind) of every column to read, text first."""
+    """(role, column, kind) of every column to read, text first; none of conversations, whose columns differ from row to row."""
+    if columns.chat is not None:
+        return []
     text: list[tuple[Role, str, Kind]] = [] if columns.labels_only else [("text", columns.text, "string")]
     return text if columns.label is None else [*text, ("label", columns.label, columns.label_kind or "string")]
 
@@ -41,7 +43,7 @@ def target_type(kind: Kind) -> pa.DataType:
 
 def batch_of(columns: Columns, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
     """The record batch of the contract: arrays are in the order of `wanted`."""
-    return pa.record_batch(list(arrays), names=[role for role, _, _ in wanted(columns)])
+    return pa.record_batch(list(arrays), names=["text"] if columns.chat is not None else [role for role, _, _ in wanted(columns)])
 
 
 def need_column(where: str, role: Role, name: str, existing: Iterable[str]) -> None:

@@ -12,11 +12,29 @@ from typing import Any
 from transformers import CONFIG_MAPPING, AutoConfig
 
 from ftcli.errors import ModelError
+from ftcli.settings import Settings
 
 Note = Callable[[str], None]
 
 LEFTOVERS = {"_name_or_path", "auto_map", "custom_pipelines", "task_specific_params", "transformers_version", "tokenizer_class"}
 """Keys that published files carry and that say nothing about the architecture."""
+
+
+def planned(settings: Settings) -> Any:
+    """The configuration of the planned run, from model.config or model.name_or_path, one of which is given.
+
+    Raises:
+        ModelError: it cannot be used.
+    """
+    model = settings.model
+    if model.config is not None:
+        return from_file(model.config, model.config_overrides, lambda _: None)
+    try:
+        return AutoConfig.from_pretrained(
+            model.name_or_path, revision=model.revision, trust_remote_code=settings.tokenizer.trust_remote_code
+        )
+    except Exception as error:  # whatever a damaged file makes transformers raise
+        raise ModelError(f"{model.name_or_path} has no usable configuration: {str(error)[:200]}", "Check --model-name-or-path.") from error
 
 
 def from_file(path: Path, overrides: str | None, note: Note) -> Any:

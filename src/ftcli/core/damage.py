@@ -34,7 +34,7 @@ class Damage:
     utf8_as_other: list[int]
     """UTF-8 read as cp949, cp1251 or GBK: "РїСЂ"."""
     replaced: list[int]
-    """U+FFFD inside the text, where a decoder gave up."""
+    """U+FFFD in the text, where a decoder gave up; characters that truncation cut must be left out before."""
 
     def all(self) -> list[int]:
         return sorted({*self.utf8_as_latin, *self.korean_as_latin, *self.utf8_as_other, *self.replaced})
@@ -51,7 +51,7 @@ def find_damage(texts: Sequence[str], *, spaced: bool = False) -> Damage:
         text = whole[:MOST_CHARACTERS]
         if text.isascii():
             continue
-        if REPLACEMENT in text[4:-4]:  # at the edges it is a character that truncation cut
+        if REPLACEMENT in text:
             found.replaced.append(row)
         if spaced:
             text = text.replace(" ", "")

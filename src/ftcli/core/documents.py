@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ftcli.core.ragged import take_ranges, to_offsets
-from ftcli.core.store import INPUT_IDS, Ragged, SplitData
+from ftcli.core.store import INPUT_IDS, Ragged, SplitData, Store
+from ftcli.core.tokentext import spelled
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MOST_TOKENS = 20_000_000
 """Tokens of a split that checks of its texts look at: 1 to 2 s of CPU and 400 MB. More are sampled by row."""
@@ -41,6 +47,25 @@ def documents(split: SplitData, most_tokens: int = MOST_TOKENS) -> Documents:
         assert found is not None
         lengths, index = found.values.astype(np.int64), np.repeat(rows, found.lengths)
     return Documents(Ragged(values, to_offsets(lengths)), index, len(rows) / max(1, len(split)))
+
+
+def pieces(tokenizer: PreTrainedTokenizerBase, store: Store) -> list[bytes] | None:
+    """Bytes of every token that the rows of a store have, as `spelled` gives them. Of a large store those of all tokens, which is sooner told."""
+    used = None
+    splits = [store.split(name) for name in store.split_names]
+    if sum(int(split.lengths.sum()) for split in splits) <= MOST_TOKENS:
+        used = np.zeros(len(tokenizer), np.bool_)
+        for chunk in (chunk for split in splits for chunk in split.table.column(INPUT_IDS).chunks):
+            values = chunk.values.to_numpy()
+            used[values[(values >= 0) & (values < len(used))]] = True
+    return spelled(tokenizer, used)
+
+
+def ended(manifest: Mapping[str, Any], eos: int) -> bool:
+    """Whether `ftcli tokenize` ended every text with EOS: by its length policy, or by what the tokenizer adds to a text (T5). The parts of texts that were
+    cut into several then need none."""
+    policy = manifest.get("policy") or {}
+    return policy.get("eos") == eos or eos in (policy.get("suffix") or ())[-1:]
 
 
 def _chosen(split: SplitData, most_tokens: int) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ftcli.errors import PublishError
@@ -48,8 +48,13 @@ def free_bytes(path: Path) -> int:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file or of all files under a folder; 0 when there is nothing."""
-    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    """Bytes of a file or of all files under a folder; 0 when there is nothing. What others remove meanwhile does not count."""
+    total = 0
+    for folder, _, names in os.walk(path) if path.is_dir() else [(path.parent, (), [path.name])]:
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(folder, name).stat().st_size
+    return total
 
 
 def refusal(error: OSError, path: Path) -> PublishError:

@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 
 from ftcli.core import progress
 from ftcli.core.accept import accept
+from ftcli.core.dialogue import encode_conversations
 from ftcli.core.engine import REFERENCE, load_encoder
 from ftcli.core.job import Job, plugins_of
 from ftcli.core.join import Group, as_batch, joined
-from ftcli.core.policy import Counts, Documents
+from ftcli.core.policy import Counts, Documents, without_first
 from ftcli.core.publish import ShardWriter
 from ftcli.core.ragged import take_ranges, to_offsets
 from ftcli.core.read import read_shard, scan_labels
-from ftcli.core.reject import Rejects
+from ftcli.core.reject import Fault, Rejects
 from ftcli.core.stamps import check_unchanged
+from ftcli.core.targets import TARGET
 from ftcli.core.window import Routed, by_split, windows
 from ftcli.core.write import RowWriter
 from ftcli.errors import WorkerDied
@@ -43,6 +45,10 @@ class ShardTally:
     lengths: Counter[int] = field(default_factory=Counter)
     """Documents by length in tokens, after the length policy."""
     labels: Counter[int] = field(default_factory=Counter)
+    targets: Counter[str] = field(default_factory=Counter)
+    """Tokens that are learned, by split; counted for conversations only."""
+    shapes: Counter[str] = field(default_factory=Counter)
+    """Rows read, by the shape of the conversation."""
     sources: dict[str, Counts] = field(default_factory=dict)
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     texts_by_reference: int = 0
@@ -72,7 +78,13 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
         with ExitStack() as stack:
             writers = {
                 split: stack.enter_context(
-                    RowWriter(writer.path(name), labels=job.label_ids is not None, packed=job.policy.packed, buffer_rows=job.buffer_rows)
+                    RowWriter(
+                        writer.path(name),
+                        labels=job.label_ids is not None,
+                        targets=job.chat,
+                        packed=job.policy.packed,
+                        buffer_rows=job.buffer_rows,
+                    )
                 )
                 for split, name in names.items()
             }
@@ -151,8 +163,14 @@ def _encoded(job: Job, shard: ShardPlan, plugins: Plugins, tally: ShardTally, re
     for group in joined(reader, job.batch_size):
         tally.seconds["read"] += time.perf_counter() - clock
         clock = time.perf_counter()
-        whole = encoder.encode(as_batch(group).column("text"))
-        for members, (encoded, documents, labels, _, faults), shares in accept(job, group, whole):
+        texts, broken = as_batch(group).column("text"), dict[int, Fault]()
+        if job.chat:
+            spoken = encode_conversations(job, encoder, texts)
+            whole, broken = spoken.encoded, spoken.faults
+            tally.shapes.update(spoken.shapes)
+        else:
+            whole = encoder.encode(texts)
+        for members, (encoded, documents, labels, _, faults), shares in accept(job, group, whole, broken):
             if faults:
                 piece = members[0][0]
                 rejects.encoded(piece, {given[piece] + row: faults[row] for row in sorted(faults)})
@@ -175,6 +193,9 @@ def _write(
     lengths, counts = np.unique(documents.lengths, return_counts=True)
     tally.lengths.update(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
     tally.tokens[split] += len(documents.ids)
+    if job.chat:
+        documents = without_first(documents)
+        tally.targets[split] += int(np.count_nonzero(documents.ids & TARGET))
     if labels is not None:
         tally.labels.update(dict(enumerate(np.bincount(labels).tolist())))
     if not job.policy.packed:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ftcli.contracts import Encoded, Encoder, Engine
+from ftcli.core.arrays import flags
 from ftcli.core.auditor import audited
 from ftcli.core.backend import Backend, prepare_backend
 from ftcli.core.guard import encode_checked, guarded
@@ -120,8 +121,8 @@ class RowEncoder:
         marked = self._excluded.marked(texts)
         if marked is None:
             return self._by_engine(self._fast, texts)
-        fast = self._by_engine(self._fast, texts.filter(pa.array(~marked)))
-        return _interleave(marked, self._by_reference(texts.filter(pa.array(marked))), fast)
+        fast = self._by_engine(self._fast, texts.filter(flags(~marked)))
+        return _interleave(marked, self._by_reference(texts.filter(flags(marked))), fast)
 
     def encode_whole(self, texts: pa.Array) -> Encoded:
         """Ids as `tokenizer(text)["input_ids"]` gives them."""
@@ -147,7 +148,7 @@ class RowEncoder:
         marked = rows_with_pair(encoded, self.spec.doubled)
         if not marked.any():
             return encoded
-        return _interleave(marked, self._by_reference(texts.filter(pa.array(marked))), taken(encoded, np.flatnonzero(~marked)))
+        return _interleave(marked, self._by_reference(texts.filter(flags(marked))), taken(encoded, np.flatnonzero(~marked)))
 
     def _by_reference(self, texts: pa.Array) -> Encoded:
         self.rows_by_reference += len(texts)

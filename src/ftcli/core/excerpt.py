@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ftcli.core.few import Few, cut, first_learned
 from ftcli.core.ragged import to_offsets
 from ftcli.core.store import Ragged, Rows
 
@@ -28,22 +29,28 @@ def _rows(rows: Rows) -> Rows:
     order = order[lengths[order] > 2] if (lengths > 2).any() else order
     _, first = np.unique(lengths[order], return_index=True)
     chosen = order[np.sort(first)][:MOST_ROWS]
-    cut = [rows.input_ids.row(int(row))[:MOST_TOKENS] for row in chosen]
-    return Rows(rows.index[chosen], _joined(cut), None if rows.labels is None else rows.labels[chosen])
+    return cut(Few(rows).rows(chosen), MOST_TOKENS)
 
 
 def _documents(rows: Rows) -> Rows:
     assert rows.seq_lengths is not None
     most = max(range(len(rows)), key=lambda row: len(rows.seq_lengths.row(row)))  # type: ignore[union-attr]
     ids, starts = rows.input_ids.row(most), to_offsets(rows.seq_lengths.row(most).astype(np.int64))
-    pieces = [ids[start : min(stop, start + DOCUMENT_TOKENS)] for start, stop in pairwise(starts.tolist()) if stop - start > 2]
-    pieces = pieces[:MOST_DOCUMENTS] or [ids[:DOCUMENT_TOKENS]]
+    targets = None if rows.targets is None else rows.targets.row(most)
+    begins = [
+        (start + (0 if targets is None else first_learned(targets[start:stop], DOCUMENT_TOKENS)), stop)
+        for start, stop in pairwise(starts.tolist())
+    ]
+    places = [(start, min(stop, start + DOCUMENT_TOKENS)) for start, stop in begins if stop - start > 2]
+    places = places[:MOST_DOCUMENTS] or [(0, min(len(ids), DOCUMENT_TOKENS))]
+    pieces = [ids[start:stop] for start, stop in places]
     documents = np.array([len(piece) for piece in pieces], np.int32)
     return Rows(
         rows.index[most : most + 1],
         _joined([np.concatenate(pieces)]),
         None if rows.labels is None else rows.labels[most : most + 1],
         _joined([documents]),
+        None if targets is None else _joined([np.concatenate([targets[start:stop] for start, stop in places])]),
     )
 
 

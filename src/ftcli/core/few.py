@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ftcli.core.ragged import to_offsets
 from ftcli.core.store import Ragged, Rows, SplitData
+from ftcli.core.targets import IGNORED
 
 DRAW = 600
 
@@ -42,6 +43,7 @@ class Few(SplitData):
             _gather(have.input_ids, wanted),
             None if have.labels is None else have.labels[wanted],
             None if have.seq_lengths is None else _gather(have.seq_lengths, wanted),
+            None if have.targets is None else _gather(have.targets, wanted),
         )
 
 
@@ -64,19 +66,32 @@ def short_rows(split: SplitData, seed: int, count: int, longest: int) -> Rows:
         turn = np.array([int((labels[:number] == label).sum()) for number, label in enumerate(labels)])
         places = [places[number] for number in np.lexsort((np.arange(len(places)), turn))]
     chosen = np.array(places[:count], dtype=np.int64)
-    return _cut(Few(rows).rows(chosen), longest)
+    return cut(Few(rows).rows(chosen), longest)
 
 
-def _cut(rows: Rows, longest: int) -> Rows:
+def cut(rows: Rows, longest: int) -> Rows:
+    """`longest` tokens of every row, and what is left of its documents: its beginning, or a later part where only that has something to learn."""
+    starts = [0 if rows.targets is None else first_learned(rows.targets.row(row), longest) for row in range(len(rows))]
     documents = None
     if rows.seq_lengths is not None:
-        documents = _ragged([_within(rows.seq_lengths.row(row), longest) for row in range(len(rows))])
-    return Rows(rows.index, _ragged([rows.input_ids.row(row)[:longest] for row in range(len(rows))]), rows.labels, documents)
+        documents = _ragged([_within(rows.seq_lengths.row(row), start, longest) for row, start in enumerate(starts)])
+    ids, targets = (
+        None if column is None else _ragged([column.row(row)[start : start + longest] for row, start in enumerate(starts)])
+        for column in (rows.input_ids, rows.targets)
+    )
+    assert ids is not None
+    return Rows(rows.index, ids, rows.labels, documents, targets)
 
 
-def _within(documents: NDArray[np.int32], longest: int) -> NDArray[np.int32]:
-    """Lengths of a row's documents when only its first `longest` tokens are left."""
-    ends = np.minimum(np.cumsum(documents), longest)
+def first_learned(targets: NDArray[np.int32], longest: int) -> int:
+    """Where `longest` tokens begin that have something to learn (the first token of a text is no target): at the beginning, where they do."""
+    learned = np.flatnonzero(targets[1:] != IGNORED) + 1
+    return 0 if not len(learned) or learned[0] < longest else int(learned[0]) - longest // 2
+
+
+def _within(documents: NDArray[np.int32], start: int, longest: int) -> NDArray[np.int32]:
+    """Lengths of a row's documents when only `longest` tokens from `start` on are left."""
+    ends = np.clip(np.cumsum(documents) - start, 0, longest)
     cut = np.diff(ends, prepend=0)
     return cut[cut > 0].astype(np.int32)
 

@@ -37,6 +37,10 @@ def draw(probe: Probe, most_logits: int) -> Rows:
     short = drawn[split.lengths[drawn] <= MOST_TOKENS // 8]
     if len(short) >= BATCH_ROWS and not split.packed:
         drawn = short
+    if split.packed:  # what packs do to texts beside each other is seen in those of several
+        documents = split.rows(drawn).seq_lengths
+        assert documents is not None
+        drawn = drawn[documents.lengths > 1] if (documents.lengths > 1).any() else drawn
     lengths = split.lengths[drawn]
     longest = max(1, int(lengths.max()))
     most = max(4, min(BATCH_ROWS, MOST_TOKENS // longest))

@@ -31,10 +31,12 @@ PEAKS = {
 
 
 def flops_per_token(model: PreTrainedModel, lengths: NDArray[np.int64]) -> float | None:
-    """Forward and backward FLOPs of a token: 6 N + 12 L H Q T.
+    """Forward and backward FLOPs of a token: 6 N + 12 L H Q T (PaLM, appendix B).
 
-    N counts the weights that are multiplied (the output layer too, the embedding look-up not); T is the length of the text that a
-    token stands in, on average: sum of squares over sum. The causal half is not taken off. None for a mixture of experts.
+    N counts the weights that are multiplied (the output layer too, the embedding look-up not). Of a weight that is frozen, as under LoRA, no
+    gradient is computed: it counts 4, and 2 where nothing before it is trained, so that backward ends behind it; attention then counts 4
+    there in place of 12. T is the length of the text that a token stands in, on average: sum of squares over sum, the same for
+    packed rows, whose texts do not see each other. The causal half is not taken off. None for a mixture of experts.
 
     Args:
         lengths: tokens of every document.
@@ -42,11 +44,29 @@ def flops_per_token(model: PreTrainedModel, lengths: NDArray[np.int64]) -> float
     config: Any = model.config.get_text_config()
     if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
         return None
-    multiplied = sum(module.weight.numel() for module in model.modules() if isinstance(module, (nn.Linear, Conv1D)))
     heads: int = config.num_attention_heads
     width: int = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
     seen = float((lengths.astype(np.float64) ** 2).sum() / max(1, lengths.sum()))
-    return 6.0 * multiplied + 12.0 * int(config.num_hidden_layers) * width * seen
+    products, reached = _products(model)
+    return products + (4.0 + 8.0 * reached) * int(config.num_hidden_layers) * width * seen
+
+
+def multiplied(model: PreTrainedModel) -> int:
+    """Weights that every token is multiplied with."""
+    return sum(module.weight.numel() for module in model.modules() if isinstance(module, (nn.Linear, Conv1D)))
+
+
+def _products(model: PreTrainedModel) -> tuple[float, float]:
+    """FLOPs of a token in the products with weights, and the share of those weights that backward goes through; modules stand in their order."""
+    total, through, trained = 0.0, 0, False
+    for module in model.modules():
+        own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+        if isinstance(module, (nn.Linear, Conv1D)):
+            count = module.weight.numel()
+            total += (6.0 if module.weight.requires_grad else 4.0 if trained else 2.0) * count
+            through += count if trained or own else 0
+        trained = trained or own
+    return total, through / max(1, multiplied(model))
 
 
 def peak_flops(device: str) -> float | None:

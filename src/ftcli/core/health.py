@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch.nn import functional
 
+from ftcli.core.sharding import whole
 from ftcli.core.tasks import IGNORED
 from ftcli.errors import TrainError
 from ftcli.records import Check
@@ -39,14 +41,20 @@ class Watch:
         self._first: torch.Tensor | None = None
         self._clipped: torch.Tensor | None = None
         self._said = False
+        self._number, self._rows = 0, cast("Sequence[int]", ())
 
     @property
     def clipped_share(self) -> float | None:
         """Share of the steps whose gradient was clipped. Under AdamW even 99 % is no fault."""
         return None if self._clipped is None or not self.clip else float(self._clipped) / self.steps
 
-    def step(self, number: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-        """Called before the weights change. On a CPU it looks at once."""
+    def step(self, number: int, loss: torch.Tensor, norm: torch.Tensor, rows: Sequence[int] = ()) -> None:
+        """Called before the weights change. On a CPU it looks at once.
+
+        Args:
+            rows: row numbers of the step's batch on this rank.
+        """
+        self._number, self._rows = number, rows
         loss, norm = loss.detach().float(), norm.detach().float().to(loss.device)
         bad = ~torch.isfinite(loss) if self.scaled else ~(torch.isfinite(loss) & torch.isfinite(norm))
         if self._first is None or self._clipped is None:
@@ -73,9 +81,10 @@ class Watch:
         message = f"step {int(number)}: the loss is {loss:.4g} and the gradient norm {norm:.4g}"
         hint = "Lower the learning rate or warm up longer, and prefer bf16 to fp16. No checkpoint was written after it."
         # a report holds numbers only, so that NaN stands in it as text
-        self.record(
-            Check("not-finite", "steps", "fail", message, {"step": int(number), "loss": f"{loss:g}", "grad_norm": f"{norm:g}"}, hint)
-        )
+        evidence: dict[str, Any] = {"step": int(number), "loss": f"{loss:g}", "grad_norm": f"{norm:g}"}
+        if int(number) == self._number:
+            evidence["rows"] = list(self._rows)
+        self.record(Check("not-finite", "steps", "fail", message, evidence, hint))
         if self.stop:
             raise TrainError(message, hint)
         self.note(f"{message}. {hint}")
@@ -151,4 +160,11 @@ def warm_up(steps: int, total: int) -> Check | None:
 
 def finite(model: torch.nn.Module) -> bool:
     """Whether every weight is a number."""
-    return bool(torch.stack([torch.isfinite(parameter).all() for parameter in model.parameters()]).all())
+    return bool(torch.stack([torch.isfinite(whole(parameter)).all() for parameter in model.parameters()]).all())
+
+
+def finite_states(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether everything that the optimizer keeps is a number."""
+    kept = [] if optimizer is None else [value for state in optimizer.state.values() for value in state.values()]
+    tensors = [value for value in kept if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    return not tensors or bool(torch.stack([torch.isfinite(whole(tensor)).all().cpu() for tensor in tensors]).all())

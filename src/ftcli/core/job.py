@@ -37,6 +37,8 @@ class Job:
     policy: LengthPolicy
     packing: str
     label_ids: Mapping[str | int, int] | None
+    chat: bool
+    """Texts are conversations, and ids carry marks of what is learned."""
     files: Mapping[tuple[int, Split], str]
     """(shard, split) → file name inside the output; a shard whose rows may go to several splits has several."""
     hashes: Mapping[str, Hashed]

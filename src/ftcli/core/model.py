@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, s
 
 from ftcli.context import Context
 from ftcli.contracts import Task
+from ftcli.core.adapter import base_of, check_choice, loading
 from ftcli.core.config import from_file, parse_overrides
 from ftcli.core.store import Store
 from ftcli.errors import FtcliError, ModelError, UsageError
@@ -38,6 +39,7 @@ def build(context: Context, task: Task, store: Store, tokenizer: PreTrainedToken
             f"{which} --model-config and --model-name-or-path are given",
             "Give --model-config FILE.json for random weights, or --model-name-or-path for trained ones.",
         )
+    check_choice(settings, task)
     set_seed(settings.train.seed)
     return _from_config(context, task, store, tokenizer) if settings.model.config else _from_weights(context, task, store, tokenizer)
 
@@ -58,7 +60,7 @@ def _from_config(context: Context, task: Task, store: Store, tokenizer: PreTrain
 
 def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     settings = context.settings
-    source = str(settings.model.name_or_path)
+    source = base_of(str(settings.model.name_or_path))
     where: dict[str, Any] = {"revision": settings.model.revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
     config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where))
     for name, value in parse_overrides(settings.model.config_overrides or "", config).items():
@@ -75,6 +77,7 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
             ignore_mismatched_sizes=True,
             **where,
             **_options(settings),
+            **loading(settings),
         ),
     )
     _check_loaded(context, source, model, loaded)

@@ -47,9 +47,9 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
     rates = trainer.meter.rates()
     expected = run.task.chance_loss(run.model.config, run.store)
     device = torch.cuda.get_device_name() if trainer.args.device.type == "cuda" else None
-    per_token = flops.flops_per_token(run.model, _documents(run.train))
+    per_token = flops.flops_per_token(run.model, documents(run.train))
     devices = trainer.args.world_size
-    whole_rate = None if rates["real_tokens_per_second"] is None else rates["real_tokens_per_second"] * devices
+    whole_rate = _times(rates["real_tokens_per_second"], devices)
     labels = run.model.config.num_labels if run.task.needs_labels else None
     metrics = {
         "first_loss": first[0],
@@ -66,7 +66,11 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "epochs": trainer.state.epoch,
         **rates,
         "real_tokens_per_second": whole_rate,
-        "slots_per_second": None if rates["slots_per_second"] is None else rates["slots_per_second"] * devices,
+        "slots_per_second": _times(rates["slots_per_second"], devices),
+        "targets_per_second": _times(rates["targets_per_second"], 1 if trainer.args.average_tokens_across_devices else devices),
+        "truncated_share": _truncated(run.store.manifest),
+        **{f"time_{part}": seconds for part, seconds in trainer.meter.time().items()},
+        "time_wall": trainer.meter.wall,
         "mfu": flops.utilisation(whole_rate, per_token, device if run.arguments.bf16 else None, devices),
         "clipped_share": trainer.watch.clipped_share,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT / 1e6,
@@ -77,16 +81,29 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
     meter = trainer.meter
     details = {
         "log": log,
-        "time": meter.time(),
+        "time": {part: seconds for part, seconds in meter.time().items() if seconds},
         "padding": {"real tokens": meter.tokens, "padding": meter.slots - meter.tokens},
         "expected_first_loss": expected,
         "splits": run.store.manifest["splits"],
         "flops_per_token": per_token,
     }
+    if trainer.confusion is not None and (names := run.store.label_names):
+        details["confusion"] = trainer.confusion.report(names, run.tokenizer.decode)
     return metrics, details
 
 
-def _documents(split: SplitData) -> NDArray[np.int64]:
+def _times(rate: float | None, count: int) -> float | None:
+    return None if rate is None else rate * count
+
+
+def _truncated(manifest: Mapping[str, Any]) -> float | None:
+    """Share of the texts' tokens that was cut at max_length when the data were prepared; None where it was not counted."""
+    made = manifest.get("metrics") or {}
+    kept, cut = made.get("tokens"), made.get("tokens_cut")
+    return cut / (kept + cut) if kept and cut is not None else None
+
+
+def documents(split: SplitData) -> NDArray[np.int64]:
     """Tokens of every text."""
     if not split.packed:
         return split.lengths

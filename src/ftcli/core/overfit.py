@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
+from ftcli.core.budget import affordable, told, within
 from ftcli.core.few import Few, short_rows
 from ftcli.core.forward import forward, inputs_of
 from ftcli.core.rehearsal import restored
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from ftcli.core.probe import Probe
 
 ROWS, LONGEST = 8, 48
-STEPS = 40
+STEPS, LEAST_STEPS = 40, 16
+LEAST_PLACES = 64
 HALF = 0.5
 """Share of the first loss that the last must be under: clean models of some 24 families get there in 1 to 16 steps; the
 reference measured 0.79 to 1.0 for faults."""
@@ -38,25 +41,36 @@ def peak_rate(model: PreTrainedModel) -> float:
     return min(6e-3, 3e-3 * 64 / hidden)
 
 
-def by_heart(probe: Probe) -> tuple[list[float], float]:
-    """Losses of at most `STEPS` AdamW steps on a few short rows, dropout off, and the rate; ends when the loss is `HALF` of the first.
+@dataclass(frozen=True, slots=True)
+class ByHeart:
+    """Losses of AdamW steps on a few short rows, dropout off, at `rate`: the try that came lowest."""
 
-    When one rate does not do it, the next of `RATES` is tried; what comes back is the try that came lowest. The weights are put back.
-    """
-    rows = short_rows(probe.train_split, probe.settings.train.seed, ROWS, LONGEST)
-    if probe.task.needs_labels and rows.labels is not None and len(rows) > 1 and len(set(rows.labels.tolist())) == 1:
-        rows = Few(rows).rows([0, len(rows) - 1])
+    losses: list[float]
+    rate: float
+    most_steps: int
+    """Of a try; fewer than `STEPS` for large models."""
+    left_out: Mapping[str, Any]
+    """What a large model did not get of the rows, as evidence."""
+
+
+def by_heart(probe: Probe) -> ByHeart:
+    """Steps on a few short rows until the loss is `HALF` of the first. When one rate does not do it, the next of `RATES` is tried. The weights are put back."""
+    given = short_rows(probe.train_split, probe.settings.train.seed, ROWS, LONGEST)
+    if probe.task.needs_labels and given.labels is not None and len(given) > 1 and len(set(given.labels.tolist())) == 1:
+        given = Few(given).rows([0, len(given) - 1])
+    rows = within(given, affordable(probe.model, passes=3 * LEAST_STEPS, least=LEAST_PLACES))
     batch = probe.collator(rows)
+    steps = max(LEAST_STEPS, min(STEPS, STEPS * affordable(probe.model, 3 * STEPS, least=1) // batch["input_ids"].numel()))
     best: tuple[list[float], float] = ([], 0.0)
     for factor in RATES:
         rate = peak_rate(probe.model) * factor
         with restored(probe.model):
-            losses = _descend(probe.model.eval(), batch, probe.task, rate)
+            losses = _descend(probe.model.eval(), batch, probe.task, rate, steps)
         if not best[0] or _share(losses) < _share(best[0]):
             best = losses, rate
         if _share(best[0]) < HALF:
             break
-    return best
+    return ByHeart(*best, steps, told(rows, given))
 
 
 def _share(losses: list[float]) -> float:
@@ -64,10 +78,10 @@ def _share(losses: list[float]) -> float:
     return share if math.isfinite(share) else math.inf
 
 
-def _descend(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Task, rate: float) -> list[float]:
+def _descend(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Task, rate: float, steps: int) -> list[float]:
     optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad], lr=rate, weight_decay=0.0)
     losses: list[float] = []
-    for _ in range(STEPS + 1):
+    for _ in range(steps + 1):
         optimizer.zero_grad()
         with torch.enable_grad():
             loss = task.loss(model(**inputs_of(batch)).logits, batch["labels"], None)

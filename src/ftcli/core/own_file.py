@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 from ftcli.core.adversarial import WORDS, mixed
 from ftcli.core.backend import stripped
 from ftcli.core.guard import guarded
+from ftcli.core.missing import Missing
 from ftcli.core.proof import Difference, differing_rows, to_array
 from ftcli.core.reference import BackendEncoder, row_of
 
@@ -41,6 +43,31 @@ def compare_own_file(tokenizer: Any, path: Path) -> tuple[list[str], Difference 
         return parts, None
     shortest = min(wrong, key=lambda number: len(texts[number]))
     return parts, Difference(texts[shortest], *(tuple(row_of(side, shortest).tolist()) for side in (by_class, by_file)))
+
+
+def compare_sentencepiece(tokenizer: Any, path: Path, texts: Sequence[str]) -> tuple[str, list[str], list[str]] | None:
+    """The shortest text whose pieces differ from those of the SentencePiece model itself, with the tokenizer's and the model's. Pieces and not ids are
+    compared: several families number them otherwise (XLM-R and NLLB begin with ids of their own).
+
+    Raises:
+        Missing: the model cannot be read here; says why.
+    """
+    try:
+        from sentencepiece import SentencePieceProcessor  # type: ignore[import-not-found]  # optional
+    except ImportError:
+        raise Missing(f"{path.name} cannot be compared: the package sentencepiece, which reads it, is not installed") from None
+    try:
+        model = SentencePieceProcessor(model_file=str(path))
+    except Exception as error:  # whatever a file of another kind (tiktoken's has the same name) makes it raise
+        raise Missing(f"{path.name} is not read by sentencepiece: {' '.join(str(error).split())[:200]}") from error
+    special = set(tokenizer.all_special_tokens)
+    wrong = []
+    for text in texts:
+        live = tokenizer.convert_ids_to_tokens(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        own = [tokenizer.unk_token if model.piece_to_id(piece) == model.unk_id() else piece for piece in model.encode(text, out_type=str)]
+        if live != own and not any(token in text for token in special):
+            wrong.append((text, live, own))
+    return min(wrong, key=lambda found: len(found[0]), default=None)
 
 
 def _unlike(one: str, other: str) -> list[str]:

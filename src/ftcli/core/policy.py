@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ftcli.contracts import Encoded
 from ftcli.core.ragged import Ids, Ints, append_where, surround, take_ranges, to_offsets
+from ftcli.core.targets import TARGET, has_target
 
 Truncation = Literal["keep_start", "keep_end", "drop", "split", "error"]
 
@@ -29,6 +31,8 @@ class Counts:
     rows_kept: int = 0
     rows_filtered: int = 0
     rows_rejected: int = 0
+    rows_untargeted: int = 0
+    """Of those that were filtered: without a token to learn in the part that would be kept."""
     rows_truncated: int = 0
     tokens_cut: int = 0
     texts_split: int = 0
@@ -49,6 +53,13 @@ class Documents:
     source: Ints
 
 
+def without_first(documents: Documents) -> Documents:
+    """The same with the mark taken from the first token of every document: nothing predicts it."""
+    ids, filled = documents.ids.copy(), documents.lengths > 0
+    ids[to_offsets(documents.lengths)[:-1][filled]] &= ~TARGET
+    return Documents(ids, documents.lengths, documents.source)
+
+
 @dataclass(frozen=True, slots=True)
 class LengthPolicy:
     """How texts become rows of at most `max_length` tokens.
@@ -67,6 +78,8 @@ class LengthPolicy:
     packed: bool = False
     packer_splits: bool = False
     """The packer cuts long texts itself, where packs end."""
+    targets: bool = False
+    """Ids carry marks of what is learned (`ftcli.core.targets`): a text without any in the part that is kept is filtered out."""
 
     @property
     def room(self) -> int:
@@ -89,6 +102,8 @@ class LengthPolicy:
         limit = self.max_length if self.packed else self.room
         if self.truncation == "drop":
             keep &= lengths + (self.max_length - self.room if self.packed else 0) <= limit
+        if self.targets:
+            keep = self._with_target(encoded, lengths, keep, counts)
         source = np.flatnonzero(keep)
         counts.rows_kept += len(source)
         counts.rows_filtered += len(lengths) - len(source)
@@ -97,6 +112,16 @@ class LengthPolicy:
             return self._parts(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source, counts)
         starts, lengths, source = self._cut(starts, lengths, source, self.room, counts)
         return Documents(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source)
+
+    def _with_target(self, encoded: Encoded, lengths: Ints, keep: NDArray[np.bool_], counts: Counts) -> NDArray[np.bool_]:
+        starts, stops = encoded.offsets[:-1], encoded.offsets[1:]
+        if self.truncation == "keep_start":
+            stops = starts + np.minimum(lengths, self.max_length)
+        elif self.truncation == "keep_end":
+            starts = stops - np.minimum(lengths, self.max_length)
+        learns = has_target(encoded.ids, starts, stops)
+        counts.rows_untargeted += int((keep & ~learns).sum())
+        return keep & learns
 
     def _compose(self, ids: Ids, lengths: Ints) -> tuple[Ids, Ints]:
         ids, lengths = surround(ids, lengths, np.array(self.prefix, np.int32), np.array(self.suffix, np.int32))

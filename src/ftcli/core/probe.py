@@ -65,6 +65,20 @@ class Probe:
         return self._part("tokenizer_hash", lambda: tokenizer_hash(self.tokenizer, self.settings.tokenizer.path or ""))
 
     @property
+    def pad(self) -> int | None:
+        """The id of PAD; unusable where the task needs one and there is none, which is one cause for all that stands on it."""
+        from ftcli.core.tasks import pad_id
+
+        return self._part("pad", lambda: pad_id(self.tokenizer, needed=self.task_name == "classify"))
+
+    @property
+    def pieces(self) -> list[bytes] | None:
+        """Bytes of every token that the data have; None of a slow tokenizer."""
+        from ftcli.core.documents import pieces
+
+        return self._part("pieces", lambda: pieces(self.tokenizer, self.store))
+
+    @property
     def store(self) -> Store:
         return self._part("store", self._open_store)
 
@@ -93,6 +107,8 @@ class Probe:
         if self.settings.train.mode:
             return self.settings.train.mode
         try:
+            if self.store.manifest.get("task") == "sft":
+                return "sft"
             labelled = bool(self.store.label_names)
         except (Missing, FtcliError):  # FT201 says what is wrong with them
             labelled = self.settings.dataset.label_column is not None
@@ -228,9 +244,9 @@ class Probe:
         return Ids(self.tokenizer, self.texts.texts)
 
     def _try_chat(self) -> tuple[Tried, str, bool]:
-        from ftcli.core.chat import SAMPLES, read_conversations, try_template
+        from ftcli.core.chat import SAMPLES, read_own, try_template
 
-        own = read_conversations(self.settings.dataset.sources or ())
+        own = read_own(self.settings.dataset.sources or ()).conversations
         return try_template(self.tokenizer, own or SAMPLES), "conversations of the data" if own else "samples", bool(own)
 
     def _choose_collator(self) -> str:
@@ -271,23 +287,13 @@ class Probe:
         return places
 
     def _load_config(self) -> Any:
-        model = self.settings.model
-        if model.config is None and model.name_or_path is None:  # before transformers and with it torch are imported
+        if (
+            self.settings.model.config is None and self.settings.model.name_or_path is None
+        ):  # before transformers and with it torch are imported
             raise Missing("no --model-config or --model-name-or-path")
-        from transformers import AutoConfig
+        from ftcli.core.config import planned
 
-        from ftcli.core.config import from_file
-
-        if model.config is not None:
-            return from_file(model.config, model.config_overrides, lambda _: None)
-        try:
-            return AutoConfig.from_pretrained(
-                model.name_or_path, revision=model.revision, trust_remote_code=self.settings.tokenizer.trust_remote_code
-            )
-        except Exception as error:  # whatever a damaged file makes transformers raise
-            raise ModelError(
-                f"{model.name_or_path} has no usable configuration: {str(error)[:200]}", "Check --model-name-or-path."
-            ) from error
+        return planned(self.settings)
 
     def _compare_vocabularies(self) -> tuple[int, int]:
         rows = getattr(self.config.get_text_config(), "vocab_size", None)
@@ -304,7 +310,7 @@ class Probe:
     def _build_model(self) -> Any:
         from ftcli.core.model import build
 
-        _ = self.vocabulary
+        _ = self.vocabulary, self.pad
         model = build(self.context, self.task, self.store, self.tokenizer).float().eval()
         model.config.use_cache = bool(self.settings.train.use_cache)  # as Trainer does; with a cache packed documents are not kept apart
         if "flash" in str(model.config._attn_implementation):

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ftcli.contracts import Encoded, Encoder
+from ftcli.core import arrays
 from ftcli.core.adversarial import Run, corpus_version, sweep, texts
 from ftcli.core.backend import Backend
 from ftcli.core.durable import put, writing
@@ -107,7 +108,7 @@ class Reference:
 
 
 def to_array(strings: Sequence[str]) -> pa.Array:
-    return pa.array(strings, pa.large_string())
+    return arrays.strings(strings)
 
 
 def prove(encoder: Encoder, engine: str, engine_version: str, reference: Reference) -> Proof:

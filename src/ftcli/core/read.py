@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ftcli.context import Progress, Quiet
 from ftcli.contracts import Columns, SourceFormat
 from ftcli.core.columns import Kind
+from ftcli.core.conversation import columns_of
 from ftcli.core.find import Finder, Found
 from ftcli.core.reject import Rejects, passing
 from ftcli.core.stamps import Hashed, SourceHashes
@@ -24,6 +25,11 @@ from ftcli.records import SPLITS, Piece, ShardPlan, Split
 from ftcli.registry import AnyRegistry
 from ftcli.settings import Settings
 
+if TYPE_CHECKING:
+    from ftcli.context import Progress
+
+CHAT_FORMATS = ("jsonl", "json", "parquet", "arrow", "hf")
+"""Formats that know how to read conversations."""
 HASH_THREADS = 4
 MOST_PIECES = 4096
 """Pieces in a shard: many small files cost by their number, and 100,000 of them must not be the work of one core."""
@@ -80,12 +86,23 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         UsageError: no source was named, or text and label are one column.
         DataError: a file cannot be used; names it and the reason.
     """
+    from ftcli.context import Quiet  # with it come pydantic_settings and asyncio: 0.15 s in every worker, which reads and plans nothing
+
     dataset = settings.dataset
     if not dataset.sources:
         raise UsageError("no data: name a source", "Files, globs, directories or hub ids; SPLIT=PATH names the split.")
     if dataset.text_column == dataset.label_column:
         raise UsageError(f"{dataset.text_column!r} cannot be both the text and the label column", "Check --text-column and --label-column.")
+    read = columns_of(settings)
+    if read.chat is not None and dataset.label_column:
+        raise UsageError(
+            f"mode sft takes conversations, and label_column = {dataset.label_column!r} asks for labels", "Leave one of them out."
+        )
     finder, found = find_sources(settings, formats)
+    if read.chat is not None and (unread := [file.path for file in found if file.format not in CHAT_FORMATS]):
+        raise DataError(
+            f"{unread[0]}: conversations are read from {', '.join(CHAT_FORMATS)} only", "Write them as JSON lines, a conversation a line."
+        )
     target = dataset.shard_bytes or shard_size(sum(Path(file.path).stat().st_size for file in found))
     pieces = [finder.formats[file.format].plan(file.path, target, settings) for file in found]
     empty = [file.path for file, planned in zip(found, pieces, strict=True) if not planned]
@@ -98,7 +115,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
     trusted = [file.path for file in filled if file.format == "pickle" and dataset.trust_pickle]
     if trusted:
         finder.notes.append(f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {', '.join(trusted[:5])}")
-    columns = Columns(dataset.text_column, dataset.label_column, _label_kind(filled, finder.formats, settings))
+    columns = replace(read, label_kind=_label_kind(filled, finder.formats, settings))
     taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
     return Plan(
         shards=_shards(found, pieces, target),

@@ -10,12 +10,14 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.backend import Backend, prepare_backend
+from ftcli.core.conversation import MODE
 from ftcli.core.inputs import FORMAT_VERSION
 from ftcli.core.known import KnownTokenizer, keep, recall
 from ftcli.core.policy import LengthPolicy, Truncation
 from ftcli.core.publish import fingerprint
 from ftcli.core.read import Plan, make_plan
 from ftcli.core.receipt import changing_plugins, make_receipt, tokenizer_key
+from ftcli.core.spoken import proved_template
 from ftcli.core.stamps import SourceHashes, check_unchanged
 from ftcli.errors import UsageError
 from ftcli.records import SPLITS, ShardPlan, Split, to_json
@@ -42,6 +44,8 @@ class Recipe:
     fingerprint: str
     inputs: Mapping[str, Any]
     """What the fingerprint covers, by the names of the settings."""
+    template: Mapping[str, Any] | None
+    """What was proved of the chat template (`ftcli.core.template_proof.prove`); None where the task takes plain texts."""
     receipt: Mapping[str, str] | None
     """What a later run needs to know that it would settle on this fingerprint (`ftcli.core.receipt`)."""
 
@@ -115,10 +119,12 @@ def settle(
         context.note(lost)
     for note in plan.notes:
         context.note(note)
-    tokenizer, backend = (known, known.backend) if known else _loaded(context, settings.tokenizer.path)
+    chat = plan.columns.chat is not None
+    tokenizer, backend = (known, known.backend) if known and not chat else _loaded(context, settings.tokenizer.path)
+    template = proved_template(context, plan, tokenizer) if chat else None
     policy = _policy(context, tokenizer, backend, task, packing)
     fractions = _fractions(context, plan)
-    inputs = to_json(_inputs(context, plan, backend, task, packing, policy, fractions))
+    inputs = to_json(_inputs(context, plan, backend, task, packing, policy, fractions, template))
     return Recipe(
         plan=plan,
         tokenizer=tokenizer,
@@ -131,6 +137,7 @@ def settle(
         output=settings.dataset.output_dir,
         fingerprint=fingerprint(inputs),
         inputs=inputs,
+        template=template,
         receipt=make_receipt(context, plan.found, [plan.hashes[file.path] for file in plan.found]),
     )
 
@@ -172,7 +179,7 @@ def _packing(context: Context) -> str:
 def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packing: str) -> LengthPolicy:
     settings = context.settings
     packed = packing != "none"
-    special = settings.tokenizer.add_special_tokens
+    special, chat = settings.tokenizer.add_special_tokens and task != MODE, task == MODE
     prefix, suffix = (backend.prefix, backend.suffix) if special else ((), ())
     limit = int(min(getattr(tokenizer, "model_max_length", NO_LIMIT), NO_LIMIT))
     max_length = settings.packing.max_length
@@ -188,16 +195,21 @@ def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packi
                 else "the tokenizer names no limit"
             )
         )
-    truncation: Truncation = settings.packing.truncation_strategy or ("split" if packed else "keep_start")
+    truncation: Truncation = settings.packing.truncation_strategy or ("split" if packed and not chat else "keep_start")
+    if chat and truncation == "split":
+        raise UsageError("truncation_strategy = split would part an answer from what was asked", "Use keep_start, keep_end, drop or error.")
+    if chat and packed and context.plugins.registry("packer").get(packing)().splits:
+        raise UsageError(f"packing = {packing} cuts conversations anywhere", "Use --packing bfd, which keeps them whole.")
     policy = LengthPolicy(
         max_length=max_length,
         min_length=settings.packing.min_length,
         truncation=truncation,
         prefix=prefix,
         suffix=suffix,
-        eos=_eos(context, tokenizer, task, suffix),
+        eos=None if chat else _eos(context, tokenizer, task, suffix),
         packed=packed,
         packer_splits=packed and context.plugins.registry("packer").get(packing)().splits,
+        targets=chat,
     )
     if policy.room < 1:
         raise UsageError(f"max_length = {max_length} leaves no room for text beside the special tokens", "Raise --max-length.")
@@ -224,11 +236,25 @@ def _eos(context: Context, tokenizer: Any, task: str, suffix: tuple[int, ...]) -
 
 
 def _inputs(
-    context: Context, plan: Plan, backend: Backend, task: str, packing: str, policy: LengthPolicy, fractions: tuple[float, float]
+    context: Context,
+    plan: Plan,
+    backend: Backend,
+    task: str,
+    packing: str,
+    policy: LengthPolicy,
+    fractions: tuple[float, float],
+    template: Mapping[str, Any] | None,
 ) -> Mapping[str, Any]:
     """What the fingerprint covers: content and policies, no paths, no execution knobs."""
     dataset = context.settings.dataset
+    spoken = template and {
+        "chat template": template["template"],
+        "dataset.completion_only_loss": dataset.completion_only_loss is not False,
+        "dataset.assistant_only_loss": dataset.assistant_only_loss is not False,
+        "tokenizer.add_eos": context.settings.tokenizer.add_eos is not False,
+    }
     return {
+        **(spoken or {}),
         "format version": FORMAT_VERSION,
         "sources": [[file.format, file.split, file.bytes, file.xxh3] for file in plan.files],
         "dataset.text_column": plan.columns.text,

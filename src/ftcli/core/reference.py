@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ftcli.contracts import Encoded, Encoder
+from ftcli.core.arrays import values
 from ftcli.core.guard import limited_pool
 from ftcli.core.ragged import Ids, surround, take_ranges, to_offsets
 from ftcli.core.scores import restore
@@ -104,7 +105,7 @@ def load_reference(backend_json: str, folder: Path | str, threads: int, add_spec
 
 def _chunks(texts: pa.Array) -> Iterator[list[str]]:
     """Rows in order, about CHUNK_BYTES at a time."""
-    ends = np.cumsum(pc.binary_length(texts).to_numpy(zero_copy_only=False))
+    ends = np.cumsum(values(pc.binary_length(texts)))
     start = 0
     while start < len(texts):
         before = ends[start - 1] if start else 0

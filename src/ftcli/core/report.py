@@ -20,7 +20,7 @@ verify
 train
     log             [{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_accuracy"}, ...]; unknown: None or absent
     expected_first_loss  float; `metrics["expected_first_loss"]` stands in
-    time            {"data_wait": seconds, "forward_backward": seconds, ...}
+    time            {"data_wait": seconds, "forward": seconds, ..., "other": seconds}: parts that took any
     padding         {"real tokens": slots, "padding": slots}
     gpu             {name: figure or words, ...}
 benchmark
@@ -34,7 +34,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from importlib import import_module, resources
@@ -47,8 +47,9 @@ import jinja2
 
 from ftcli import __version__
 from ftcli.core import figures
-from ftcli.core.figures import number, quantity
+from ftcli.core.figures import number
 from ftcli.core.headline import headline, lede
+from ftcli.core.tables import Table, tables
 from ftcli.errors import PublishError
 from ftcli.masking import masked, printable
 from ftcli.records import STAGES, Report, to_json
@@ -56,31 +57,10 @@ from ftcli.records import STAGES, Report, to_json
 if TYPE_CHECKING:
     from ftcli.core import plots
 
-LABELS_SHOWN = 500
 PLOTTED = ("lengths", "labels", "logits_histogram", "log", "time", "padding")
 """Keys of `Report.details` that are drawn."""
-ALONE = (
-    ("Engine, tokens", "engine_tokens_per_second", "tokens/s"),
-    ("Engine, text", "engine_text_mb_per_second", "MB/s"),
-    ("Disk, writing with fsync", "disk_write_mb_per_second", "MB/s"),
-    ("Disk, reading", "disk_read_mb_per_second", "MB/s"),
-)
-"""Rows of the table of `details["floor"]`: label, key, unit."""
+FALLS = "Time of a whole run in multiples of the base's, the factors added one after another, the largest first."
 STAGE_NAMES = {"env": "environment", "steps": "first steps"}
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells are formatted already; `kinds` has one letter a column: n(umber), t(ext), c(ode)."""
-
-    title: str
-    head: tuple[str, ...]
-    kinds: str
-    rows: Sequence[Sequence[str]]
-    folded: bool = False
-    stacked: bool = False
-    """On a phone a row becomes a block with one line a cell, instead of a table that scrolls."""
-    note: str = ""
 
 
 def write_report(report: Report, directory: Path, stem: str = "report") -> dict[str, str]:
@@ -130,7 +110,7 @@ def render_html(report: Report, when: datetime | None = None) -> str:
             stages=_stages(doc["checks"]),
             pages=details.get("pages") or {},
             plots=_plots(metrics, details),
-            tables=_tables(metrics, details),
+            tables=tables(metrics, details),
             machine=_machine(doc["machine"]),
             gpu=[(key, _evidence(value), "") for key, value in (details.get("gpu") or {}).items()],
             chosen=Table("Settings", ("Setting", "Value", "Origin"), "cct", [row for row in settings if row[2] != "default"], stacked=True),
@@ -190,6 +170,8 @@ def _plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[plots
     for name, title, unit in (("time", "Where the time went", "s"), ("padding", "What the batches held", "tokens")):
         if parts := {key.replace("_", " "): value for key, value in (details.get(name) or {}).items() if value is not None}:
             found.append(plots.shares(name, title, parts, unit))
+    if metrics.get("factors"):
+        found.append(plots.waterfall("factors", "From the base to the new configuration", _falls(metrics), "×", caption=FALLS))
     measured = [row for row in metrics.get("measurements") or () if None not in (row["median"], row["low"], row["high"])]
     for index, unit in enumerate(dict.fromkeys(row["unit"] for row in measured)):
         rows = [row for row in measured if row["unit"] == unit]
@@ -201,6 +183,16 @@ def _plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[plots
         caption = "The dashed line is 1: no difference. An interval that touches it proves nothing."
         found.append(plots.intervals("ratios", "Compared", rows, "×", caption=caption, level=1.0))
     return found
+
+
+def _falls(metrics: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """Bars of the waterfall: the base, every factor whose cumulative time was measured, the new configuration."""
+    steps, at = [("base", 0.0, 1.0)], 1.0
+    for factor in metrics["factors"]:
+        if (reached := factor["cumulative"]["median"]) is not None:
+            steps.append((factor["name"], at, reached))
+            at = reached
+    return [*steps, ("new", 0.0, metrics["total"]["median"] or at)]
 
 
 def _known(data: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -234,53 +226,6 @@ def _training_plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> l
         found.append(plots.curves("norm", "Gradient norm before clipping", norm, noisy=True))
     if rate:
         found.append(plots.curves("rate", "Learning rate", rate))
-    return found
-
-
-def _tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Table]:
-    found: list[Table] = []
-    if measurements := metrics.get("measurements"):
-        bounds = ("median", "low", "high")
-        rows = [[row["name"], *(quantity(row[key], row["unit"]) for key in bounds), number(row["n"])] for row in measurements]
-        found.append(Table("Measurements", ("Name", "Median", "Low", "High", "Runs"), "tnnnn", rows, stacked=True))
-    if ratios := metrics.get("ratios"):
-        rows = [[row["name"], *(quantity(row[key], "×") for key in ("median", "low", "high")), row["verdict"]] for row in ratios]
-        found.append(Table("Comparisons", ("Name", "Ratio", "Low", "High", "Verdict"), "tnnnt", rows, stacked=True))
-    if floor := details.get("floor"):
-        note = f"Measured after the work: the engine in {quantity(floor['workers'], 'workers')} at once on rows in memory, the disk in the output's folder."
-        rows = [[label, quantity(floor[key], unit)] for label, key, unit in ALONE]
-        found.append(Table("This machine alone", ("What", "Rate"), "tn", rows, note=note))
-    if splits := details.get("splits"):
-        rows = [[name, number(split.get("rows")), number(split.get("tokens"))] for name, split in splits.items()]
-        found.append(Table("Splits", ("Split", "Rows", "Tokens"), "tnn", rows))
-    if sources := details.get("sources"):
-        keys = ("rows_read", "rows_written", "rows_rejected", "rows_filtered")
-        rows = [[source["path"], *(number(source.get(key)) for key in keys)] for source in sources]
-        found.append(Table("Sources", ("File", "Read", "Written", "Rejected", "Filtered"), "cnnnn", rows))
-    if labels := details.get("labels"):
-        pairs = list(zip(labels["names"], labels["counts"], strict=True))
-        rows = [[str(name), number(count)] for name, count in pairs[:LABELS_SHOWN]]
-        note = f"The first {LABELS_SHOWN} of {number(len(pairs))}." if len(pairs) > LABELS_SHOWN else ""
-        found.append(Table("Labels", ("Label", "Rows"), "tn", rows, folded=True, note=note))
-    if mended := details.get("mended"):
-        copies = [[copy["source"], copy["copy"], copy["diff"]] for copy in mended["copies"]]
-        changed = [[each["id"], each["before"], each["after"], each["summary"]] for each in mended["changed"]]
-        found.append(Table("Mended in a copy", ("Folder", "Copy", "Difference"), "ctt", copies, stacked=True))
-        found.append(Table("The copy, verified again", ("Check", "Before", "After", "Verdict"), "cttt", changed, stacked=True))
-    if audited := details.get("rows"):
-        more = [key for key in ("mask", "positions", "targets") if any(key in row for row in audited)]
-        rows = []
-        for row in audited:
-            ids = " ".join(map(str, row.get("ids", ())))
-            added = [str(row.get(key, "")) for key in more]
-            rows.append([number(row.get("row")), number(row.get("tokens")), str(row.get("label", "")), row["text"], ids, *added])
-        note = "Decoded from the ids of the first batch: what the model really gets."
-        if more:
-            note += (
-                " ‖ stands between packed documents; mask, positions and targets are what the collator added, in runs (15×1: fifteen ones)."
-            )
-        head = ("Row", "Tokens", "Label", "Text", "First ids", *(key.capitalize() for key in more))
-        found.append(Table("The first batch, read back", head, "nnttc" + "c" * len(more), rows, stacked=True, note=note))
     return found
 
 

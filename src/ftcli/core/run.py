@@ -10,7 +10,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, CollatorKind, Task
 from ftcli.core import gate
+from ftcli.core.adapter import adapt
 from ftcli.core.arguments import ORDERS, make_arguments
+from ftcli.core.balance import balance
 from ftcli.core.batch import EpochSampler, LengthGroupedSampler, padding
 from ftcli.core.model import build
 from ftcli.core.store import SplitData, Store
@@ -34,6 +36,11 @@ class Run:
     arguments: TrainingArguments
     train: SplitData
     held_out: SplitData | None
+
+    @property
+    def trackers(self) -> list[str]:
+        """Names of the trackers that are told of the run."""
+        return [name for name in self.context.settings.tracking.report_to or [] if name != "none"]
 
     @property
     def output(self) -> Path:
@@ -67,6 +74,7 @@ def prepare(context: Context) -> Run:
     task = _task(context, store)
     train = store.split("train")
     name, kind = _collator(context, task, train, store)
+    balance(context, task, train, store.label_names)
     model = build(context, task, store, tokenizer)
     splits = ["train", *([store.eval_split] if store.eval_split else [])]
     multiple = settings.loader.pad_to_multiple_of
@@ -80,7 +88,7 @@ def prepare(context: Context) -> Run:
         store=store,
         tokenizer=tokenizer,
         task=task,
-        model=model,
+        model=adapt(context, model, task),
         collator=kind.make(BatchSpec(_padding_id(tokenizer), "right", store.max_length, multiple, task)),
         order=ORDERS[settings.train.train_sampling_strategy] if settings.train.train_sampling_strategy else kind.order,
         arguments=arguments,
@@ -92,8 +100,9 @@ def prepare(context: Context) -> Run:
 def _task(context: Context, store: Store) -> Task:
     mode = context.settings.train.mode
     if mode is None:
-        mode = "classify" if store.label_names else "pretrain"
-        context.note(f"mode {mode}: the prepared data have {'labels' if store.label_names else 'no labels'}")
+        mode = "classify" if store.label_names else "sft" if store.manifest.get("task") == "sft" else "pretrain"
+        why = {"classify": "labels", "sft": "conversations with a label a token", "pretrain": "no labels"}[mode]
+        context.note(f"mode {mode}: the prepared data have {why}")
     task: Task = context.plugins.registry("task").get(mode, "train.mode")()
     prepared = store.manifest.get("task")
     if prepared and prepared != mode:

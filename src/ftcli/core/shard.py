@@ -76,7 +76,7 @@ class ShardWriter:
                 source.replace(finals[name])
             for folder in sorted({final.parent for final in finals.values()}):
                 sync(folder)
-            put(seal(document), self.path(f"{self.name}.json"), proof)
+            put(seal(document, readable=False), self.path(f"{self.name}.json"), proof)
             self.discard()
         return document
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ftcli.context import Context
+from ftcli.core.arrays import numbers
 from ftcli.core.durable import free_bytes, size_of
 from ftcli.core.guard import guarded
 from ftcli.core.read import read_shard
@@ -49,7 +51,7 @@ def estimate(context: Context, recipe: Recipe) -> int:
     if lines and len(texts):
         rows = min(len(lines), len(texts))
         share = min(1.0, _bytes(texts.slice(0, rows)) / max(1, sum(lines[:rows])))
-    sample = [text for text in texts.take(pa.array(range(0, len(texts), max(1, len(texts) // SAMPLE_ROWS)))).to_pylist() if text]
+    sample = [text for text in texts.take(numbers(np.arange(0, len(texts), max(1, len(texts) // SAMPLE_ROWS)))).to_pylist() if text]
     if not sample:
         return 0
     cut = [text[:LONGEST] for text in sample]

@@ -173,12 +173,20 @@ def _pass_over(path: str, stream: pa.NativeFile | None, start: int, data: bytes,
     return size + (end >= 0), data[end + 1 :]
 
 
-def count_lines(block: bytes) -> tuple[int, int]:
-    """Lines of a block, and those that begin with "{". numpy counts 8 GB/s, `bytes.count` 1.3 to 3.4 GB/s (Korean JSON lines)."""
-    data = np.frombuffer(block, np.uint8)
-    ends = data == ord("\n")
-    lines = int(np.count_nonzero(ends)) + (not block.endswith(b"\n"))
-    return lines, int(np.count_nonzero(ends[:-1] & (data[1:] == ord("{")))) + block.startswith(b"{")
+def object_lines(block: bytes) -> int | None:
+    """Lines of a block that are not blank; None where one does not begin with "{" and end with "}", white space aside.
+
+    Where every line does, no JSON object lies on two lines: inside of one, "}" and "{" have a comma between them.
+    """
+    data = np.frombuffer(block, np.uint8)[: -1 if block.endswith(b"\n") else None]
+    ends = np.flatnonzero(data == ord("\n"))  # 8 GB/s; `bytes.count` does 1.3 to 3.4 GB/s (Korean JSON lines)
+    if len(data) and data[0] == ord("{") and (len(ends) == 0 or ends[-1] < len(data) - 1):
+        last = np.append(ends, len(data)) - 1
+        last -= data[last] == ord("\r")
+        if (data[last] == ord("}")).all() and (data[ends + 1] == ord("{")).all():
+            return len(last)
+    lines = [line for line in map(bytes.strip, block.split(b"\n")) if line]
+    return len(lines) if all(line.startswith(b"{") and line.endswith(b"}") for line in lines) else None
 
 
 def _first_line(stream: pa.NativeFile, start: int) -> tuple[int, bytes]:

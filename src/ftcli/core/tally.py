@@ -27,6 +27,9 @@ class Tally:
     tokens: Counter[str] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)
     labels: Counter[int] = field(default_factory=Counter)
+    targets: Counter[str] = field(default_factory=Counter)
+    """Tokens that are learned, by split; of conversations only."""
+    shapes: Counter[str] = field(default_factory=Counter)
     sources: dict[str, Counter[str]] = field(default_factory=dict)
     seconds: Counter[str] = field(default_factory=Counter)
     output_bytes: Counter[str] = field(default_factory=Counter)
@@ -42,8 +45,8 @@ class Tally:
         total = cls()
         for record in sorted(records, key=lambda record: int(record["shard"])):  # they come as workers finish
             shard = record["tally"]
-            for name in ("counts", "rows", "tokens", "seconds"):
-                getattr(total, name).update(shard[name])
+            for name in ("counts", "rows", "tokens", "seconds", "targets", "shapes"):
+                getattr(total, name).update(shard.get(name, {}))
             for name in ("lengths", "labels"):
                 getattr(total, name).update({int(key): count for key, count in shard[name].items()})
             for path, counts in shard["sources"].items():
@@ -93,6 +96,7 @@ class Tally:
             "rows_rejected": self.counts["rows_rejected"],
             "rows_filtered": self.counts["rows_filtered"],
             "rows_truncated": self.counts["rows_truncated"],
+            **({"rows_untargeted": self.counts["rows_untargeted"], "target_tokens": sum(self.targets.values())} if self.shapes else {}),
             "texts_split": self.counts["texts_split"],
             "rows_out": sum(self.rows.values()),
             "tokens": tokens,
@@ -121,6 +125,8 @@ class Tally:
                 for path, counts in self.sources.items()
             ],
         }
+        if self.shapes:
+            details["conversations"] = {"shapes": dict(self.shapes), "target_tokens": dict(self.targets)}
         if self.lengths:
             low, high = min(self.lengths), max(self.lengths)
             width = -(-(high - low + 1) // HISTOGRAM_BINS)

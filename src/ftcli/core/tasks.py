@@ -9,14 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftcli.core.store import Rows, Store
+from ftcli.core.targets import IGNORED as IGNORED  # noqa: PLC0414 - those who know tasks take it from here
 from ftcli.errors import DataError, TokenizerError
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-IGNORED = -100
-"""Label of a position that is no target, as in torch and transformers."""
+
+def pad_id(tokenizer: PreTrainedTokenizerBase, *, needed: bool = True) -> int | None:
+    """The id of PAD. Raises TokenizerError where there is none and it is needed."""
+    found: int | None = tokenizer.pad_token_id
+    if found is None and needed:
+        raise TokenizerError(
+            "the tokenizer has no PAD token, by which a decoder finds the last token of a text",
+            f'Add "pad_token": "{tokenizer.eos_token or "<pad>"}" to tokenizer_config.json (for classification the EOS token will do), '
+            "then prepare the data again.",
+        )
+    return found
 
 
 class Classify:
@@ -24,6 +34,8 @@ class Classify:
 
     name = "classify"
     needs_labels = True
+    class_weights: NDArray[np.float32] | None = None
+    """What the loss of a row counts in training, by label; None: all the same."""
 
     def model_class(self) -> Any:
         from transformers import AutoModelForSequenceClassification  # 0.3 s, and `tokenize` needs no model
@@ -37,18 +49,13 @@ class Classify:
             DataError: the store has no labels, or fewer than two.
             TokenizerError: there is no PAD token, by which a decoder finds the last token of a text.
         """
-        if tokenizer.pad_token_id is None:
-            eos = tokenizer.eos_token or "<pad>"
-            raise TokenizerError(
-                "the tokenizer has no PAD token, and a batch of several texts needs one",
-                f'Add "pad_token": {eos!r} to its tokenizer_config.json (for classification the EOS token will do), then tokenize again.',
-            )
+        pad = pad_id(tokenizer)
         names = label_names(store)
         config.id2label = dict(enumerate(names))
         config.label2id = {name: number for number, name in enumerate(names)}
         config.problem_type = "single_label_classification"
         _special_tokens(config, tokenizer)
-        config.pad_token_id = tokenizer.pad_token_id
+        config.pad_token_id = pad
 
     def chance_loss(self, config: Any, store: Store) -> float:  # noqa: ARG002 - the contract's
         """ln(labels)."""
@@ -63,6 +70,12 @@ class Classify:
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
         """`logits` [rows, labels], `labels` [rows]."""
         return _cross_entropy(logits, labels, items)
+
+    def training_loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+        """As `loss`, each row by the weight of its label: divided by rows, not by weights, so that it does not depend on how a step is cut."""
+        if self.class_weights is None:
+            return self.loss(logits, labels, items)
+        return _cross_entropy(logits, labels, items, self.class_weights)
 
 
 class Pretrain:
@@ -101,6 +114,31 @@ class Pretrain:
         return _cross_entropy(logits.flatten(0, 1), shifted.flatten(), items)
 
 
+class Sft(Pretrain):
+    """The next token of what the prepared data mark as learned: the assistant's words, or the completion."""
+
+    name = "sft"
+
+    def configure(self, config: Any, store: Store, tokenizer: PreTrainedTokenizerBase) -> None:
+        """As for `Pretrain`.
+
+        Raises:
+            DataError: the store has no label a token.
+        """
+        if not store.split("train").targeted:
+            raise DataError(
+                f"{store.path} was not prepared for sft: nothing says which tokens are learned",
+                "Prepare the conversations with ftcli tokenize --mode sft.",
+            )
+        super().configure(config, store, tokenizer)
+
+    def labels(self, rows: Rows) -> NDArray[np.int64]:
+        """One a token as it is stored: -100 where it is not learned, and at the start of a document."""
+        if rows.targets is None:
+            raise DataError("the prepared data do not say which tokens are learned", "Prepare them with ftcli tokenize --mode sft.")
+        return rows.targets.values.astype(np.int64)
+
+
 def label_names(store: Store) -> list[str]:
     """Names in id order.
 
@@ -120,11 +158,14 @@ def count_targets(labels: torch.Tensor) -> torch.Tensor:
     return (labels if labels.ndim == 1 else labels[:, 1:]).ne(IGNORED).sum()
 
 
-def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+def _cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None, weights: NDArray[np.float32] | None = None
+) -> torch.Tensor:
     import torch
     from torch.nn import functional
 
-    total = functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+    weight = None if weights is None else torch.from_numpy(weights).to(logits.device)
+    total = functional.cross_entropy(logits.float(), labels, weight=weight, ignore_index=IGNORED, reduction="sum")
     if items is None:
         items = labels.ne(IGNORED).sum()
     return total / (items.to(total.device) if isinstance(items, torch.Tensor) else items)

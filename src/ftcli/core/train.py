@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors import SafetensorError
-from transformers import EarlyStoppingCallback, TrainerState, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
 
-from ftcli.core import checkpoints, health
+from ftcli.core import checkpoints, health, memory, pulse, saving, staging, trackers, unused
+from ftcli.core.agree import first_decides, stopped
 from ftcli.core.batch import StoreDataset
 from ftcli.core.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.course import Course, clipping
+from ftcli.core.group import left, loss_of_a_rank
+from ftcli.core.guarding import Guard, Rollback
+from ftcli.core.heartbeat import Heartbeat
+from ftcli.core.lean import few_rows, lean
+from ftcli.core.memory import Pieces
 from ftcli.core.meter import Meter
 from ftcli.core.outcome import Outcome, figures, majority
 from ftcli.core.run import Run
@@ -56,29 +60,48 @@ def fit(run: Run, signals: Signals) -> Outcome:
             found(check)
 
     def on_first_step() -> None:
-        if trainer.first is not None and trainer.start is not None:
+        weighed = getattr(run.task, "class_weights", None) is not None  # then the loss of one step says nothing about guessing
+        if trainer.first is not None and trainer.start is not None and not weighed:
             chance, fresh = run.task.chance_loss(run.model.config, run.store), context.settings.model.config is not None
             found(health.first_loss(trainer.first[0], chance, trainer.start, fresh=fresh, language=not run.task.needs_labels))
 
     meter = Meter()
     watch = health.Watch(context.note, stop=stop, clip=arguments.max_grad_norm, scaled=arguments.fp16, record=checks.append)
+    guard = Guard(
+        context.settings.train.on_nonfinite,
+        run.task.chance_loss(run.model.config, run.store),
+        scaled=arguments.fp16,
+        fatal=stop,
+        record=checks.append,
+        note=context.note,
+    )
     identity = checkpoints.identity(context, run.store, run.task.name)
     cached = run.model.config.use_cache
-    trainer = _trainer(run, meter, watch, signals, RunCallback(context, meter, signals, identity, on_length, on_first_step, on_log))
+    callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
+    tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
+    trainer = _trainer(run, meter, watch, signals, [callback, *tracked], identity, guard)
     checkpoint = _resumed(run, identity)
+    if checkpoint is not None:
+        trainer.take(checkpoints.read(checkpoint)["kept"])
     meter.start()
     failure: FtcliError | None = None
     status: RunStatus = "failed"
     try:
         status = _whole(run, trainer, checkpoint, use_cache=cached)
-    except torch.OutOfMemoryError as error:
-        failure = _out_of_memory(arguments, error)
     except FtcliError as error:
         failure = error
+    except (RuntimeError, MemoryError) as error:
+        failure = _named(run, trainer, error)
+        if failure is None:
+            raise
     meter.stop()
+    if trainer.pieces is not None and trainer.pieces.rows is not None:
+        checks.append(trainer.pieces.check(arguments))
     if check := clipping(watch.clipped_share, context.settings.train.optim):
         checks.append(check)
     metrics, details = figures(run, trainer, checkpoint)
+    for tracker in tracked:
+        tracker.finish(metrics)
     paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}
     if status == "interrupted":
         paths["checkpoint"] = str(run.output / f"checkpoint-{trainer.state.global_step}")
@@ -105,22 +128,38 @@ def _course(run: Run, steps: int) -> Course:
 
 def _whole(run: Run, trainer: FtcliTrainer, checkpoint: Path | None, *, use_cache: bool) -> RunStatus:
     """Steps, last evaluation and result; or, after a signal, a checkpoint."""
+    few = few_rows(run.train, run.collator)
+    if said := unused.settle(run.arguments, run.model, run.task, few[0]):
+        run.context.note(said)
     try:
-        _steps(trainer, checkpoint)
-        if trainer.signals.received is None and run.held_out is not None and run.arguments.eval_strategy != "no":
+        wanted = run.context.settings.train.lean_step
+        with lean(run.model, run.task, few, run.arguments, wanted=wanted, use_head=trainer.use_head) as said:
+            run.context.note(said)
+            _steps(trainer, checkpoint)
+        if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
             _final_evaluation(trainer)
     except StoppedEvaluation:
         pass
-    if trainer.signals.received is not None:
+    if stopped(trainer.signals):
         trainer.checkpoint()
         return "interrupted"
     run.model.config.use_cache = use_cache  # Trainer turns it off, and a saved model without it would generate slowly
-    _save(trainer, run.output)
+    _save(trainer)
     return "ok"
 
 
-def _trainer(run: Run, meter: Meter, watch: health.Watch, signals: Signals, callback: RunCallback) -> FtcliTrainer:
-    patience = run.context.settings.train.patience
+def _trainer(
+    run: Run,
+    meter: Meter,
+    watch: health.Watch,
+    signals: Signals,
+    callbacks: list[TrainerCallback],
+    identity: Mapping[str, Any],
+    guard: Guard | None = None,
+) -> FtcliTrainer:
+    settings, rank = run.context.settings, pulse.current()
+    patience = settings.train.patience
+    beat = [] if rank is None else [Heartbeat(rank, settings.launch.rank_timeout, run.output / pulse.STACKS)]
     return FtcliTrainer(
         model=run.model,
         args=run.arguments,
@@ -130,10 +169,13 @@ def _trainer(run: Run, meter: Meter, watch: health.Watch, signals: Signals, call
         meter=meter,
         watch=watch,
         signals=signals,
+        identity=identity,
+        guard=guard,
+        pieces=Pieces(run.context.note) if run.context.settings.train.auto_batch else None,
         train_dataset=StoreDataset(run.train),
         eval_dataset=None if run.held_out is None else StoreDataset(run.held_out),
         processing_class=run.tokenizer,
-        callbacks=[callback, *([EarlyStoppingCallback(patience)] if patience else [])],
+        callbacks=[*callbacks, *beat, *([EarlyStoppingCallback(patience)] if patience else [])],
     )
 
 
@@ -142,16 +184,27 @@ def _resumed(run: Run, identity: Mapping[str, Any]) -> Path | None:
     wanted = settings.train.resume_from_checkpoint
     if wanted is None:
         if run.arguments.process_index == 0:  # overwriting was allowed: an older run's checkpoints must not be taken for this one's
+            staging.sweep(run.output)
             for old in run.output.glob("checkpoint-*"):
                 shutil.rmtree(old)
         return None
-    folder = checkpoints.choose(wanted, run.output, note)
+    folder = first_decides(lambda: checkpoints.choose(wanted, run.output, note))
     if folder is not None:
         checkpoints.compare(folder, identity, note)
     return folder
 
 
 def _steps(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
+    while True:
+        try:
+            _once(trainer, checkpoint)
+        except Rollback as back:
+            checkpoint = _gone_back(trainer, back)
+        else:
+            return
+
+
+def _once(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
     if checkpoint is not None:
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         *_, total = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
@@ -162,6 +215,23 @@ def _steps(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
 
+def _gone_back(trainer: FtcliTrainer, back: Rollback) -> Path:
+    """The checkpoint that the run goes on from, with the bad steps' batches left out."""
+    note = trainer.watch.note
+    folder = first_decides(lambda: checkpoints.go_back(Path(trainer.args.output_dir), back.before, note))
+    if folder is None:
+        raise TrainError(
+            f"{back.message}, and there is no checkpoint to go back to",
+            "Save more often (--save-strategy steps --save-steps 100), or leave single steps out: --on-nonfinite skip.",
+        )
+    first, last = back.left_out[0], back.left_out[-1]
+    left_out = f"step {last} is" if first == last else f"steps {first} to {last} are"
+    note(f"{back.message}; gone back to {folder}, and {left_out} left out")
+    trainer.forget()
+    trainer.left_out |= set(back.left_out)
+    return folder
+
+
 def _final_evaluation(trainer: FtcliTrainer) -> None:
     """Evaluate the final weights, unless that was the last thing done."""
     best = trainer.args.load_best_model_at_end and trainer.state.best_global_step != trainer.state.global_step
@@ -170,22 +240,21 @@ def _final_evaluation(trainer: FtcliTrainer) -> None:
         trainer.evaluate()
 
 
-def _save(trainer: FtcliTrainer, output: Path) -> None:
+def _save(trainer: FtcliTrainer) -> None:
     trainer.refuse_broken_weights()
-    try:
-        with trainer.meter.timing("saving"):
-            trainer.save_model(str(output))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise TrainError(
-            f"the model cannot be written to {output}: {error}", "Free space there, then --resume-from-checkpoint auto."
-        ) from error
+    with trainer.meter.timing("checkpoint"):
+        saving.save_model(trainer, {"step": trainer.state.global_step, "data": trainer.identity["data"]})
 
 
-def _out_of_memory(arguments: TrainingArguments, error: Exception) -> TrainError:
-    batch, accumulation = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
-    half = max(1, batch // 2)
-    return TrainError(
-        f"the device's memory does not hold a batch of {batch} rows: {str(error).splitlines()[0]}",
-        f"--per-device-train-batch-size {half} --gradient-accumulation-steps {accumulation * batch // half} is the same training; "
-        "--activation-checkpointing saves more.",
-    )
+def _named(run: Run, trainer: FtcliTrainer, error: Exception) -> FtcliError | None:
+    """What a machine's refusal or another rank's end means; None for an error that is neither."""
+    if isinstance(error, RuntimeError) and left(error):
+        return loss_of_a_rank(error, run.output / pulse.STACKS)
+    if memory.ran_out(error):
+        return memory.advice(trainer.args, error, trainer.shape, evaluating=trainer.evaluating)
+    if "DataLoader worker" in str(error):
+        return TrainError(
+            f"after step {trainer.state.global_step} a process that loads data died: {str(error).splitlines()[0]}",
+            "Something killed it, most often for memory: use fewer (--dataloader-num-workers 0 is right for stored data), then --resume-from-checkpoint.",
+        )
+    return None

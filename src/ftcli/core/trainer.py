@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
-from transformers import Trainer, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from ftcli.contracts import Collator, Task
-from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset, eval_batches
-from ftcli.core.health import Start, Watch, finite, look_at
+from ftcli.core import adapter, checkpoints, saving
+from ftcli.core.agree import anyone, first_decides, gathered, stopped, summed
+from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset, common_batches, eval_batches
+from ftcli.core.confusion import Summary
+from ftcli.core.guarding import Guard
+from ftcli.core.health import Start, Watch, finite, finite_states, look_at
 from ftcli.core.held_out import HeldOut
+from ftcli.core.lean_head import LeanHead
+from ftcli.core.memory import Pieces
 from ftcli.core.meter import Counted, Meter
+from ftcli.core.shares import Shares
 from ftcli.core.signals import Signals
+from ftcli.core.tasks import IGNORED
+from ftcli.core.timed import Timed
 from ftcli.errors import TrainError
 
 
@@ -26,7 +34,7 @@ class StoppedEvaluation(Exception):  # noqa: N818 - not a failure
     """A signal came in the middle of an evaluation."""
 
 
-class FtcliTrainer(Trainer):  # type: ignore[misc]
+class FtcliTrainer(Timed):
     """One run.
 
     The loss is the sum over targets divided by the targets of the whole optimizer step on all ranks, so that it and its gradient do not
@@ -36,6 +44,9 @@ class FtcliTrainer(Trainer):  # type: ignore[misc]
     Args:
         order: "random", "grouped" (by length) or "sequential".
         collator: padded batches for training and evaluation.
+        identity: what a run must have in common with this one to go on from its checkpoints.
+        guard: judges steps before the weights change; None: nothing but `watch` does.
+        pieces: how batches are cut when memory runs out; None: that ends the run.
     """
 
     def __init__(
@@ -49,6 +60,9 @@ class FtcliTrainer(Trainer):  # type: ignore[misc]
         watch: Watch,
         signals: Signals,
         train_dataset: StoreDataset,
+        identity: Mapping[str, Any] | None = None,
+        guard: Guard | None = None,
+        pieces: Pieces | None = None,
         **rest: Any,
     ) -> None:
         self.task = task
@@ -57,11 +71,26 @@ class FtcliTrainer(Trainer):  # type: ignore[misc]
         self.meter = meter
         self.watch = watch
         self.signals = signals
+        self.identity = identity or {}
+        self.guard = guard
+        self.pieces = pieces
+        self.left_out: set[int] = set()
+        """Steps whose batches are not trained on, since the run went back from there."""
+        self.shape: tuple[int, int] | None = None
+        """Rows and width of the batch that was trained on last."""
+        self.evaluating = False
+        self._rows: list[int] = []
+        self._logged: torch.Tensor | None = None
+        self._dropped, self._window = 0, 0
         self.start: Start | None = None
         self.first: tuple[float, float] | None = None
         """Loss and gradient norm of step 1."""
+        self.head: LeanHead | None = None
         self._step_loss: torch.Tensor | None = None
         self._held_out = HeldOut(task)
+        self.confusion: Summary | None = None
+        """Of the last evaluation."""
+        self._common_batches = 0
         super().__init__(args=args, data_collator=Counted(collator), train_dataset=train_dataset, compute_loss_func=self._loss, **rest)
         self.model_accepts_loss_kwargs = False  # nothing but `_loss` is to see num_items_in_batch
         self.remove_callback(PrinterCallback)  # stdout belongs to the report
@@ -70,6 +99,12 @@ class FtcliTrainer(Trainer):  # type: ignore[misc]
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         dataset: StoreDataset = train_dataset or self.train_dataset
+        order, world = self._order(dataset), self.args.world_size
+        if world == 1:
+            return order
+        return Shares(order, dataset.split.lengths, self._train_batch_size, world, drop_last=self.args.dataloader_drop_last)
+
+    def _order(self, dataset: StoreDataset) -> Sampler[int]:
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         if self.order == "sequential":
             return SequentialSampler(dataset)
@@ -79,7 +114,9 @@ class FtcliTrainer(Trainer):  # type: ignore[misc]
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         dataset: StoreDataset = eval_dataset or self.eval_dataset
-        batches = eval_batches(dataset.split.lengths, self.args.eval_batch_size, self.args.process_index, self.args.world_size)
+        size, world = self.args.eval_batch_size, self.args.world_size
+        batches = eval_batches(dataset.split.lengths, size, self.args.process_index, world)
+        self._common_batches = common_batches(len(dataset), size, world)
         return DataLoader(
             dataset,
             batch_sampler=batches,
@@ -89,41 +126,100 @@ class FtcliTrainer(Trainer):  # type: ignore[misc]
         )
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        with self.meter.timing("data_wait"):
-            batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        for batch in batches:
-            self.meter.count(batch)
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._rows = [row for batch in batches for row in self.meter.count(batch)]
         return batches, items
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Its workers' seeds come from a generator of its own: drawn from the global one, a run with persistent workers would go on with other dropout."""
+        loader: DataLoader[Any] = super().get_train_dataloader()
+        base: DataLoader[Any] = getattr(loader, "base_dataloader", loader)
+        base.generator = torch.Generator().manual_seed(self.args.seed)
+        return loader
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
         logits = outputs["logits"]
-        if self.start is None:
+        taught = self.start is None and bool(labels.ne(IGNORED).any())
+        if self.head is not None:
+            if taught:
+                with torch.no_grad():
+                    self.start = look_at(self.head.layer(logits), labels)
+            return self.head.loss(logits, labels, num_items_in_batch)
+        if taught:
             self.start = look_at(logits, labels)
-        return self.task.loss(logits, labels, num_items_in_batch)
+        loss = getattr(self.task, "training_loss", self.task.loss)
+        return loss(logits, labels, num_items_in_batch)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss: torch.Tensor = super().training_step(*args, **kwargs)
+    def use_head(self, head: LeanHead | None) -> None:
+        """Compute the loss by `head`, which makes the model give states for logits; None: from the logits."""
+        if head is not None:
+            head.armed = True
+        self.head = head
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        number = self.state.global_step + 1
+        if self._step_loss is None:
+            self._logged = self._tr_loss.clone()
+            if self.pieces is not None:
+                self.pieces.begin()
+        loss: torch.Tensor
+        self.shape = inputs["input_ids"].shape[0], inputs["input_ids"].shape[-1]
+        if number in self.left_out:
+            loss = torch.zeros((), device=self.args.device)
+        elif self.pieces is None:
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        else:
+            compute = super().training_step
+            loss = self.pieces.run(lambda piece: compute(model, piece, num_items_in_batch), model.zero_grad, inputs, number)
         self._step_loss = loss if self._step_loss is None else self._step_loss + loss
         return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        assert self._step_loss is not None
-        number = self.state.global_step + 1
-        self.watch.step(number, self._step_loss, torch.as_tensor(norm))
+        with self.meter.timing("optimizer"):
+            norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+            loss, self._step_loss = self._step_loss, None
+            assert loss is not None
+            number = self.state.global_step + 1
+            if number in self.left_out or self._is_bad(number, loss, norm):
+                self._leave_out()
+                return norm
+            self.watch.step(number, loss, torch.as_tensor(norm), self._rows)
         if number == 1:
-            self.first = float(self.accelerator.reduce(self._step_loss, reduction="mean")), float(norm)
-        self._step_loss = None
+            self.first = float(self.accelerator.reduce(loss, reduction="mean")), float(norm)
         return norm
+
+    def _is_bad(self, number: int, loss: torch.Tensor, norm: Any) -> bool:
+        """The guard's verdict, on figures that all ranks share."""
+        if self.guard is None or not self.guard.looks(self.args.device):
+            return False
+        shared = float(self.accelerator.reduce(loss, reduction="mean"))
+        return self.guard.judge(number, shared, float(norm), lambda: [row for rows in gathered(self._rows) for row in rows])
+
+    def _leave_out(self) -> None:
+        """Forget the step's gradient: an optimizer passes over parameters without one, with all that it keeps of them."""
+        self.model.zero_grad(set_to_none=True)
+        assert self._logged is not None
+        self._tr_loss.copy_(self._logged)
+        self._dropped += 1
+
+    def log(self, logs: dict[str, float], *rest: Any, **named: Any) -> None:
+        if "loss" in logs and self._dropped:  # the mean is over the steps that were trained on
+            kept = self._window - self._dropped
+            logs["loss"] *= self._window / max(1, kept)
+            logs = {name: value for name, value in logs.items() if (name != "loss" or kept) and math.isfinite(value)}
+            self._dropped = 0
+        super().log(logs, *rest, **named)
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         self.watch.check()
+        self.evaluating = True
         with self.meter.timing("evaluation"):
             metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+        self.evaluating = False
         return metrics
 
     def evaluation_loop(
@@ -136,52 +232,90 @@ class FtcliTrainer(Trainer):  # type: ignore[misc]
     ) -> Any:
         self._held_out = HeldOut(self.task)
         output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
-        figures = self._held_out.metrics(lambda sums: self.accelerator.reduce(sums, reduction="sum"))
+        figures = self._held_out.metrics(summed)
+        self.confusion = self._held_out.confusion.summary(summed)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
         return output
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> tuple[None, None, None]:
-        if self.signals.received and self.args.world_size == 1:
+        self._common_batches -= 1
+        if self._common_batches >= 0 and stopped(self.signals):  # a rank may have one batch more than the others
             raise StoppedEvaluation
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels")
         with torch.no_grad(), self.compute_loss_context_manager():
-            self._held_out.add(model(**inputs)["logits"], labels)
+            self._held_out.add(model(**inputs)["logits"], labels, inputs)
         return None, None, None
 
     def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, model: Any, trial: Any, *rest: Any, **named: Any) -> None:
+        self._window = self.state.global_step - self._globalstep_last_logged
+        lasted = self.control.should_evaluate or self.control.should_save
         try:
             super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *rest, **named)
         except StoppedEvaluation:
             self.control.should_training_stop = True
             self.checkpoint()
+        if lasted and not self.control.should_training_stop and stopped(self.signals):
+            self.control.should_training_stop = True  # a signal in an evaluation or a save: no further step
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
         """Save a checkpoint now, unless this step has one."""
-        if not (Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}").is_dir():
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if first_decides(lambda: checkpoints.damage(folder)):
             self._save_checkpoint(self.model_wrapped, None)
             self.callback_handler.on_save(self.args, self.state, self.control)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, _model: Any, _trial: Any) -> None:
         self.watch.check()
         self.refuse_broken_weights()
-        with self.meter.timing("saving"):
-            try:
-                super()._save_checkpoint(model, trial)
-            except (OSError, RuntimeError, SafetensorError) as error:
-                folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-                shutil.rmtree(folder, ignore_errors=True)
-                raise TrainError(
-                    f"the checkpoint {folder} cannot be written: {error}",
-                    "Free space there; then --resume-from-checkpoint auto goes on from the checkpoint before.",
-                ) from error
+        with self.meter.timing("checkpoint"):
+            saving.save_checkpoint(self, self.identity, self.kept(), self.watch.note)
+
+    def kept(self) -> dict[str, Any]:
+        """What a run that goes on from here must know beside what `Trainer` saves."""
+        return {"rows_at_a_time": self.pieces.rows if self.pieces else None, "left_out": sorted(self.left_out)}
+
+    def take(self, kept: Mapping[str, Any]) -> None:
+        """Go on with what `kept` gave."""
+        self.left_out |= set(kept.get("left_out", ()))
+        if kept.get("rows_at_a_time") is not None:
+            self.pieces = self.pieces or Pieces(self.watch.note)
+            self.pieces.rows = kept["rows_at_a_time"]
+
+    def forget(self) -> None:
+        """An attempt ended in the middle of a step, and another one is to begin."""
+        self._step_loss, self._dropped = None, 0
+        self.model.zero_grad(set_to_none=True)
+
+    def _load_callback_state(self) -> None:
+        """Early stopping counts on from where the checkpoint's run was. The flags of a run that was stopped are not taken over."""
+        for callback in self.callback_handler.callbacks:
+            kept = self.state.stateful_callbacks.get(type(callback).__name__)
+            if isinstance(callback, EarlyStoppingCallback) and isinstance(kept, dict):
+                for name, value in kept["attributes"].items():
+                    setattr(callback, name, value)
+
+    def _load_best_model(self) -> None:
+        best = Path(str(self.state.best_model_checkpoint))
+        if problem := first_decides(lambda: checkpoints.damage(best, full=True)):
+            raise TrainError(
+                f"the best checkpoint {best} cannot be used: {problem}",
+                "Without --load-best-model-at-end the run ends with its last weights.",
+            )
+        super()._load_best_model()
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            adapter.describe(self.model, Path(output_dir or self.args.output_dir))
 
     def refuse_broken_weights(self) -> None:
-        """Raise `TrainError` when a weight is not a number: such a model is never saved."""
-        if not finite(self.model):
-            raise TrainError(
-                f"after step {self.state.global_step} the weights hold values that are no numbers: nothing is saved",
-                "Lower the learning rate or warm up longer; an earlier checkpoint may be good.",
-            )
+        """Raise `TrainError` when a weight, or what the optimizer keeps, is not a number: such a model is never saved."""
+        for what, broken in {"weights": not finite(self.model), "optimizer's states": not finite_states(self.optimizer)}.items():
+            if anyone(broken, self.args.device):
+                raise TrainError(
+                    f"after step {self.state.global_step} the {what} hold values that are no numbers: nothing is saved",
+                    "Lower the learning rate or warm up longer; an earlier checkpoint may be good.",
+                )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
+from ftcli.core.dialogue import template_of
 from ftcli.core.engine import EngineChoice, Load, choose_engine
 from ftcli.core.job import Job
 from ftcli.core.read import Plan, read_shard
@@ -44,6 +45,7 @@ class Workload:
             policy=replace(recipe.policy, prefix=self.engine.spec.prefix, suffix=self.engine.spec.suffix),
             packing=recipe.packing,
             label_ids=label_ids,
+            chat=recipe.template is not None,
             files=recipe.files(),
             hashes=recipe.plan.hashes,
             fractions=recipe.fractions,
@@ -76,7 +78,7 @@ def settle_workload(context: Context, recipe: Recipe, load: Load | None = None) 
         cache_dir=context.cache_dir,
         sample=_sample(context, recipe),
         threads=thread_count(context),
-        add_special_tokens=context.settings.tokenizer.add_special_tokens,
+        add_special_tokens=context.settings.tokenizer.add_special_tokens and recipe.template is None,
         audit=context.settings.tokenizer.audit,
         load=load,
         backend=recipe.backend,
@@ -135,4 +137,6 @@ def _sample(context: Context, recipe: Recipe) -> list[str]:
             texts += batch.column("text").slice(0, SAMPLE_ROWS - len(texts)).to_pylist()
             if len(texts) >= SAMPLE_ROWS:
                 break
+    if recipe.template is not None:
+        return [text for text in template_of(recipe.tokenizer, context.settings).render(texts).texts if text]
     return texts

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ftcli.core.arrays import numbers
 from ftcli.core.ragged import Ids, Ints, to_offsets
+from ftcli.core.targets import labels_of, plain
 
 BATCH_ROWS = 8_192
 """Rows of a record batch. Fixed: the bytes of the output must not depend on how many rows were read or buffered at a time."""
@@ -22,12 +24,15 @@ BUFFER_TOKENS = 1 << 24
 """Tokens (64 MB) above which whole record batches are written however few rows they are, so that long rows do not fill the memory."""
 
 
-def schema(*, labels: bool, packed: bool) -> pa.Schema:
-    """Columns of prepared data: ids and length always, a label id a row or the lengths of the packed documents where there are any."""
+def schema(*, labels: bool, packed: bool, targets: bool = False) -> pa.Schema:
+    """Columns of prepared data: ids and length always, a label id a row or a label a token, and the lengths of the packed documents where
+    there are any."""
     ids = pa.list_(pa.int32())
     fields = [pa.field("input_ids", ids), pa.field("length", pa.int32())]
     if labels:
         fields.append(pa.field("labels", pa.int64()))
+    if targets:
+        fields.append(pa.field("labels", ids))
     if packed:
         fields.append(pa.field("seq_lengths", ids))
     return pa.schema(fields)
@@ -59,11 +64,13 @@ class RowWriter:
     """Writes one file. Rows are buffered until `buffer_rows` or `BUFFER_TOKENS` are there, then written in batches of `BATCH_ROWS`.
 
     Args:
+        targets: ids carry marks of what is learned, which become a label a token.
         buffer_rows: an execution knob; at least one batch is always buffered.
     """
 
-    def __init__(self, path: Path, *, labels: bool, packed: bool, buffer_rows: int = BATCH_ROWS) -> None:
-        self._schema = schema(labels=labels, packed=packed)
+    def __init__(self, path: Path, *, labels: bool, packed: bool, targets: bool = False, buffer_rows: int = BATCH_ROWS) -> None:
+        self._schema = schema(labels=labels, packed=packed, targets=targets)
+        self._targets = targets
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, self._schema)
         self._buffer_rows = max(buffer_rows, BATCH_ROWS)
@@ -101,7 +108,7 @@ class RowWriter:
             missing -= len(taken[-1])
         self._pending_rows -= rows
         self._pending_tokens -= sum(len(part.ids) for part in taken)
-        self._writer.write_batch(_batch(taken, self._schema))
+        self._writer.write_batch(_batch(taken, self._schema, targets=self._targets))
 
     def close(self) -> None:
         """Write what is buffered and end the file."""
@@ -125,13 +132,16 @@ def _between(values: Ids, offsets: Ints, start: int, stop: int) -> tuple[Ids, In
     return values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start]
 
 
-def _batch(parts: Sequence[_Rows], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(parts: Sequence[_Rows], schema: pa.Schema, *, targets: bool) -> pa.RecordBatch:
     """The rows joined, copied once, into buffers that hold nothing else: on disk Arrow fills a buffer up to 64 bytes with whatever follows
     it in memory."""
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
-    columns = [_lists(np.concatenate([part.ids for part in parts]), lengths), pa.array(lengths.astype(np.int32))]
+    ids = np.concatenate([part.ids for part in parts])
+    columns = [_lists(plain(ids) if targets else ids, lengths), numbers(lengths.astype(np.int32))]
     if parts[0].labels is not None:
-        columns.append(pa.array(np.concatenate([part.labels for part in parts if part.labels is not None])))
+        columns.append(numbers(np.concatenate([part.labels for part in parts if part.labels is not None])))
+    if targets:
+        columns.append(_lists(labels_of(ids), lengths))
     if parts[0].documents is not None:
         counts = np.concatenate([np.diff(part.document_offsets) for part in parts if part.document_offsets is not None])
         columns.append(_lists(np.concatenate([part.documents for part in parts if part.documents is not None]), counts))
@@ -141,17 +151,27 @@ def _batch(parts: Sequence[_Rows], schema: pa.Schema) -> pa.RecordBatch:
 def _lists(values: Ids, lengths: Ints) -> pa.ListArray:
     offsets = to_offsets(lengths)
     assert offsets[-1] == len(values) < 2**31
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+    return pa.ListArray.from_arrays(numbers(offsets.astype(np.int32)), numbers(values))
 
 
 def split_metadata(
-    *, files: Sequence[str], fingerprint: str, split: str, label_names: Sequence[str] | None, packed: bool, rows: int, size: int
+    *,
+    files: Sequence[str],
+    fingerprint: str,
+    split: str,
+    label_names: Sequence[str] | None,
+    packed: bool,
+    rows: int,
+    size: int,
+    targets: bool = False,
 ) -> dict[str, str]:
     """The small files that make a split's folder a `datasets.Dataset`: name → content."""
     integer = {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"}
     features: dict[str, Any] = {"input_ids": integer, "length": {"dtype": "int32", "_type": "Value"}}
     if label_names is not None:
         features["labels"] = {"names": list(label_names), "_type": "ClassLabel"}
+    if targets:
+        features["labels"] = integer
     if packed:
         features["seq_lengths"] = integer
     state: Mapping[str, Any] = {

@@ -1,0 +1,152 @@
+"""docs/benchmarks.md from what was measured: one row a figure, with its machine, date and command; "not measured" where there is none.
+
+python -m benchmarks.page                                        write the page
+python -m benchmarks.page --check                                exit code 1 if it is stale
+python -m benchmarks.page --add tokenize result.json --command "python benchmarks/tokenize.py --json result.json"
+                                                                 keep a result under benchmarks/results/, then write the page
+
+Stands on the standard library alone, so that `docs/generate.py` can load it by its path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+MISSING = "not measured"
+Result = Any
+Figures = Iterator[tuple[str, str]]
+"""What was measured, and the figure."""
+
+HEAD = """# Benchmarks
+
+What was measured, on which machine, when and by which command. This page is made from the JSON files in `benchmarks/results/` by `python -m benchmarks.page`; nothing
+in it is typed. A row without a result says so. How each program measures stands in `benchmarks/README.md` of the source tree, how `ftcli benchmark` does it under
+[Benchmark](benchmark.md).
+"""
+
+
+def _tokenize(result: Result) -> Figures:
+    for each in result["results"]:
+        if "over_naive" in each:
+            yield f"{each['work']}: `ftcli tokenize` over `datasets.map`", _spread(each["over_naive"])
+            yield f"{each['work']}: share of the engine alone", _spread(each["of_engine"], "")
+        elif "ours" in each:
+            yield f"{each['work']}: {each['rows']:,} rows", f"{each['ours']['wall']:.0f} s, peak {each['ours']['peak_rss_mb']:,.0f} MB"
+
+
+def _train(result: Result) -> Figures:
+    for each in result["results"]:
+        for way, ratio in each["ratios"].items():
+            yield f"{each['work']}: `ftcli train` over {way}, by wall clock", _spread(ratio["wall"])
+            yield f"{each['work']}: `ftcli train` over {way}, by CPU seconds", _spread(ratio["cpu"])
+
+
+def _planted(result: Result) -> Figures:
+    for each in result:
+        yield f"planted: {each['case']}", f"{'found' if each['found'] else 'MISSED'} ({each['said']})"
+
+
+def _attribute(result: Result) -> Figures:
+    metrics = result["metrics"]
+    for each in metrics["factors"]:
+        share = "" if each["share"] is None else f", {100 * each['share']:.0f} % of the difference"
+        yield each["name"], f"{_spread(each['alone'])}{share}"
+    yield "unexplained", _spread(metrics["unexplained"])
+    yield "total", f"{_spread(metrics['total'])}: {metrics['total']['verdict']}"
+
+
+KNOWN: Mapping[str, tuple[str, str, Callable[[Result], Figures]]] = {
+    "tokenize": ("Tokenizing", "python benchmarks/tokenize.py --json result.json", _tokenize),
+    "train": ("Training", "python benchmarks/train.py --json result.json", _train),
+    "planted": ("Planted slowdowns", "python benchmarks/planted.py --json result.json", _planted),
+    "incident1": (
+        "Incident 1, attributed",
+        "ftcli benchmark attribute examples/incident1/base.toml examples/incident1/new.toml",
+        _attribute,
+    ),
+}
+"""Name of the result file → title of its section, the command that makes it, and how its figures are read."""
+
+
+def page(folder: Path = RESULTS) -> str:
+    """The page as it should be."""
+    parts = [HEAD]
+    for name, (title, command, figures) in KNOWN.items():
+        path = folder / f"{name}.json"
+        head = ["| what | figure (95 % interval) | machine | date | command |", "|---|---|---|---|---|"]
+        if not path.is_file():
+            rows = [f"| {title.lower()} | {MISSING} | | | `{command}` |"]
+        else:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            beside = f"{_machine(kept['result'])} | {kept['date']} | `{kept['command']}`"
+            rows = [f"| {_cell(what)} | {_cell(figure)} | {beside} |" for what, figure in figures(kept["result"])]
+        parts.append("\n".join([f"## {title}", "", *head, *rows, ""]))
+    return "\n".join(parts)
+
+
+def keep(name: str, file: Path, command: str, folder: Path = RESULTS) -> Path:
+    """Put a result beside the others, with its command and today's date.
+
+    Raises:
+        SystemExit: the name is unknown, or the file does not hold what the page reads.
+    """
+    if name not in KNOWN:
+        sys.exit(f"no result is called {name!r}: {', '.join(KNOWN)}")
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+        shown = list(KNOWN[name][2](result))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{file} is no result of {KNOWN[name][1]}: {error!r}")
+    if not shown:
+        sys.exit(f"{file} holds no figures")
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"command": command, "date": date.today().isoformat(), "result": result}, indent=1) + "\n")  # noqa: DTZ011
+    return path
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--add", nargs=2, metavar=("NAME", "FILE"))
+    parser.add_argument("--command", help="the command that made the file; default: the usual one")
+    given = parser.parse_args(words)
+    if given.add:
+        name, file = given.add
+        keep(name, Path(file), given.command or KNOWN.get(name, ("", ""))[1])
+    text = page()
+    fresh = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text
+    if given.check:
+        return 0 if fresh else 1
+    if not fresh:
+        PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+def _machine(result: Result) -> str:
+    first = result[0] if isinstance(result, list) else result
+    card = first["machine"]
+    load = "" if card.get("load_average") is None else f", load {card['load_average']:.1f}"
+    gpus = "".join(f", {gpu['name']}" for gpu in card.get("gpus", ()))
+    return f"{card['cpu_model']}, {card['cores']} cores, {card['memory_bytes'] / 2**30:.0f} GiB{gpus}{load}"
+
+
+def _spread(found: Mapping[str, Any], unit: str = "×") -> str:
+    return f"{found['median']:.3g}{unit} ({found['low']:.3g} to {found['high']:.3g})"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

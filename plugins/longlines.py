@@ -1,0 +1,70 @@
+"""JSON lines of long rows, parsed by simdjson: quick where everything is in order, and silent where anything is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import Columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LONG = 2_000
+"""Bytes of a row, on average, from which on it pays: below, pyarrow's parser makes an array faster than Python can hand over its rows."""
+FOREIGN = 1 / 3
+"""Share of bytes outside ASCII above which it does not: decoding them to Python strings takes longer than pyarrow's whole way."""
+SEEN = 1 << 16
+"""Bytes of a block from which both are told."""
+
+
+def quick_arrays(block: bytes, columns: Columns) -> list[pa.Array] | None:
+    """The columns of a block of lines; None where its rows are short or foreign, and where there is the least doubt.
+
+    Doubt is whatever pyarrow might see otherwise: anything but one object a line, a key that is missing or there twice, a value of another
+    type, a number too large, and all that simdjson refuses (bytes that are not UTF-8, lone surrogates, NaN, depth), also in keys that
+    nobody asked for. What is given is what pyarrow would give.
+    """
+    import simdjson
+
+    from ftcli.core.arrays import numbers, strings
+    from ftcli.core.columns import wanted
+
+    if not suits(block):
+        return None
+    names = [(name, str if kind == "string" else int) for _, name, kind in wanted(columns)]
+    found: list[list[Any]] = [[] for _ in names]
+    parser = simdjson.Parser()
+    try:
+        for line in block.split(b"\n"):
+            if line and not (line.startswith(b"{") and _take(parser.parse(line), names, found)):
+                return None
+        return [strings(values) if kind is str else numbers(_integers(values)) for values, (_, kind) in zip(found, names, strict=True)]
+    except (ValueError, OverflowError, RuntimeError):  # simdjson raises the last for numbers of more than 64 bits, in whatever key
+        return None
+
+
+def suits(block: bytes) -> bool:
+    """Whether the rows are long and mostly ASCII."""
+    import numpy as np
+
+    seen = block[:SEEN]
+    foreign = int(np.count_nonzero(np.frombuffer(seen, np.int8) < 0))
+    return len(seen) >= LONG * (seen.count(b"\n") or 1) and foreign <= FOREIGN * len(seen)
+
+
+def _take(row: Any, names: Sequence[tuple[str, type]], found: list[list[Any]]) -> bool:
+    """Add a row's values to the columns; False when one is missing, doubled or of another type. The row must not outlive its parser's next."""
+    keys = [*row]
+    for (name, kind), values in zip(names, found, strict=True):
+        if keys.count(name) != 1 or type(value := row[name]) is not kind:
+            return False
+        values.append(value)
+    return True
+
+
+def _integers(values: list[int]) -> Any:
+    """Raises OverflowError beyond 64 bits."""
+    import numpy as np
+
+    return np.array(values, np.int64)

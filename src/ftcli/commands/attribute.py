@@ -1,0 +1,155 @@
+"""`ftcli benchmark attribute BASE NEW`: which of the differences between two configurations costs how much."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ftcli.context import Context
+from ftcli.core import factors, full_path
+from ftcli.core.attribution import Cost, Plan, Setup, attribute, first_setups
+from ftcli.core.factors import Difference
+from ftcli.core.figures import number, percent, quantity
+from ftcli.core.full_path import Measured, Texts
+from ftcli.core.measure import ratio, summarise
+from ftcli.core.pace import Pace
+from ftcli.core.tables import factor_rows
+from ftcli.errors import UsageError
+from ftcli.settings import Settings, update
+
+VOLUME = "data volume"
+
+
+def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics and details of the report.
+
+    Args:
+        files: two configurations, or the `ftcli-run.json` of two runs.
+
+    Raises:
+        UsageError: not two files, or they differ in nothing.
+        TrainError: one of the configurations cannot be run.
+    """
+    if len(files) != 2:
+        raise UsageError(
+            f"benchmark attribute compares two configurations, {len(files)} are given",
+            "Write: ftcli benchmark attribute BASE.toml NEW.toml",
+        )
+    paths = [Path(file) for file in files]
+    base, new = (factors.read_settings(path, _given(context)) for path in paths)
+    difference = factors.compare(base, new)
+    factors.refuse_nothing(difference, paths)
+    for key, (old, now, why) in difference.unmeasured.items():
+        context.note(f"not measured: {key} ({old} and {now}): {why}")
+    with tempfile.TemporaryDirectory(prefix="ftcli-attribute-") as folder:
+        bench = Bench(context, difference, Path(folder))
+        tried = {
+            name: bench.run(setup) for name, setup in (("base", frozenset[str]()), ("new", bench.everything))
+        }  # warm-up, and whether they run
+        plan = bench.plan(tried["base"], tried["new"])
+        settings = context.settings.benchmark
+        setups = len(first_setups(plan))
+        context.note(
+            f"{setups} configurations a round, each in a fresh process: {number(settings.rows)} texts at most, {settings.steps} steps; "
+            f"preparing and steps are timed, starting is not"
+        )
+        context.progress.start("benchmark attribute", None if settings.budget else setups * settings.repeats, "runs")
+        rounds, table = attribute(
+            plan, bench.cost, repeats=settings.repeats, budget=settings.budget, narrow=settings.narrow, before_round=pace.look
+        )
+        pace.look()
+        context.progress.close()
+    pairs = rounds.common(frozenset(), plan.everything)
+    rates = [plan.base_volume.trained / rounds.seconds(frozenset(), plan.base_volume, pairs)]
+    rates.append(plan.new_volume.trained / rounds.seconds(plan.everything, plan.new_volume, pairs))
+    measurements = [
+        summarise(name, unit, [getattr(found, field) for found in bench.found[setup]])
+        for unit, field in (("real tokens/s", "real_tokens_per_second"),)
+        for name, setup in (("base", frozenset[str]()), ("new", plan.everything))
+    ]
+    measurements += [
+        summarise(name, "seconds", rounds.seconds(setup, volume, pairs).tolist())
+        for name, setup, volume in (
+            ("base, whole run", frozenset[str](), plan.base_volume),
+            ("new, whole run", plan.everything, plan.new_volume),
+        )
+    ]
+    whole = 1 / (rounds.seconds(plan.everything, plan.new_volume, pairs) / rounds.seconds(frozenset(), plan.base_volume, pairs))
+    values = {factor.name: {"base": factor.base, "new": factor.new, "kind": factor.kind} for factor in difference.factors}
+    found = [{**each, **values.get(each["name"], {"base": {}, "new": {}, "kind": "volume"})} for each in table["factors"]]
+    metrics = {
+        "measurements": measurements,
+        "ratios": [ratio("new / base, whole run", np.asarray(whole), "runs")],
+        "total": table["total"],
+        "factors": found,
+        "interactions": table["interactions"],
+        "unexplained": table["unexplained"],
+        "unmeasured": [{"setting": key, "base": old, "new": now, "why": why} for key, (old, now, why) in difference.unmeasured.items()],
+        "volume": {"base": asdict(plan.base_volume), "new": asdict(plan.new_volume), "counted": bench.exact},
+    }
+    head, rows = factor_rows(metrics)
+    return metrics, {"title": _title(metrics), "table": {"head": list(head), "rows": rows}}
+
+
+class Bench:
+    """Runs configurations between the two, with the texts of each cut once."""
+
+    def __init__(self, context: Context, difference: Difference, folder: Path) -> None:
+        self.context, self.difference, self.folder = context, difference, folder
+        self.everything: Setup = frozenset(factor.name for factor in factors.measured(difference))
+        self.variables = full_path.environment(context)
+        self.options = full_path.plugin_options(context)
+        self.found: dict[Setup, list[Measured]] = {}
+        rows = context.settings.benchmark.rows
+        data = any(factor.kind == "data" for factor in difference.factors)
+        self._base_texts = full_path.cut(context, difference.base, folder / "base", rows)
+        self._new_texts = full_path.cut(context, difference.new, folder / "new", rows) if data else self._base_texts
+        self.exact = self._base_texts.exact and self._new_texts.exact
+        if not self.exact:
+            context.note("the number of texts is estimated from their bytes")
+
+    def _texts(self, setup: Setup) -> Texts:
+        data = [factor.name for factor in self.difference.factors if factor.kind == "data"]
+        return self._new_texts if set(data) & setup else self._base_texts
+
+    def settings(self, setup: Setup) -> Settings:
+        """The configuration, as it is measured."""
+        whole = update(self.difference.base, factors.switched(self.difference, setup))
+        return full_path.scaled(whole, self._texts(setup), self.folder / "run" / "output", self.context.settings.benchmark.steps)
+
+    def run(self, setup: Setup) -> Measured:
+        return full_path.run_path(self.settings(setup), self.folder / "run", self.variables, self.options)
+
+    def cost(self, setup: Setup) -> Cost:
+        measured = self.run(setup)
+        self.found.setdefault(setup, []).append(measured)
+        self.context.progress.advance(1, variant=" + ".join(sorted(setup)) or "base", speed=round(measured.real_tokens_per_second))
+        return measured.cost
+
+    def plan(self, base: Measured, new: Measured) -> Plan:
+        first = full_path.volume_of(self.difference.base, self._base_texts, base.texts_per_row)
+        second = full_path.volume_of(self.difference.new, self._new_texts, new.texts_per_row)
+        names = tuple(factor.name for factor in factors.measured(self.difference))
+        return Plan(names, first, second, VOLUME if first != second else None)
+
+
+def _given(context: Context) -> dict[str, Any]:
+    """Settings from this command line, which count for both configurations."""
+    return {
+        key: value.value
+        for key, value in context.resolved.origins.items()
+        if value.origin.startswith(("--", "argument")) and not key.startswith("benchmark.") and key != "runtime.report_dir"
+    }
+
+
+def _title(metrics: dict[str, Any]) -> str:
+    total, first = metrics["total"], metrics["factors"][0]
+    words = f"the new configuration takes {quantity(total['median'], '×')} the base's time"
+    if first["share"] is None:
+        return f"{words}: {total['verdict']}."
+    return f"{words}; {percent(first['share'])} of that (in logarithms) is {first['name']}."

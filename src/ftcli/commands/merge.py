@@ -1,0 +1,21 @@
+"""`ftcli merge`: an adapter and its base as one plain model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers.utils import logging as transformers_logging
+
+from ftcli.context import Context
+from ftcli.core.merge import merge
+from ftcli.records import Report
+
+
+def run(context: Context, adapter: Path, output: Path) -> Report:
+    """Write the merged model, whose logits were compared with those of the adapter on its base.
+
+    Raises:
+        UsageError, ModelError, MissingExtraError, PublishError: named in the message; then nothing was written.
+    """
+    transformers_logging.disable_progress_bar()
+    return context.report("merge", merge(adapter, output), paths={"output": str(output)})

@@ -1,0 +1,69 @@
+"""`ftcli predict`: a quick look at what a trained model says."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from ftcli.context import Context
+from ftcli.core.predict import Asked, load, predict, read_texts
+from ftcli.errors import UsageError
+from ftcli.machine import compute_threads
+from ftcli.records import Report
+
+SHOWN = 60
+"""Characters of a text in the table."""
+
+
+def run(
+    context: Context,
+    model: str,
+    texts: tuple[str, ...],
+    file: Path | None,
+    batch_size: int,
+    max_new_tokens: int,
+    plain: bool,
+) -> Report:
+    """Labels with probabilities, or answers, for the texts and for those of a file; `details["predictions"]` has all of them.
+
+    Raises:
+        UsageError, DataError, ModelError, MissingExtraError: named in the message.
+    """
+    for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
+        if value < 1:
+            raise UsageError(f"{name} = {value}", "It must be 1 at least.")
+    asked: list[Asked] = [*texts, *(read_texts(file, context.settings.dataset.text_column) if file is not None else ())]
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(compute_threads(context.settings.runtime.threads, context.machine.cores).value)
+    loaded = load(model)
+    context.progress.start("predict", len(asked), "rows")
+    clock = time.perf_counter()
+    found = predict(
+        loaded, asked, batch_size=batch_size, max_new_tokens=max_new_tokens, chat=not plain, on_progress=context.progress.advance
+    )
+    seconds = time.perf_counter() - clock
+    context.progress.close()
+    metrics = {"rows": len(found), "rows_per_second": len(found) / seconds}
+    predictions = [{"text": text, **answer} for text, answer in zip(asked, found, strict=True)]
+    head = ["text", "label", "probability"] if loaded.classifies else ["text", "answer"]
+    table = {"head": head, "rows": [_row(one) for one in predictions]}
+    return context.report("predict", metrics, details={"table": table, "predictions": predictions})
+
+
+def _row(found: dict[str, Any]) -> list[str]:
+    text = found["text"] if isinstance(found["text"], str) else str(found["text"][-1].get("content"))
+    text = " ".join(text.split())
+    shown = text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    if "answer" in found:
+        return [shown, " ".join(found["answer"].split())]
+    if "holds" in found:
+        return [
+            shown,
+            ", ".join(found["holds"]) or "none",
+            ", ".join(f"{one['label']} {one['probability']:.3f}" for one in found["labels"]),
+        ]
+    return [shown, found["label"], f"{found['probability']:.3f}"]

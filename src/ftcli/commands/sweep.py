@@ -1,0 +1,143 @@
+"""`ftcli benchmark sweep tokenize | batch | train`: the fastest settings for the same work, by successive halving."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ftcli.context import Context
+from ftcli.core import full_path, saved_profile
+from ftcli.core.figures import between, number, quantity
+from ftcli.core.grids import PRESENT, Values, candidates, name_of
+from ftcli.core.halving import Found, search
+from ftcli.errors import UsageError
+from ftcli.settings import Settings, get, update
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+
+Run = Callable[[Settings], Mapping[str, float]]
+"""Does the work of one candidate; amounts by unit, the one that counts first, and "seconds"."""
+
+
+def sweep(context: Context, what: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics and details of the report; the best settings are saved as a profile where `benchmark.save_profile` says so.
+
+    Raises:
+        UsageError: what is to be swept is missing or unknown, or something that it needs was not given.
+        TrainError: the present settings cannot be run.
+    """
+    if len(what) != 1:
+        raise UsageError("benchmark sweep needs one of tokenize, batch, train", "Write: ftcli benchmark sweep tokenize")
+    settings = context.settings
+    save = settings.benchmark.save_profile
+    path = saved_profile.check_name(save, overwrite=settings.runtime.overwrite) if save else None
+    if not settings.dataset.sources or not settings.tokenizer.path:
+        raise UsageError(f"benchmark sweep {what[0]} needs --dataset and --tokenizer-path", "Give what the run itself would get.")
+    with tempfile.TemporaryDirectory(prefix="ftcli-sweep-") as folder:
+        grid, run = _work(context, what[0], Path(folder))
+        context.note(
+            f"{number(len(grid))} candidates, halved until two are left; the best is then compared with the present settings in pairs"
+        )
+        context.progress.start(f"benchmark sweep {what[0]}", None, "runs")
+        found = search(
+            list(grid),
+            PRESENT,
+            lambda name: run(update(settings, dict(grid[name]))),
+            repeats=settings.benchmark.repeats,
+            budget=settings.benchmark.budget,
+            on_run=lambda name, rate: context.progress.advance(1, variant=name, speed=round(rate)),
+        )
+        context.progress.close()
+    for name, why in found.dropped.items():
+        context.note(f"{name} is left out: {why}")
+    best = grid[found.best] or {key: get(settings, key) for key in next((values for values in grid.values() if values), {})}
+    metrics, details = _result(found, grid, best)
+    if path is not None and save:
+        saved_profile.write(path, f"Measured: benchmark sweep {what[0]}", _justified(context, found), best)
+        context.note(f"saved: ftcli … --profile {save} ({path})")
+        metrics["profile"] = str(path)
+    return metrics, details
+
+
+def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values], Run]:
+    """The candidates and how one is run."""
+    if what == "batch":
+        from ftcli.core.bench_batch import fitting, loading
+        from ftcli.core.probe import Probe
+
+        probe: Probe = Probe(context)
+        grid = candidates(context, what, engines=(), collators=fitting(probe), on_gpu=bool(context.machine.gpus))
+        return grid, lambda settings: loading(probe, settings)
+    engines = list(dict.fromkeys([context.settings.tokenizer.engine, *context.plugins.registry("engine").names()]))
+    grid = candidates(context, what, engines=engines, collators=(), on_gpu=bool(context.machine.gpus))
+    texts = full_path.cut(context, context.settings, folder / "texts", context.settings.benchmark.rows)
+    variables, options = full_path.environment(context), full_path.plugin_options(context)
+    if what == "tokenize":
+        return grid, lambda settings: _tokenized(settings, texts, folder / "run", variables, options)
+
+    def train(settings: Settings) -> Mapping[str, float]:
+        scaled = full_path.scaled(settings, texts, folder / "run" / "output", settings.benchmark.steps)
+        measured = full_path.run_path(scaled, folder / "run", variables, options)
+        return {"real tokens": measured.real_tokens_per_second, "seconds": 1.0}
+
+    return grid, train
+
+
+def _tokenized(
+    settings: Settings, texts: full_path.Texts, folder: Path, variables: Mapping[str, str], options: tuple[str, ...]
+) -> Mapping[str, float]:
+    changes = {"dataset.sources": [str(texts.path)], "dataset.output_dir": folder / "prepared", "runtime.floor": "never"}
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        metrics = full_path.run_child("tokenize", update(settings, {**changes, "runtime.report_dir": folder}), folder, variables, options)[
+            "metrics"
+        ]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    seconds = metrics["tokens"] / metrics["tokens_per_second"]
+    return {"tokens": metrics["tokens"], "rows": metrics["rows_written"], "seconds": seconds}
+
+
+def _result(found: Found, grid: Mapping[str, Values], best: Values) -> tuple[dict[str, Any], dict[str, Any]]:
+    from ftcli.core.measure import summarise
+
+    ranked = sorted(
+        (name for name in found.rates if found.rates[name]), key=lambda name: -sorted(found.rates[name])[len(found.rates[name]) // 2]
+    )
+    measured = found.measurements or [summarise(found.best, "tokens/s", found.rates[found.best])]
+    metrics = {
+        "measurements": measured,
+        "ratios": [found.ratio] if found.ratio else [],
+        "best": dict(best),
+        "candidates": len(grid),
+        "rungs": [len(rung) for rung in found.rungs],
+        "dropped": found.dropped,
+    }
+    rows = [
+        [name, quantity(sorted(found.rates[name])[len(found.rates[name]) // 2], "tokens/s"), number(len(found.rates[name]))]
+        for name in ranked
+    ]
+    verdict = f"{found.ratio['verdict']}, {quantity(found.ratio['median'], '×')}" if found.ratio else "nothing was faster"
+    title = f"best: {name_of(best)} ({verdict} against the present settings)"
+    return metrics, {"title": title, "table": {"head": ["candidate", "median", "runs"], "rows": rows[:20]}}
+
+
+def _justified(context: Context, found: Found) -> list[str]:
+    """What was measured, in lines for the profile."""
+    machine = context.machine
+    lines = [
+        f"Machine: {machine.cpu_model}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB; load {machine.load_average} at the start."
+    ]
+    if found.ratio is not None:
+        ratio = found.ratio
+        span = between(ratio["low"], ratio["high"], "×")
+        lines.append(
+            f"{ratio['name']}: {quantity(ratio['median'], '×')} ({span}, {ratio['n']} runs) by {ratio['unit']}: {ratio['verdict']}."
+        )
+    if found.best == PRESENT:
+        lines.append("Nothing was faster than these settings beyond the noise.")
+    return [" ".join(line.split()) for line in lines]

@@ -1,0 +1,203 @@
+"""The lean step: the same function of the same weights with fewer passes over memory, used only where that was proved on this very model.
+
+Each part replaces the `forward` of some modules of the model's instance, for as long as the run takes; no weight, name or class changes, and what is
+saved is the model as it was. Before its use a part computes logits, loss and every gradient of a real batch beside the model's own code; a part
+that differs is taken out again, with the reason in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, TrainingArguments
+
+from ftcli.contracts import Collator, Task
+from ftcli.core import last_layer, lean_head, lean_layers, lean_mask
+from ftcli.core.last_layer import LastLayer, logits_of
+from ftcli.core.lean_head import LeanHead
+from ftcli.core.store import SplitData
+
+LOGITS, GRADIENT, LOSS = 1e-4, 1e-4, 1e-5
+"""Largest difference in float32: of a logit, in standard deviations of the logits; of a weight's gradient, of its norm; of the loss, of itself. Found on Qwen3, Qwen2 and
+Llama of 2 to 28 layers: 1e-6 and 4e-6; a wrong mask, epsilon or activation: 1e-2 and more."""
+TINY = 1e-7
+"""Of the whole gradient's norm: what a weight's own gradient may differ by where it is next to nothing."""
+
+SAMPLE = 2**16
+FEW = 64
+"""Rows of which the shortest and the longest are tried."""
+Batch = Mapping[str, torch.Tensor]
+Forwards = Mapping[nn.Module, Callable[..., Any]]
+Computed = tuple[torch.Tensor, dict[str, torch.Tensor], float]
+"""Logits [targets, classes], of every weight's gradient at most `SAMPLE` elements, evenly spread, so that a large model's fit beside it, and the loss."""
+
+
+@contextmanager
+def lean(
+    model: PreTrainedModel,
+    task: Task,
+    batches: Sequence[Batch],
+    arguments: TrainingArguments,
+    *,
+    wanted: str,
+    use_head: Callable[[LeanHead | None], None] | None = None,
+) -> Iterator[str]:
+    """Inside, the model computes leanly where it can; yields what was done and why.
+
+    Args:
+        batches: a few rows as the collator makes them: with padding if the run has any, and without.
+        wanted: "auto" or "off".
+        use_head: gets the output layer in pieces where that is to be used for the loss, and None at the end.
+    """
+    reason = "train.lean_step says so" if wanted == "off" else _ruled_out(model, arguments)
+    if reason:
+        yield f"lean step off: {reason}"
+        return
+    said: list[str] = []
+    replaced: list[nn.Module] = []
+    truths = [_computed(model, task, batch) for batch in batches]
+    try:
+        for name, impossible, forwards in _parts(model, batches, arguments):
+            reason = impossible or _tried(model, task, batches, truths, forwards)
+            if reason is None:
+                _put(forwards)
+                replaced += forwards
+            said.append(f"{name} {'on, proved equal on this model' if reason is None else f'off ({reason})'}")
+        if use_head is not None:
+            impossible = lean_head.why_not(model, task) or _no_autocast(arguments)
+            head = None if impossible else LeanHead(model)
+            reason = impossible if head is None else _head_tried(model, task, batches, truths, head)
+            if head is not None and reason is None:
+                _put(head.forwards)
+                replaced += head.forwards
+                use_head(head)
+            said.append(f"cross-entropy in pieces {'on, proved equal on this model' if reason is None else f'off ({reason})'}")
+        yield f"lean step: {'; '.join(said)}"
+    finally:
+        _take(replaced)
+        if use_head is not None:
+            use_head(None)
+
+
+def few_rows(split: SplitData, collator: Collator) -> list[dict[str, torch.Tensor]]:
+    """Batches for the proof: two rows of different lengths, so that there is padding, and one of them alone."""
+    lengths = split.lengths[:FEW]
+    if lengths.min() == lengths.max():
+        lengths = split.lengths
+    rows = list(dict.fromkeys([int(lengths.argmin()), int(lengths.argmax())]))
+    return [collator(split.rows(some)) for some in (rows, rows[:1])]
+
+
+def _ruled_out(model: PreTrainedModel, arguments: TrainingArguments) -> str | None:
+    if arguments.device.type != "cpu":
+        return f"it is for CPUs, and the device is {arguments.device.type}"
+    for name in ("torch_compile", "activation_checkpointing", "fsdp", "deepspeed"):
+        if getattr(arguments, name, None):
+            return f"{name} replaces the model's code itself"
+    if getattr(model, "is_activation_checkpointing", False):
+        return "activation checkpointing replaces the model's code itself"
+    if model.dtype != torch.float32:
+        return f"the weights are {str(model.dtype).removeprefix('torch.')}, and equality is proved in float32"
+    active = [name for name, module in model.named_modules() if isinstance(module, nn.Dropout) and module.p]
+    config = model.config.get_text_config()
+    active += [name for name in ("attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout") if getattr(config, name, 0)]
+    return f"dropout ({active[0]}) draws other numbers in every forward pass" if active else None
+
+
+def _parts(model: PreTrainedModel, batches: Sequence[Batch], arguments: TrainingArguments) -> Iterator[tuple[str, str | None, Forwards]]:
+    """Name, why it cannot be tried, and what it would replace; each is looked at when those before it stand."""
+    reason = lean_layers.why_not(model) or _no_autocast(arguments)
+    yield "decoder layers", reason, {} if reason else lean_layers.forwards(model)
+    reason = lean_mask.why_not(model, [batch["attention_mask"] for batch in batches if "attention_mask" in batch])
+    yield "right padding without a mask", reason, {} if reason else lean_mask.forwards(model)
+    reason = last_layer.why_not(model)
+    yield "last layer for pooled tokens only", reason, {} if reason else LastLayer(model).forwards
+
+
+def _no_autocast(arguments: TrainingArguments) -> str | None:
+    return "autocast chooses the types of single operations" if arguments.bf16 or arguments.fp16 else None
+
+
+def _computed(model: PreTrainedModel, task: Task, batch: Batch, head: LeanHead | None = None) -> Computed:
+    """Logits [targets, classes] of the positions that count (states, where `head` computes the loss), of every gradient a sample, and the loss; the
+    model's own gradients and mode stay as they were."""
+    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    labels, training = batch["labels"], model.training
+    with torch.enable_grad():
+        logits = logits_of(model.train(), batch)
+        loss = (task if head is None else head).loss(logits, labels, None)
+        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+    model.train(training)
+    gradients = {name: torch.zeros(1) if each is None else _sample(each) for name, each in zip(weights, found, strict=True)}
+    mask = batch.get("attention_mask")
+    counted = logits if logits.ndim == 2 or mask is None else logits[mask.bool()]
+    return counted.detach().flatten(0, -2), gradients, float(loss.detach())
+
+
+def _sample(gradient: torch.Tensor) -> torch.Tensor:
+    step = -(-gradient.numel() // SAMPLE) | 1  # odd, so that not one column of a matrix is taken
+    return gradient.flatten()[::step].clone()
+
+
+def _tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], truths: Sequence[Computed], forwards: Forwards) -> str | None:
+    """Why the replacements cannot be used; None: they give the same. They are taken out again."""
+    before = {module: module.__dict__.get("forward") for module in forwards}
+    _put(forwards)
+    try:
+        found = [_computed(model, task, batch) for batch in batches]
+    except Exception as error:  # noqa: BLE001 - a model that looks like those known and is not: its own code stands
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    finally:
+        _take(list(forwards))
+        for module, forward in before.items():
+            if forward is not None:
+                module.forward = forward
+    return next((words for truth, each in zip(truths, found, strict=True) if (words := difference(truth, each))), None)
+
+
+def _head_tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], truths: Sequence[Computed], head: LeanHead) -> str | None:
+    """As `_tried`, of the output layer in pieces."""
+    _put(head.forwards)
+    head.armed = True
+    try:
+        found = [_computed(model, task, batch, head) for batch in batches]
+    except Exception as error:  # noqa: BLE001 - as above
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    finally:
+        head.armed = False
+        _take(list(head.forwards))
+    for truth, (_, gradients, loss) in zip(truths, found, strict=True):
+        if not abs(loss - truth[2]) <= LOSS * abs(truth[2]):
+            return f"the loss is {loss:.6g} instead of {truth[2]:.6g}"
+        if words := difference(truth, (truth[0], gradients, loss)):
+            return words
+    return None
+
+
+def difference(truth: Computed, found: Computed) -> str | None:
+    """What differs by more than rounding; None: nothing."""
+    if truth[0].shape != found[0].shape:
+        return f"logits of the shape {tuple(found[0].shape)} instead of {tuple(truth[0].shape)}"
+    gap = float((truth[0] - found[0]).abs().max() / truth[0].std().clamp_min(1e-30))
+    if not gap <= LOGITS:
+        return f"logits differ by {gap:.1g} standard deviations"
+    whole = float(torch.stack([each.norm() for each in truth[1].values()]).norm())
+    for name, gradient in truth[1].items():
+        apart = float((gradient - found[1][name]).norm())
+        if not apart <= GRADIENT * float(gradient.norm()) + TINY * whole:
+            return f"the gradient of {name} differs by {apart / max(float(gradient.norm()), 1e-30):.1g}"
+    return None
+
+
+def _put(forwards: Forwards) -> None:
+    for module, forward in forwards.items():
+        module.forward = forward
+
+
+def _take(modules: list[nn.Module]) -> None:
+    for module in modules:
+        module.__dict__.pop("forward", None)

@@ -1,0 +1,50 @@
+"""`transformers.Trainer` whose parts of a step say when they begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import Trainer
+
+from ftcli.core.meter import Meter
+
+
+class Timed(Trainer):  # type: ignore[misc]
+    """Every override only puts the part of the meter around what Trainer does there.
+
+    On a GPU the seconds are those of the host: a part that launches work is short, and the next one that waits for it is long.
+    """
+
+    meter: Meter
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.accelerator.backward = self.meter.timed("backward", self.accelerator.backward)
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
+        with self.meter.timing("data_wait"):
+            batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self.meter.count_targets(items)
+        return batches, items
+
+    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> Any:
+        with self.meter.timing("communication" if self.args.world_size > 1 else "data_wait"):  # processes add up their targets
+            return super()._get_num_items_in_batch(*args, **kwargs)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        with self.meter.timing("host_to_device"):
+            return super()._prepare_inputs(inputs)
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        with self.meter.timing("forward"):
+            return super().compute_loss(*args, **kwargs)
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        with self.meter.timing("optimizer"):
+            return super()._clip_grad_norm(model)
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        with self.meter.timing("logging"):
+            super().log(*args, **kwargs)

@@ -1,0 +1,172 @@
+"""LoRA and the frozen backbone: what is learned, what is saved, going on, merging; and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from ftcli.commands.train import run
+from ftcli.core.adapter import check_choice
+from ftcli.core.merge import load_adapted, merge
+from ftcli.core.run import prepare
+from ftcli.core.tasks import Classify, Pretrain
+from ftcli.errors import ModelError, TrainError, UsageError
+from ftcli.testing import tiny_model
+from runs import ONE_STEP, VOCABULARY, Bench, step_of
+from stores import learnable, packed
+
+SHORT = {"train__max_steps": 2, "train__learning_rate": 1e-2, "train__per_device_train_batch_size": 8, "train__eval_strategy": "no"}
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    made = Bench.make(tmp_path_factory.mktemp("adapters"))
+    made.store("classify", {"train": learnable(48, 4, VOCABULARY, 0)}, labels=4)
+    made.store("packs", {"train": packed(48, 32, VOCABULARY, 3)}, max_length=32)
+    for kind in ("qwen3", "bert"):
+        tiny_model(kind, labels=4 if kind == "bert" else None).save_pretrained(made.folder / kind)
+    return made
+
+
+def _saved(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights but the head that peft keeps beside the learned one, which is random."""
+    return {name: weight for name, weight in load_adapted(folder).state_dict().items() if "original_module" not in name}
+
+
+def _context(bench: Bench, store: str, output: str, base: str | Path = "qwen3", **values: Any) -> Any:
+    given = {"model__config": None, "model__name_or_path": str(bench.folder / base), **values}
+    return bench.context(bench.folder / store, output, **given)
+
+
+@pytest.mark.parametrize("store", ["classify", "packs"])
+def test_the_loss_and_the_gradient_of_lora_do_not_depend_on_the_accumulation(bench: Bench, store: str) -> None:
+    found = {}
+    for steps in (1, 4, 12):
+        split = {"train__gradient_accumulation_steps": steps, "train__per_device_train_batch_size": 48 // steps}
+        found[steps] = step_of(_context(bench, store, "law", **ONE_STEP, **split, model__lora_r=4))
+    loss, gradient = found[1]
+    assert gradient.norm() > 1e-4
+    for other_loss, other in found.values():
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        assert (other - gradient).norm() / gradient.norm() < 1e-4
+
+
+@pytest.mark.parametrize(("store", "base"), [("classify", "qwen3"), ("classify", "bert"), ("packs", "qwen3")])
+def test_a_run_with_lora_saves_an_adapter_that_merges_into_a_plain_model(bench: Bench, store: str, base: str, tmp_path: Path) -> None:
+    output = f"lora {store} {base}"
+    before = AutoModelForCausalLM.from_pretrained(bench.folder / "qwen3").get_input_embeddings().weight
+    report = run(_context(bench, store, output, base, **SHORT, model__lora_r=4, train__save_strategy="steps", train__save_steps=1))
+    folder = bench.folder / output
+    for saved in (folder, folder / "checkpoint-1"):
+        assert (saved / "adapter_model.safetensors").is_file()
+        assert not (saved / "model.safetensors").exists()
+    assert any("are learned" in note for note in report.notes)
+    adapted = load_adapted(folder)
+    ids = torch.randint(10, VOCABULARY, (3, 9))
+    with torch.no_grad():
+        wanted = adapted(input_ids=ids).logits
+        start = PeftModel.from_pretrained(adapted.unload(), folder)
+    assert merge(folder, tmp_path / "merged")["weights"]
+    family = AutoModelForSequenceClassification if store == "classify" else AutoModelForCausalLM
+    plain = family.from_pretrained(tmp_path / "merged").eval()
+    with torch.no_grad():
+        found = plain(input_ids=ids).logits
+        untrained = start.get_base_model()
+    assert torch.allclose(found, wanted, atol=1e-5)
+    assert untrained is not None
+    if base == "qwen3":
+        assert torch.equal(plain.get_input_embeddings().weight, before)
+    if store == "classify":
+        assert plain.config.id2label[3] == "label 3"
+        assert plain.config.problem_type == "single_label_classification"
+    with pytest.raises(UsageError, match="is there already"):
+        merge(folder, tmp_path / "merged")
+    with pytest.raises(UsageError, match="is no adapter"):
+        merge(tmp_path / "merged", tmp_path / "again")
+
+
+def test_an_interrupted_run_with_lora_goes_on_as_if_it_had_not_been(bench: Bench) -> None:
+    values = {**SHORT, "model__lora_r": 4, "model__lora_dropout": 0.1, "train__save_strategy": "steps", "train__save_steps": 1}
+    run(_context(bench, "classify", "whole", **{**values, "train__max_steps": 3}))
+    run(_context(bench, "classify", "parts", **{**values, "train__max_steps": 3, "train__lr_scheduler_type": "linear"}))
+    (bench.folder / "parts" / "checkpoint-3").rename(bench.folder / "parts" / "gone")
+    run(_context(bench, "classify", "parts", **{**values, "train__max_steps": 3, "train__resume_from_checkpoint": "auto"}))
+    one, other = (_saved(bench.folder / name) for name in ("whole", "parts"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    with pytest.raises(TrainError, match=r"model\.lora_r was 4, now 8"):
+        run(_context(bench, "classify", "parts", **{**values, "model__lora_r": 8, "train__resume_from_checkpoint": "auto"}))
+
+
+def test_training_goes_on_from_an_adapter(bench: Bench) -> None:
+    run(_context(bench, "classify", "first", **SHORT, model__lora_r=4))
+    first = _saved(bench.folder / "first")
+    prepared = prepare(_context(bench, "classify", "second", "first", **SHORT))
+    begun = prepared.model.state_dict()
+    assert all(torch.equal(first[name], begun[name]) for name in first)
+    learned = [name for name, weight in prepared.model.named_parameters() if weight.requires_grad]
+    assert learned
+    assert all("lora" in name or "score" in name for name in learned)
+    run(_context(bench, "classify", "second", "first", **SHORT))
+    second = _saved(bench.folder / "second")
+    assert any(not torch.equal(first[name], second[name]) for name in first if "lora_B" in name)
+    with pytest.raises(UsageError, match="is an adapter already"):
+        prepare(_context(bench, "classify", "third", "first", **SHORT, model__lora_r=4))
+
+
+def test_which_layers_get_lora_can_be_said(bench: Bench) -> None:
+    for wanted, count in ((["q_proj"], 2), (["all-linear"], 14), (["auto"], None)):
+        model = prepare(_context(bench, "packs", "layers", **SHORT, model__lora_r=2, model__lora_target_modules=wanted)).model
+        found = sum(name.endswith("lora_A.default.weight") for name, _ in model.named_parameters())
+        assert found == count if count else found
+    with pytest.raises(ModelError, match="LoRA cannot be put into"):
+        prepare(_context(bench, "packs", "layers", **SHORT, model__lora_r=2, model__lora_target_modules=["nothing"]))
+
+
+@pytest.mark.parametrize(("base", "head"), [("qwen3", "score"), ("bert", "classifier")])
+def test_a_frozen_backbone_leaves_everything_but_the_head_as_it_was(bench: Bench, base: str, head: str) -> None:
+    context = _context(bench, "classify", f"frozen {base}", base, **SHORT, model__freeze_backbone=True)
+    before = {name: weight.clone() for name, weight in prepare(context).model.state_dict().items()}
+    run(context)
+    after = AutoModelForSequenceClassification.from_pretrained(bench.folder / f"frozen {base}").state_dict()
+    changed = {name for name in after if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(head in name for name in changed)
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "words"),
+    [
+        ({"model__lora_alpha": 8}, Classify, "without model.lora_r"),
+        ({"model__freeze_backbone": True, "model__lora_r": 4}, Classify, "freezes the backbone by itself"),
+        ({"model__freeze_backbone": True}, Pretrain, "no head of its own"),
+        ({"model__load_in_4bit": True}, Classify, "cannot be trained themselves"),
+        ({"model__lora_r": 4, "model__config": "x.json", "model__name_or_path": None}, Classify, "random weights"),
+    ],
+)
+def test_choices_that_contradict_each_other_are_refused(bench: Bench, values: dict[str, Any], task: type[Any], words: str) -> None:
+    settings = _context(bench, "classify", "none", **values).settings
+    with pytest.raises(UsageError, match=words):
+        check_choice(settings, task())
+
+
+def test_four_bits_are_refused_where_there_is_no_gpu(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    settings = _context(bench, "classify", "none", model__lora_r=4, model__load_in_4bit=True).settings
+    with pytest.raises(UsageError, match="needs an NVIDIA GPU") as refused:
+        check_choice(settings, Classify())
+    assert "LoRA works without" in refused.value.hint

@@ -1,0 +1,268 @@
+"""`ftcli benchmark attribute`: what differs, what is switched together, how a run is scaled, and the report, without running any training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftcli.commands import benchmark
+from ftcli.context import Context
+from ftcli.core import factors, full_path
+from ftcli.core.attribution import Cost, Volume
+from ftcli.core.full_path import Measured, Texts
+from ftcli.core.report import render_html
+from ftcli.errors import SettingsError, TrainError, UsageError
+from ftcli.records import Report
+from ftcli.settings import Settings, update
+from tokenizing import corpus, write
+
+
+def settings(**values: Any) -> Settings:
+    return update(Settings(), {key.replace("__", "."): value for key, value in values.items()})
+
+
+def names(base: Settings, new: Settings) -> list[tuple[str, str]]:
+    return [(factor.name, factor.kind) for factor in factors.compare(base, new).factors]
+
+
+# -- what differs --------------------------------------------------------------------------------------------------------
+
+
+def test_every_difference_is_a_factor_or_named_with_why_it_is_none() -> None:
+    base = settings(loader__collator="fixed", train__output_dir="a", train__seed=1, dataset__num_proc=2, train__eval_steps=10)
+    new = settings(loader__collator="dynamic", train__output_dir="b", train__seed=2, dataset__num_proc=1, train__eval_steps=1)
+    found = factors.compare(base, new)
+    assert names(base, new) == [("dataset.num_proc", "code"), ("loader.collator", "code")]
+    assert {key: why.split()[0] for key, (_, _, why) in found.unmeasured.items()} == {
+        "train.output_dir": "names",
+        "train.seed": "changes",
+        "train.eval_steps": "evaluations,",
+    }
+
+
+def test_settings_that_need_each_other_are_switched_together() -> None:
+    base = settings(packing__strategy="bfd", loader__collator="packed", loader__num_workers=2, loader__prefetch_factor=4)
+    new = settings(loader__collator="dynamic")
+    assert names(base, new) == [
+        ("packing.strategy + loader.collator", "code"),
+        ("loader.num_workers + loader.prefetch_factor", "code"),
+    ]
+    found = factors.compare(base, new)
+    assert factors.switched(found, frozenset(["packing.strategy + loader.collator"])) == {
+        "packing.strategy": None,
+        "loader.collator": "dynamic",
+    }
+
+
+def test_more_data_are_a_volume_and_other_texts_a_factor() -> None:
+    base = settings(dataset__sources=["a"], train__num_train_epochs=1.0)
+    new = settings(dataset__sources=["b"], train__num_train_epochs=3.0)
+    assert names(base, new) == [("data volume", "volume"), ("the texts themselves", "data")]
+    assert [factor.name for factor in factors.measured(factors.compare(base, new))] == ["the texts themselves"]
+
+
+def test_configurations_are_read_from_files_and_from_runs_and_the_command_line_counts_above(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("DATASET_NUM_PROC", "7")
+    (tmp_path / "a.toml").write_text("[dataset]\nnum_proc = 2\n")
+    (tmp_path / "a.json").write_text('{"dataset": {"num_proc": 3}}')
+    run = {"schema": "ftcli.report/1", "settings": {}}
+    run["settings"] = {"dataset.num_proc": {"value": 4, "origin": "--num-proc"}, "train.seed": {"value": 9, "origin": "default"}}  # type: ignore[dict-item]
+    (tmp_path / "ftcli-run.json").write_text(json.dumps(run))
+    assert [factors.read_settings(tmp_path / name, {}).dataset.num_proc for name in ("a.toml", "a.json", "ftcli-run.json")] == [2, 3, 4]
+    assert factors.read_settings(tmp_path / "ftcli-run.json", {}).train.seed == 42
+    assert factors.read_settings(tmp_path / "a.toml", {"dataset.num_proc": 5}).dataset.num_proc == 5
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "empty.json").write_text('{"schema": "ftcli.report/1"}')
+    for name, words in (("broken", "cannot be read"), ("empty", "holds no settings"), ("none", "does not exist")):
+        with pytest.raises(SettingsError, match=words):
+            factors.read_settings(tmp_path / f"{name}.json", {})
+
+
+# -- one run ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_texts_are_cut_and_all_are_counted(tmp_path: Path) -> None:
+    source = write(tmp_path / "data.jsonl", corpus(30), ["a", "b", "c"] * 10)
+    context = Context.make({"dataset.sources": [str(source)], "dataset.label_column": "label"})
+    texts = full_path.cut(context, context.settings, tmp_path / "cut", 12)
+    assert (texts.rows, texts.trained, texts.exact, texts.prepared) == (30, 30, True, False)
+    rows = [json.loads(line) for line in texts.path.read_text().splitlines()]
+    assert [row["text"] for row in rows] == corpus(12)
+    assert rows[1]["label"] == "b"
+    with pytest.raises(UsageError, match="names no data"):
+        full_path.cut(context, Settings(), tmp_path / "cut", 12)
+
+
+def test_of_large_sources_the_number_is_estimated(tmp_path: Path, monkeypatch: Any) -> None:
+    source = write(tmp_path / "data.jsonl", ["the same text"] * 400)
+    context = Context.make({"dataset.sources": [str(source)], "dataset.shard_bytes": 2_000})
+    monkeypatch.setattr(full_path, "COUNTED_BYTES", 10)
+    texts = full_path.cut(context, context.settings, tmp_path / "cut", 50)
+    assert not texts.exact
+    assert texts.rows == pytest.approx(400, rel=0.05)
+
+
+def test_a_run_is_scaled_and_a_file_says_only_what_is_set(tmp_path: Path) -> None:
+    texts = Texts(tmp_path / "texts.jsonl", 10, 10, exact=True, prepared=False)
+    made = full_path.scaled(
+        settings(train__eval_strategy="epoch", loader__num_workers=2, tokenizer__trust_remote_code=True), texts, tmp_path / "out", 4
+    )
+    tree = full_path.tree(made)
+    assert tree["train"]["max_steps"] == 4
+    assert tree["train"]["eval_strategy"] == "no"
+    assert tree["loader"] == {"num_workers": 2}
+    assert "tokenizer" not in tree  # only the command line may turn code on
+
+
+def test_a_volume_is_counted_by_epochs_or_by_steps() -> None:
+    texts = Texts(Path("x"), 1_200, 1_000, exact=True, prepared=False)
+    assert full_path.volume_of(settings(train__num_train_epochs=2.0), texts, 1.0) == Volume(1_200, 2_000)
+    steps = settings(train__max_steps=10, train__per_device_train_batch_size=4, train__gradient_accumulation_steps=2)
+    assert full_path.volume_of(steps, texts, 3.0) == Volume(1_200, 240)
+    assert full_path.volume_of(settings(), Texts(Path("x"), 10, 10, exact=True, prepared=True), 1.0).prepared == 0
+
+
+def test_seconds_of_a_text_come_from_the_report_and_the_manifest() -> None:
+    report = {"metrics": {"real_tokens_per_second": 1_000.0}}
+    manifest = {"splits": {"train": {"rows": 50, "tokens": 2_000}}, "metrics": {"rows_written": 100, "examples_per_second": 400.0}}
+    found = full_path.read_measured(report, manifest, Settings())
+    assert found == Measured(Cost(1 / 400, 20 / 1_000), 1_000.0, 20.0, 2.0)
+    with pytest.raises(TrainError, match="too short"):
+        full_path.read_measured({"metrics": {"real_tokens_per_second": None}}, manifest, Settings())
+
+
+def test_a_configuration_inherits_no_settings_and_none_of_what_ftcli_set(monkeypatch: Any) -> None:
+    monkeypatch.setenv("DATASET_NUM_PROC", "7")
+    monkeypatch.setenv("FTCLI_PROFILE", "highend")
+    monkeypatch.setenv("SOMETHING_ELSE", "1")
+    context = Context.make({"runtime.threads": 1})
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = full_path.environment(context)
+    assert found["SOMETHING_ELSE"] == "1"
+    assert not {"DATASET_NUM_PROC", "FTCLI_PROFILE", "OMP_NUM_THREADS"} & set(found)
+
+
+def test_a_configuration_that_cannot_run_says_why(tmp_path: Path, monkeypatch: Any) -> None:
+    class Done:
+        returncode, stderr = 1, ""
+        stdout = json.dumps({"error": {"message": "no model", "hint": "Give one."}}) + "\n"
+
+    monkeypatch.setattr(full_path.subprocess, "run", lambda *_, **__: Done)
+    with pytest.raises(TrainError, match="cannot be run: no model"):
+        full_path.run_path(Settings(), tmp_path / "run", {})
+    assert not (tmp_path / "run").exists()
+
+
+# -- the whole command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: Any) -> Any:
+    """The command on two files; a run costs what `costs` says of its settings."""
+    source = write(tmp_path / "small.jsonl", corpus(10))
+    large = write(tmp_path / "large.jsonl", corpus(100))
+    base = f'[dataset]\nsources = ["{source}"]\n[loader]\ncollator = "dynamic"\n[train]\nseed = 1\n'
+    new = f'[dataset]\nsources = ["{large}"]\n[loader]\ncollator = "fixed"\n[train]\nseed = 2\n'
+    (tmp_path / "base.toml").write_text(base)
+    (tmp_path / "new.toml").write_text(new)
+
+    def run_path(made: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...]) -> Measured:
+        assert made.train.max_steps == 3
+        assert folder.name == "run"
+        slow = 1.5 if made.loader.collator == "fixed" else 1.0
+        return Measured(Cost(0.001, 0.01 * slow), 2_000 / slow, 20.0, 1.0)
+
+    def run(*files: str, **values: Any) -> Report:
+        given = {"benchmark.steps": 3, "benchmark.repeats": 4, "runtime.report_dir": tmp_path / "reports", **values}
+        return benchmark.run(Context.make(given), "attribute", files or (str(tmp_path / "base.toml"), str(tmp_path / "new.toml")))
+
+    monkeypatch.setattr(full_path, "run_path", run_path)
+    return run
+
+
+def test_the_table_names_every_factor_with_its_part_and_what_is_left(measured: Any) -> None:
+    report = measured()
+    metrics = report.metrics
+    assert [(each["name"], each["kind"]) for each in metrics["factors"]] == [
+        ("data volume", "volume"),
+        ("loader.collator", "code"),
+        ("the texts themselves", "data"),
+    ]
+    assert metrics["factors"][0]["alone"]["median"] == pytest.approx(10)
+    assert metrics["total"]["verdict"] == "slower"
+    assert sum(each["share"] for each in metrics["factors"]) + metrics["unexplained"]["share"] == pytest.approx(1)
+    assert metrics["factors"][1]["base"] == {"loader.collator": "dynamic"}
+    assert [each["setting"] for each in metrics["unmeasured"]] == ["train.seed"]
+    assert metrics["measurements"][0].unit == "real tokens/s"
+    assert metrics["volume"]["new"]["trained"] == 300
+    assert "data volume" in report.details["title"]
+    assert [row[0] for row in report.details["table"]["rows"]][-2:] == ["unexplained", "total"]
+
+
+def test_the_page_has_the_table_and_the_waterfall(measured: Any) -> None:
+    report = measured()
+    page = render_html(report)
+    assert page == render_html(report)
+    for words in (
+        "Where the difference comes from",
+        "From the base to the new configuration",
+        "What differs",
+        "loader.collator",
+        "unexplained",
+    ):
+        assert words in page
+    document = json.loads(Path(report.paths["json"]).read_text())
+    assert document["metrics"]["total"]["n"] == 4
+
+
+def test_what_cannot_be_compared_is_refused(measured: Any, tmp_path: Path) -> None:
+    base = str(tmp_path / "base.toml")
+    with pytest.raises(UsageError, match="do not differ"):
+        measured(base, base)
+    with pytest.raises(UsageError, match="two configurations, 1 are given"):
+        measured(base)
+    with pytest.raises(UsageError, match="takes no 'data'"):
+        benchmark.run(Context.make({}), "batch", ("data",))
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the benchmarks are in the source tree only")
+def test_a_planted_slowdown_counts_as_found_only_where_it_is_first_and_its_share_right(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import planted
+
+    first = {"name": "loader.collator", "base": {"loader.collator": "dynamic"}, "alone": {"verdict": "slower", "median": 2.0}, "share": 0.9}
+    slow = {"loader": {"collator": "sleepy"}}
+    assert planted.judge({"factors": [first]}, slow)[0]
+    for other in (
+        {"share": 0.8},
+        {"share": None},
+        {"base": {"train.logging_steps": 10}},
+        {"alone": {"verdict": "no difference", "median": 1.1}},
+    ):
+        assert not planted.judge({"factors": [{**first, **other}]}, slow)[0]
+    for name, (base, new, _) in planted.cases().items():  # every case differs in what was planted, and in the two decoys
+        for file, parts in (("base", (base,)), ("new", (planted.DECOYS, new))):
+            (tmp_path / f"{file}.json").write_text(json.dumps(planted.configuration(tmp_path, *parts)))
+        found = factors.compare(*(factors.read_settings(tmp_path / f"{file}.json", {}) for file in ("base", "new")))
+        assert len(found.factors) == 3, name
+        assert {"dataset.writer_batch_size", "train.logging_steps"} < {factor.name for factor in found.factors}
+
+
+def test_the_configurations_of_incident_1_can_be_read_and_differ_in_what_was_blamed() -> None:
+    folder = ROOT / "examples" / "incident1"
+    base, new = (factors.read_settings(folder / f"{each}.toml", {}) for each in ("base", "new"))
+    blamed = {"data volume", "the texts themselves", "dataset.num_proc", "loader.collator", "runtime.manage_environment"}
+    assert blamed <= {factor.name for factor in factors.compare(base, new).factors}
+    assert "incident1/corpus" in (folder / "make.sh").read_text()
+
+
+def test_a_setting_of_the_command_line_counts_for_both(measured: Any) -> None:
+    report = measured(**{"loader.collator": "dynamic"})
+    assert [each["name"] for each in report.metrics["factors"]] == ["data volume", "the texts themselves"]

@@ -1,0 +1,77 @@
+"""docs/benchmarks.md: every figure with its machine, date and command, and "not measured" where there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "page.py").exists(), reason="the benchmarks are in the source tree only")
+
+MACHINE = {"cpu_model": "EPYC", "cores": 2, "memory_bytes": 2**34, "load_average": 0.5, "gpus": [{"name": "H200"}]}
+SPREAD = {"median": 30.25, "low": 29.0, "high": 31.5, "verdict": "slower"}
+RESULTS: dict[str, Any] = {
+    "tokenize": {
+        "results": [
+            {"work": "docs", "over_naive": SPREAD, "of_engine": SPREAD},
+            {"work": "job", "rows": 10, "ours": {"wall": 3.0, "peak_rss_mb": 5.0}},
+        ],
+        "machine": MACHINE,
+    },
+    "train": {"results": [{"work": "lm", "ratios": {"trl": {"wall": SPREAD, "cpu": SPREAD}}}], "machine": MACHINE},
+    "planted": [{"case": "sleep", "found": True, "said": "first: a|b", "machine": MACHINE}],
+    "incident1": {
+        "metrics": {"factors": [{"name": "data volume", "alone": SPREAD, "share": 0.9}], "unexplained": SPREAD, "total": SPREAD},
+        "machine": MACHINE,
+    },
+}
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import page
+
+    return page
+
+
+def test_a_row_without_a_result_says_so(module: ModuleType, tmp_path: Path) -> None:
+    text = module.page(tmp_path)
+    assert text.count("not measured") == len(module.KNOWN)
+    for _, command, _ in module.KNOWN.values():
+        assert f"`{command}`" in text
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_kept_result_is_shown_with_machine_date_and_command(name: str, module: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(RESULTS[name]))
+    path = module.keep(name, file, "make it", tmp_path / "results")
+    kept = json.loads(path.read_text())
+    rows = [line for line in module.page(tmp_path / "results").splitlines() if "EPYC" in line]
+    assert rows
+    for row in rows:
+        assert row.endswith(f"EPYC, 2 cores, 16 GiB, H200, load 0.5 | {kept['date']} | `make it` |")
+        assert row.replace("\\|", "").count("|") == 6
+    assert any("30.2× (29 to 31.5)" in row or "found" in row for row in rows)
+    assert module.page(tmp_path / "results").count("not measured") == len(module.KNOWN) - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("nothing", "{}"), ("train", "{"), ("train", "{}"), ("train", '{"results": []}'), ("planted", None)]
+)
+def test_what_is_no_result_is_refused(name: str, text: str | None, module: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit, match=r"no (result|figures)"):
+        module.keep(name, file, "", tmp_path / "results")
+    assert not (tmp_path / "results" / f"{name}.json").exists()
+
+
+def test_the_page_is_what_the_results_say_now(module: ModuleType) -> None:
+    assert module.main(["--check"]) == 0

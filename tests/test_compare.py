@@ -1,0 +1,118 @@
+"""`ftcli benchmark compare`: a regression beyond the noise ends with 1, and what cannot be compared is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftcli import testing
+from ftcli.core import against
+from ftcli.errors import DataError, UsageError
+
+MACHINE = {"cpu_model": "EPYC", "cores": 2, "memory_bytes": 10, "disk_kind": "ssd", "gpus": [], "platform": "Linux", "python": "3.12"}
+
+
+def report(
+    rates: Mapping[str, Sequence[float]], unit: str = "real tokens/s", command: str = "benchmark batch", **machine: Any
+) -> dict[str, Any]:
+    rows = [
+        {"name": name, "unit": kind, "median": float(np.median(values)), "low": 0, "high": 0, "n": len(values), "samples": list(values)}
+        for name, samples in rates.items()
+        for kind, values in ((unit, samples), ("seconds", [1 / each for each in samples]))
+    ]
+    return {
+        "schema": "ftcli.report/1",
+        "command": command,
+        "metrics": {"measurements": rows},
+        "machine": {**MACHINE, "load_average": 0.5, **machine},
+    }
+
+
+def around(rate: float, seed: int, noise: float = 0.02, runs: int = 5) -> list[float]:
+    found: list[float] = (rate * np.random.default_rng(seed).lognormal(0, noise, runs)).tolist()
+    return found
+
+
+def verdicts(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float = 0.0) -> dict[str, tuple[str, bool]]:
+    rows, _ = against.compare(first, second, tolerance)
+    return {row["name"]: (row["verdict"], row["regression"]) for row in rows}
+
+
+def test_worse_better_and_equal_figures_are_told_apart() -> None:
+    first = report({"a": around(100, 1), "b": around(100, 2), "c": around(100, 3)})
+    second = report({"a": around(80, 4), "b": around(130, 5), "c": around(100, 6)})
+    assert verdicts(first, second) == {"a": ("slower", True), "b": ("faster", False), "c": ("no difference", False)}
+    assert verdicts(first, second, tolerance=0.5)["a"] == ("slower", False)
+
+
+def test_equal_versions_are_no_regression_19_times_out_of_20() -> None:
+    found = [verdicts(report({"a": around(100, seed)}), report({"a": around(100, 10_000 + seed)}))["a"] for seed in range(300)]
+    assert sum(regressed for _, regressed in found) <= 15
+    assert sum(verdict == "no difference" for verdict, _ in found) >= 285
+
+
+def test_seconds_count_where_there_is_no_rate_and_more_of_them_are_slower() -> None:
+    rows = [{"name": "whole", "unit": "seconds", "median": value, "samples": around(value, seed)} for seed, value in ((1, 2.0), (2, 3.0))]
+    first, second = ({**report({}), "metrics": {"measurements": [row]}} for row in rows)
+    assert verdicts(first, second) == {"whole": ("slower", True)}
+
+
+def test_too_few_runs_are_no_regression() -> None:
+    (row,), _ = against.compare(report({"a": [100.0]}), report({"a": [50.0]}), 0.0)
+    assert row["verdict"].startswith("not decided")
+    assert not row["regression"]
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (report({"a": [1.0] * 5}, command="benchmark train"), "measure different things"),
+        (
+            {**report({}), "metrics": {"measurements": [{"name": "a", "unit": "MB/s", "median": 1.0, "samples": [1.0]}]}},
+            "in different units",
+        ),
+        (report({"b": [1.0] * 5}), "no variant in common"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(second: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        against.compare(report({"a": [1.0] * 5}), second, 0.0)
+
+
+def test_a_variant_of_one_report_is_named(tmp_path: Path) -> None:
+    _, alone = against.compare(report({"a": [1.0] * 5, "b": [1.0] * 5}), report({"a": [1.0] * 5}), 0.0)
+    assert alone == ["b, real tokens/s", "b, seconds"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"schema": "ftcli.report/1", "metrics": {}}', None])
+def test_a_file_that_is_no_report_is_refused(text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DataError, match=r"a\.json"):
+        against.read_report(path)
+
+
+def test_the_command_ends_with_1_on_a_regression_and_shows_other_machines(tmp_path: Path) -> None:
+    files = {
+        "a": report({"x": around(100, 1)}),
+        "b": report({"x": around(50, 2)}, cpu_model="Xeon"),
+    }
+    for name, document in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    worse = testing.run("benchmark", "compare", "a.json", "b.json", "--json", cwd=tmp_path)
+    assert worse.exit_code == 1
+    assert worse.report["metrics"]["regressions"] == 1
+    assert worse.report["metrics"]["machines_differ"] == ["cpu_model"]
+    assert any("EPYC and Xeon" in note for note in worse.report["notes"])
+    assert worse.report["error"] is None
+    better = testing.run("benchmark", "compare", "b.json", "a.json", cwd=tmp_path)
+    assert better.exit_code == 0, better.stderr
+    assert "0 of 1 figures are worse" in better.stdout
+    assert "faster" in better.stdout
+    assert testing.run("benchmark", "compare", "a.json", cwd=tmp_path).exit_code == 2

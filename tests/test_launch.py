@@ -1,0 +1,339 @@
+"""The launcher's decisions: how a job is started, when its ranks have stalled, and what their ends mean together."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftcli.core import agree, pulse, signals
+from ftcli.core.batch import common_batches, eval_batches
+from ftcli.core.group import left
+from ftcli.core.launch import Death, Plan, command, judge, plan, wanted
+from ftcli.core.pulse import Beat, End, Idle, Pulse, beat_file, end_file, read, stack_file
+from ftcli.core.signals import Signals
+from ftcli.core.stalls import FOLLOW_SECONDS, LONGEST_LOOK, START_SECONDS, Stall, Stalls
+from ftcli.errors import UsageError
+from ftcli.machine import detect
+from ftcli.records import Gpu, Machine
+from ftcli.settings import Settings, update
+from ftcli.testing import run
+from timing import until
+
+# -- the plan ----------------------------------------------------------------------------------------------------------
+
+
+def settings(**values: Any) -> Settings:
+    return update(Settings(), {key.replace("__", "."): value for key, value in values.items()})
+
+
+def machine(gpus: int = 0) -> Machine:
+    return replace(detect(), gpus=tuple(Gpu(str(number), 80.0) for number in range(gpus)))
+
+
+def test_a_job_is_started_only_where_it_is_asked_for_and_not_by_its_own_ranks() -> None:
+    two = settings(launch__nproc_per_node=2)
+    assert not wanted(Settings(), {})
+    assert wanted(two, {})
+    assert wanted(settings(launch__nnodes=2), {})
+    assert not wanted(two, {pulse.VARIABLE: "/folder"})
+
+
+def test_one_machine_needs_no_address_and_takes_a_free_port() -> None:
+    made = plan(settings(launch__nproc_per_node=2), machine(), {})
+    assert made is not None
+    assert (made.ranks, made.nodes, made.backend, made.endpoint, made.address) == (2, 1, "c10d", "localhost:0", "127.0.0.1")
+    other = plan(settings(launch__nproc_per_node=2), machine(), {})
+    assert other is not None
+    assert other.job != made.job, "two jobs on one machine must not meet"
+
+
+@pytest.mark.parametrize(("gpus", "use_cpu", "ranks"), [(0, None, 1), (1, None, 1), (4, None, 4), (4, True, 1)])
+def test_auto_is_one_rank_a_gpu(gpus: int, use_cpu: bool | None, ranks: int) -> None:
+    made = plan(settings(launch__nproc_per_node="auto", train__use_cpu=use_cpu), machine(gpus), {})
+    assert (made.ranks if made else 1) == ranks
+
+
+def test_machines_with_numbers_meet_by_number_and_others_number_themselves() -> None:
+    several = {"launch__nproc_per_node": 2, "launch__nnodes": 3, "launch__rdzv_endpoint": "host:29500", "launch__rdzv_id": "seven"}
+    assert plan(settings(**several), machine(), {}) == Plan(2, 3, "c10d", "host:29500", "seven")
+    assert plan(settings(**several, launch__node_rank=2), machine(), {}) == Plan(2, 3, "static", "host:29500", "seven", {"rank": 2})
+
+
+@pytest.mark.parametrize(
+    ("values", "gpus", "environ", "message"),
+    [
+        ({"nproc_per_node": 2}, 0, {"LOCAL_RANK": "0"}, "LOCAL_RANK says that a launcher has started this process already"),
+        ({"nproc_per_node": 2}, 0, {"TORCHELASTIC_RUN_ID": "x"}, "TORCHELASTIC_RUN_ID"),
+        ({"nproc_per_node": 0}, 0, {}, "launch.nproc_per_node = 0"),
+        ({"nproc_per_node": 3}, 2, {}, "launch.nproc_per_node = 3, but 2 GPUs are visible"),
+        ({"nproc_per_node": 2, "rdzv_endpoint": "a:1"}, 0, {}, "launch.rdzv_endpoint is set, but launch.nnodes is 1"),
+        ({"nproc_per_node": 2, "node_rank": 0}, 0, {}, "launch.node_rank is set"),
+        ({"nnodes": 2}, 0, {}, "launch.rdzv_endpoint is not set"),
+        ({"nnodes": 2, "rdzv_endpoint": "host"}, 0, {}, "launch.rdzv_endpoint is host"),
+        ({"nnodes": 2, "rdzv_endpoint": "a:1", "node_rank": 2}, 0, {}, "launch.node_rank = 2, but launch.nnodes is 2"),
+    ],
+)
+def test_a_job_that_cannot_be_started_so_is_refused(values: dict[str, Any], gpus: int, environ: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
+        plan(settings(**{f"launch__{key}": value for key, value in values.items()}), machine(gpus), environ)
+    assert refused.value.hint
+
+
+def test_the_command_line_refuses_a_launch_inside_torchrun() -> None:
+    refused = run("train", "--nproc-per-node", "2", "--json", env={"LOCAL_RANK": "0"})
+    assert refused.exit_code == 2
+    assert "Start ftcli without torchrun" in refused.report["error"]["hint"]
+
+
+def test_ranks_get_the_words_of_the_user_whatever_torch_takes_for_a_placeholder() -> None:
+    assert command(("train", "--output-dir", "$HOME/${local_rank}")) == (
+        *("-P", "-m", "ftcli", "train", "--output-dir"),
+        "$$HOME/$${local_rank}",
+    )
+
+
+# -- stalls, on a clock of their own -----------------------------------------------------------------------------------
+
+LIMIT = 60.0
+
+
+def beats(*given: dict[str, Any]) -> dict[int, Beat]:
+    return {rank: Beat(rank, 100 + rank, **{"watched": True, **values}) for rank, values in enumerate(given)}
+
+
+def looks(stalls: Stalls, seconds: float, at: Any, ends: dict[int, End] | None = None, step: float = 1.0) -> tuple[float, Stall | None]:
+    """Look once a second for so long; the seconds until a verdict, and the verdict. `at` makes the beats of a second."""
+    for number in range(int(seconds / step)):
+        if found := stalls.look(step, at(number), ends or {}):
+            return number * step, found
+    return seconds, None
+
+
+def test_a_run_whose_ranks_make_progress_is_left_alone_for_ever() -> None:
+    assert (
+        looks(
+            Stalls(LIMIT), 5_000, lambda second: beats({"beats": second, "marks": second // 50}, {"beats": second, "marks": second // 50})
+        )[1]
+        is None
+    )
+
+
+def test_the_rank_that_the_others_wait_for_is_named_within_the_limit() -> None:
+    seconds, stall = looks(
+        Stalls(LIMIT), 500, lambda second: beats({"beats": second, "marks": 8}, {"beats": second, "marks": 7, "where": "in step 4"})
+    )
+    assert stall is not None
+    assert stall.ranks == (1,)
+    assert stall.message == "no progress for 60 s (launch.rank_timeout is 60): rank 1 (pid 101) was in step 4, and the others wait for it"
+    assert LIMIT <= seconds <= LIMIT + 10
+
+
+def test_a_stopped_rank_is_named_within_the_limit_and_ten_seconds() -> None:
+    """The others make no progress either, from a little later on."""
+    seconds, stall = looks(
+        Stalls(LIMIT), 500, lambda second: beats({"beats": second, "marks": 8}, {"beats": 5, "marks": 8, "where": "in step 4"})
+    )
+    assert stall is not None
+    assert stall.ranks == (1,)
+    assert "rank 1 (pid 101) has shown no sign of life for 60 s" in stall.message
+    assert LIMIT <= seconds <= LIMIT + 10
+
+
+def test_a_rank_that_all_wait_for_by_its_silence_is_named_before_those_that_wait() -> None:
+    stalls = Stalls(LIMIT)
+    waiting = lambda second: beats({"beats": second, "marks": 8}, {"beats": min(second, 20), "marks": 8})  # noqa: E731
+    _, stall = looks(stalls, 500, waiting)
+    assert stall is not None
+    assert stall.ranks == (1,)
+
+
+def test_before_the_first_step_only_a_long_silence_counts() -> None:
+    preparing = lambda second: beats({"beats": second, "watched": False}, {"beats": second, "watched": False})  # noqa: E731
+    assert looks(Stalls(LIMIT), 5_000, preparing)[1] is None
+    seconds, stall = looks(Stalls(LIMIT), 5_000, lambda _: beats({"beats": 3, "watched": False}))
+    assert stall is not None
+    assert seconds == pytest.approx(LIMIT + START_SECONDS, abs=5)
+
+
+def test_a_machine_that_slept_has_not_stalled() -> None:
+    """Every look an hour after the one before, as after a suspended laptop or a stopped launcher."""
+    stalls = Stalls(LIMIT)
+    for number in range(int(LIMIT / LONGEST_LOOK) - 2):
+        assert stalls.look(3600.0, beats({"beats": 1, "marks": 1}), {}) is None, number
+
+
+def test_after_a_failed_rank_the_others_have_their_time_to_follow() -> None:
+    failed = {1: End(1, 1, {"code": "train", "message": "m", "hint": "h"}, told=False)}
+    seconds, stall = looks(Stalls(1e6), 500, lambda second: beats({"beats": second}, {"beats": 4}), failed)
+    assert stall is not None
+    assert stall.ranks == (1,)
+    assert FOLLOW_SECONDS - 2 <= seconds <= FOLLOW_SECONDS + 2
+    both = {**failed, 0: End(0, 4, None, told=True)}
+    assert looks(Stalls(1e6), 500, lambda second: beats({"beats": 3}, {"beats": 4}), both)[1] is None
+    interrupted = {1: End(1, 3, None, told=False)}
+    assert looks(Stalls(1e6), 500, lambda second: beats({"beats": second}, {"beats": 4}), interrupted)[1] is None, "rank 0 reports for long"
+
+
+def test_idle_seconds_begin_again_with_every_change() -> None:
+    idle = Idle(2.0)
+    assert [idle.look(1.0, seen) for seen in (1, 1, 1, 2, 2)] == [0.0, 1.0, 2.0, 0.0, 1.0]
+    assert idle.look(100.0, 2) == 3.0
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+def end(rank: int, code: int, kind: str | None = None, message: str = "m") -> End:
+    return End(rank, code, None if kind is None else {"code": kind, "message": message, "hint": "h"}, told=rank == 0)
+
+
+def verdict(*ends: End, deaths: tuple[Death, ...] = (), **more: Any) -> tuple[int, str | None, bool]:
+    found = judge(
+        {each.rank: each for each in ends},
+        list(deaths),
+        more.get("stall"),
+        more.get("asked"),
+        has_first=more.get("has_first", True),
+    )
+    return found.code, None if found.error is None else f"{found.error.code}: {found.error.message}", found.told
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ((end(0, 0), end(1, 0)), (0, None, True)),
+        ((end(0, 3, "interrupted"), end(1, 3, "interrupted")), (3, None, True)),
+        ((end(0, 1, "train"), end(1, 1, "train")), (1, None, True)),
+        ((end(0, 2, "settings"), end(1, 2, "settings")), (2, None, True)),
+        ((end(0, 4, "rank", "lost"), end(1, 1, "plugin", "bad")), (1, "plugin: rank 1: bad", True)),
+        ((end(0, 1, "train", "bad"), end(1, 4, "rank", "lost")), (1, None, True)),
+    ],
+)
+def test_the_exit_code_of_a_run_is_that_of_its_first_cause(ends: tuple[End, ...], expected: tuple[int, str | None, bool]) -> None:
+    assert verdict(*ends) == expected
+
+
+def test_a_rank_that_was_killed_is_named_and_its_signal() -> None:
+    killed = Death(1, 77, -signal.SIGKILL)
+    assert verdict(end(0, 4, "rank", "lost"), deaths=(killed,)) == (
+        4,
+        "rank: rank 1 (pid 77) was ended by SIGKILL, which ended the run",
+        True,
+    )
+    by_torch = Death(0, 76, -signal.SIGTERM)
+    code, message, told = verdict(deaths=(by_torch, Death(1, 77, 9)))
+    assert (code, told) == (4, False)
+    assert message == "rank: rank 1 (pid 77) ended with exit code 9, which ended the run"
+
+
+def test_a_stall_is_the_cause_whatever_the_ranks_died_of() -> None:
+    stalled = Stall((1,), "no progress")
+    deaths = (Death(0, 76, -signal.SIGKILL), Death(1, 77, -signal.SIGKILL))
+    assert verdict(deaths=deaths, stall=stalled) == (4, "rank: no progress", False)
+
+
+def test_ranks_that_a_signal_ended_while_they_started_are_an_interruption() -> None:
+    deaths = (Death(0, 76, -signal.SIGTERM), Death(1, 77, -signal.SIGTERM))
+    assert verdict(deaths=deaths, asked="SIGTERM")[0] == 3
+    assert verdict(deaths=deaths)[0] == 4
+
+
+def test_another_machine_than_that_of_rank_0_has_nothing_to_report() -> None:
+    assert verdict(end(2, 0), end(3, 0), has_first=False) == (0, None, True)
+    assert verdict(end(2, 4, "rank"), deaths=(Death(3, 9, -9),), has_first=False)[::2] == (4, True)
+
+
+# -- the rank's side ---------------------------------------------------------------------------------------------------
+
+
+def test_a_process_has_a_pulse_only_as_one_of_several_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert Pulse.of({}) is None
+    monkeypatch.setenv("RANK", "1")
+    assert Pulse.of({"WORLD_SIZE": "1"}) is None
+    alone = Pulse.of({"WORLD_SIZE": "2"})
+    assert alone is not None
+    assert alone.end(3, None, told=False) == 3, "another launcher gets the code itself"
+
+
+def test_a_launched_rank_shows_its_progress_its_stack_and_its_end(tmp_path: Path) -> None:
+    rank = Pulse(1, tmp_path)
+    rank.start()
+    try:
+        first = until(lambda: read(beat_file(tmp_path, 1), Beat))
+        assert (first.rank, first.pid, first.watched) == (1, os.getpid(), False)
+        rank.mark("in step 4")
+        rank.watched = True
+        later = until(lambda: (found := read(beat_file(tmp_path, 1), Beat)).marks == 1 and found)
+        assert (later.where, later.watched, later.beats > first.beats) == ("in step 4", True, True)
+        os.kill(os.getpid(), pulse.DUMP)
+        assert "test_a_launched_rank_shows_its_progress" in until(lambda: stack_file(tmp_path, 1).read_text())
+    finally:
+        rank.stop()
+    assert rank.end(3, {"code": "interrupted", "message": "m", "hint": ""}, told=False) == 0
+    assert read(end_file(tmp_path, 1), End) == End(1, 3, {"code": "interrupted", "message": "m", "hint": ""}, told=False)
+    assert read(end_file(tmp_path, 2), End) is None
+
+
+def test_a_rank_under_another_launcher_watches_itself() -> None:
+    found: list[float] = []
+    rank = Pulse(0, None)
+    rank.watched = True
+    rank.watch_itself(1.0, found.append)
+    try:
+        until(lambda: found)
+        assert found[0] >= 1.0
+        assert not rank.watched, "it speaks once"
+    finally:
+        rank.stop()
+
+
+# -- agreement ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_got_no_signal_stops_with_the_one_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [0, 1, 0]
+    monkeypatch.setattr(agree, "several", lambda: True)
+    monkeypatch.setattr(agree, "_over_cpus", lambda: None)
+    monkeypatch.setattr(agree.distributed, "all_reduce", lambda flag, **_: flag.clamp_(min=others.pop(0)))
+    wish = Signals()
+    assert not agree.stopped(wish)
+    assert wish.received is None
+    assert agree.stopped(wish)
+    assert wish.received == "a signal to another process"
+    assert agree.stopped(wish), "and it stays so"
+
+
+def test_signals_close_to_each_other_are_one_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(signals.time, "monotonic", lambda: clock[0])
+    with Signals(apart=5.0) as wish:
+        os.kill(os.getpid(), signal.SIGINT)
+        clock[0] = 104.0
+        os.kill(os.getpid(), signal.SIGINT)
+        assert wish.received == "SIGINT"
+        clock[0] = 105.0
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_what_a_lost_rank_raises_is_told_from_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = RuntimeError("[pair.cc:537] Read error [127.0.0.1]:1: Connection reset by peer. This is typically caused")
+    assert not left(closed), "there is no other rank"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert left(closed)
+    assert not left(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 12, 13, 31])
+@pytest.mark.parametrize(("size", "world"), [(1, 2), (2, 2), (8, 3), (3, 4)])
+def test_every_rank_has_the_common_batches_and_at_most_one_more(rows: int, size: int, world: int) -> None:
+    import numpy as np
+
+    counts = [len(eval_batches(np.arange(1, rows + 1), size, rank, world)) for rank in range(world)]
+    assert common_batches(rows, size, world) == min(counts)
+    assert max(counts) - min(counts) <= 1

@@ -1,0 +1,189 @@
+"""`ftcli train --nproc-per-node 2` for real: two processes train like one, stop together, and are ended when one of them stalls."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ftcli.commands.train import run
+from ftcli.core.checkpoints import damage
+from runs import VOCABULARY, Bench
+from stores import learnable
+from timing import PATIENCE
+
+pytestmark = [pytest.mark.slow, pytest.mark.fault]
+ALONE = {
+    "train__num_train_epochs": 1,
+    "train__optim": "sgd",  # AdamW makes steps of full size of gradients that are nothing but rounding
+    "train__learning_rate": 0.1,
+    "train__logging_steps": 1,
+    "train__train_sampling_strategy": "sequential",
+    "train__per_device_train_batch_size": 12,
+    "train__bf16": False,
+}
+SENDER = '''
+"""Rank 0 sends rank 1 a signal after the third step: a step needs both, so that rank 1 is in its fourth at most."""
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from ftcli import hookimpl
+
+
+@hookimpl
+def on_step(step):
+    if step.step == 3:
+        path = Path(os.environ["FTCLI_LAUNCH"]) / "beat-1.json"
+        while not path.exists():
+            time.sleep(0.05)
+        os.kill(json.loads(path.read_text())["pid"], getattr(signal, os.environ["SENT"]))
+'''
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    made = Bench.make(tmp_path_factory.mktemp("bench"))
+    (made.folder / "plugins").mkdir()
+    (made.folder / "plugins" / "sender.py").write_text(SENDER)
+    return made
+
+
+@pytest.fixture(scope="module")
+def store(bench: Bench) -> Path:
+    """37 rows: three steps of 12, and one of a single row, for which one of two ranks has none."""
+    return bench.store("data", {"train": learnable(37, 3, VOCABULARY, 0), "test": learnable(13, 3, VOCABULARY, 1)}, labels=3)
+
+
+def launched(bench: Bench, store: Path, output: str, *options: str, ranks: int = 2, **environment: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the one document of stdout, and stderr of two ranks."""
+    bench.context(store, output)  # writes the configuration
+    words = ["--dataset", store, "--tokenizer-path", bench.tokenizer, "--model-config", bench.folder / "qwen3.json", "--output-dir", output]
+    steps = [
+        "--num-train-epochs",
+        "1",
+        "--optim",
+        "sgd",
+        "--learning-rate",
+        "0.1",
+        "--logging-steps",
+        "1",
+        "--no-verify",
+        "--no-bf16",
+        "--use-cpu",
+    ]
+    command = [sys.executable, "-m", "ftcli", "train", *words, *steps, "--nproc-per-node", str(ranks), "--json", *options]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    ended = subprocess.run(list(map(str, command)), cwd=bench.folder, capture_output=True, text=True, env=environ, timeout=2 * PATIENCE)
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 1, (ended.stdout, ended.stderr[-3000:])
+    return ended.returncode, json.loads(lines[0]), ended.stderr
+
+
+def weights(folder: Path) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
+
+
+def test_two_processes_train_and_evaluate_like_one_and_end_with_one_document(bench: Bench, store: Path) -> None:
+    alone = run(bench.context(store, "alone", **ALONE))
+    split = ["--per-device-train-batch-size", "3", "--gradient-accumulation-steps", "2", "--per-device-eval-batch-size", "1"]
+    code, document, log = launched(bench, store, "two", *split, "--train-sampling-strategy", "sequential")
+    assert code == 0, log
+    assert (document["status"], document["metrics"]["steps"]) == ("ok", 4)
+    assert "train.ddp_find_unused_parameters = false: one pass gives every weight a gradient" in document["notes"]
+    assert [entry["loss"] for entry in document["details"]["log"] if "loss" in entry] == pytest.approx(
+        [entry["loss"] for entry in alone.details["log"] if "loss" in entry], rel=1e-5
+    )
+    assert document["metrics"]["first_loss"] == pytest.approx(alone.metrics["first_loss"], rel=1e-5)
+    assert document["metrics"]["eval_loss"] == pytest.approx(alone.metrics["eval_loss"], rel=1e-5)
+    assert torch.allclose(weights(bench.folder / "two"), weights(bench.folder / "alone"), atol=1e-6)
+    assert any("OMP_NUM_THREADS=1 is yours and kept" in note for note in document["notes"]) or document["machine"]["cores"] // 2 <= 1
+    assert "[rank 0] train: done" in log, "one log, with the number of the rank before every line"
+
+
+def test_four_processes_continue_texts_like_one(bench: Bench) -> None:
+    """Packed by nothing, of every length, some of one token that has no target; in the last step only one rank has a row."""
+    texts = [([10 + (number * 7 + place) % 300 for place in range(1 + number % 17)], None) for number in range(37)]
+    store = bench.store("texts", {"train": texts, "test": texts[:3]})
+    alone = run(bench.context(store, "texts alone", **ALONE))
+    code, document, log = launched(
+        bench, store, "four", "--per-device-train-batch-size", "3", "--train-sampling-strategy", "sequential", ranks=4
+    )
+    assert code == 0, log
+    assert [entry["loss"] for entry in document["details"]["log"] if "loss" in entry] == pytest.approx(
+        [entry["loss"] for entry in alone.details["log"] if "loss" in entry], rel=1e-5
+    )
+    assert document["metrics"]["eval_loss"] == pytest.approx(alone.metrics["eval_loss"], rel=1e-5)
+    assert torch.allclose(weights(bench.folder / "four"), weights(bench.folder / "texts alone"), atol=1e-6)
+
+
+@pytest.mark.reliability(17, "a signal to one rank of two")
+def test_a_signal_to_one_rank_stops_all_at_one_step_with_one_complete_checkpoint(bench: Bench, store: Path) -> None:
+    sender = ["--plugins-dir", str(bench.folder / "plugins"), "--per-device-train-batch-size", "2", "--save-strategy", "no"]
+    code, document, log = launched(bench, store, "stopped", *sender, SENT="SIGTERM")
+    assert code == 3, log
+    assert (document["status"], document["error"]["code"]) == ("interrupted", "interrupted")
+    assert "[rank 0] interrupted: stopped by a signal to another process" in log
+    saved = list((bench.folder / "stopped").glob("checkpoint-*"))
+    assert [path.name for path in saved] == [f"checkpoint-{document['metrics']['steps']}"]
+    assert document["metrics"]["steps"] in {3, 4}
+    assert damage(saved[0]) == ""
+    assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in saved[0].iterdir()}
+
+
+@pytest.mark.reliability(18, "a rank is stopped")
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs job control")
+def test_a_stopped_rank_ends_the_job_with_the_stacks_of_all(bench: Bench, store: Path) -> None:
+    sender = ["--plugins-dir", str(bench.folder / "plugins"), "--per-device-train-batch-size", "2", "--rank-timeout", "20"]
+    code, document, log = launched(bench, store, "stalled", *sender, SENT="SIGSTOP")
+    assert code == 4, log
+    assert (document["status"], document["error"]["code"]) == ("failed", "rank")
+    assert "rank 1 (pid " in document["error"]["message"]
+    for rank in (0, 1):
+        assert "most recent call first" in (bench.folder / "stalled" / "stacks" / f"stack-{rank}.txt").read_text()
+
+
+STALLED = """
+import os, signal, sys
+from datetime import timedelta
+from torch import distributed
+
+rank = int(sys.argv[1])
+distributed.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+if rank:
+    os.kill(os.getpid(), signal.SIGSTOP)
+print("waits", flush=True)
+distributed.barrier()
+"""
+
+
+@pytest.mark.reliability(18, "ranks without a watch", control=True)
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs job control")
+def test_ranks_without_a_watch_wait_for_one_that_is_stopped(tmp_path: Path, tally: Callable[..., None]) -> None:
+    script = tmp_path / "stalled.py"
+    script.write_text(STALLED)
+    ranks = [
+        subprocess.Popen([sys.executable, script, str(rank), tmp_path / "meeting"], stdout=subprocess.PIPE, text=True) for rank in range(2)
+    ]
+    try:
+        assert os.waitpid(ranks[1].pid, os.WUNTRACED)[1] & 0xFF == 0x7F  # it is stopped
+        assert ranks[0].stdout is not None
+        assert ranks[0].stdout.readline() == "waits\n"
+        with pytest.raises(subprocess.TimeoutExpired):  # gloo's own patience is half an hour
+            ranks[0].wait(3)
+    finally:
+        for each in ranks:
+            each.kill()
+            each.communicate()
+    tally("ranks of plain torch.distributed wait, without a word")

@@ -1,0 +1,315 @@
+"""The lean step: the same values and gradients as the model's own code, or the model's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, TrainingArguments
+
+from ftcli.core import last_layer, lean_head, lean_layer, lean_mask
+from ftcli.core.collate import Dynamic, Packed
+from ftcli.core.last_layer import logits_of
+from ftcli.core.lean import _computed, difference, few_rows, lean
+from ftcli.core.lean_head import LeanHead
+from ftcli.core.run import prepare
+from ftcli.core.signals import Signals
+from ftcli.core.tasks import Classify, Pretrain
+from ftcli.core.train import fit
+from runs import ONE_STEP, VOCABULARY, Bench, step_of
+from stores import learnable, packed, rows_of, spec_for, split_of
+
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+TEXTS = [[5, 9, 7, 3], [8, 4, 6, 9, 2, 3, 7, 5, 6], [3, 3]]
+PIECES = "cross-entropy in pieces on"
+UNMASKED = "right padding without a mask on"
+BOTH = ("decoder layers on", "last layer for pooled tokens only on")
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+def model_of(kind: str, task: Any = None, **changes: Any) -> Any:
+    """Weights that are none of the starting values, so that a forgotten one shows."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, vocab_size=50, head_dim=8, pad_token_id=0, num_labels=5, use_cache=False, **{**SIZES, **changes})
+    auto = AutoModelForSequenceClassification if task is None or task.needs_labels else AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation=changes.get("attn_implementation", "sdpa"))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.1)
+    return model
+
+
+def batches_of(task: Any) -> list[dict[str, torch.Tensor]]:
+    labels = [1, 4, 2] if task.needs_labels else None
+    collate = Dynamic(spec_for(task))
+    return [collate(rows_of(TEXTS[:2], labels and labels[:2])), collate(rows_of(TEXTS[1:2], labels and labels[1:2]))]
+
+
+def arguments(folder: Path, **more: Any) -> TrainingArguments:
+    return TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[], **more)
+
+
+def tried(model: Any, task: Any, folder: Path, batches: Sequence[dict[str, torch.Tensor]] | None = None, **more: Any) -> str:
+    """What the lean step says of a model; other rows than those of its proof are compared too."""
+    batches = batches_of(task) if batches is None else batches
+    other = (
+        Dynamic(spec_for(task))(rows_of(TEXTS[::-1], [1, 4, 2] if task.needs_labels else None))
+        if "attention_mask" in batches[0]
+        else batches[0]
+    )
+    truth = _computed(model, task, other)
+    heads: list[LeanHead | None] = []
+    with lean(model, task, batches, arguments(folder, **more), wanted="auto", use_head=heads.append) as said:
+        assert difference(truth, _computed(model, task, other)) is None
+        if heads:
+            assert heads[0] is not None
+            assert PIECES in said
+            heads[0].armed = True
+            states, gradients, loss = _computed(model, task, other, heads[0])
+            assert states.shape[-1] == model.config.hidden_size
+            assert loss == pytest.approx(truth[2], rel=1e-5)
+            assert difference(truth, (truth[0], gradients, loss)) is None
+            with torch.no_grad():
+                assert logits_of(model, other).shape[-1] == model.config.vocab_size
+    assert heads[-1] is None
+    assert not any("forward" in vars(module) for module in model.modules())
+    return said
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("qwen3", {}),
+        ("llama", {}),
+        ("qwen2", {"head_dim": None}),
+        ("mistral", {"sliding_window": 4}),
+        ("qwen3", {"attention_bias": False, "num_key_value_heads": 4}),
+    ],
+)
+def test_classifiers_of_llamas_kind_compute_the_same(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    changes = {name: value for name, value in changes.items() if value is not None}
+    said = tried(model_of(kind, Classify(), **changes), Classify(), tmp_path)
+    assert all(part in said for part in (*BOTH, UNMASKED)), said
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_language_models_compute_the_same_padded_and_packed(kind: str, tmp_path: Path) -> None:
+    said = tried(model_of(kind, Pretrain()), Pretrain(), tmp_path)
+    assert BOTH[0] in said
+    assert PIECES in said
+    assert UNMASKED in said
+    assert "pools in a way of its own" in said
+    rows = rows_of([[5, 9, 7, 3, 8, 4], [6, 9, 2]], documents=[[4, 2], [3]])
+    assert BOTH[0] in tried(model_of(kind, Pretrain()), Pretrain(), tmp_path, [Packed(spec_for(Pretrain()))(rows)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "reason"),
+    [
+        ("bert", {}, "no decoder of the kind"),
+        ("gpt2", {"n_embd": 32, "n_head": 4, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}, "no decoder of the kind"),
+        ("qwen3", {"attention_bias": True}, "biases behind attention"),
+        ("qwen3", {"hidden_act": "gelu"}, "another activation"),
+        ("gemma", {"hidden_act": "silu", "hidden_activation": "silu"}, "other norms"),
+    ],
+)
+def test_other_models_keep_their_own_code(kind: str, changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    model = model_of(kind, Classify(), **changes)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
+    said = tried(model, Classify(), tmp_path)
+    assert reason in said
+    assert BOTH[0] not in said
+
+
+def test_eager_attention_hooks_and_frozen_weights_keep_the_layers(tmp_path: Path) -> None:
+    assert "attention is eager" in tried(model_of("qwen3", attn_implementation="eager"), Classify(), tmp_path)
+    model = model_of("qwen3")
+    handle = model.model.layers[1].mlp.register_forward_hook(lambda *_: None)
+    assert "layer 1 has hooks" in tried(model, Classify(), tmp_path)
+    handle.remove()
+    model.model.layers[0].mlp.up_proj.weight.requires_grad = False
+    said = tried(model, Classify(), tmp_path)
+    assert "frozen" in said
+    assert BOTH[1] in said  # written with the model's own modules, so that it holds for any of their weights
+    model.model.layers[0].mlp.up_proj = nn.Sequential(model.model.layers[0].mlp.up_proj)
+    assert "other projections" in tried(model, Classify(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "reason"),
+    [
+        ({"activation_checkpointing": True}, {}, "activation_checkpointing"),
+        ({"torch_compile": True}, {}, "torch_compile"),
+        ({}, {"attention_dropout": 0.1}, "dropout (attention_dropout)"),
+    ],
+)
+def test_what_replaces_the_models_code_itself_switches_it_off(
+    more: dict[str, Any], changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    model, given = model_of("qwen3", **changes), arguments(tmp_path)
+    for name, value in more.items():
+        setattr(given, name, value)
+    with lean(model, Classify(), batches_of(Classify()), given, wanted="auto") as said:
+        assert not any("forward" in vars(module) for module in model.modules())
+    assert said.startswith("lean step off: ")
+    assert reason in said
+    with lean(model, Classify(), batches_of(Classify()), given, wanted="off") as said:
+        assert said == "lean step off: train.lean_step says so"
+    model = model_of("qwen3").to(torch.bfloat16)
+    with lean(model, Classify(), batches_of(Classify()), arguments(tmp_path), wanted="auto") as said:
+        assert "the weights are bfloat16" in said
+
+
+def test_bfloat16_autocast_leaves_the_layers_and_keeps_the_last(tmp_path: Path) -> None:
+    said = tried(model_of("qwen3"), Classify(), tmp_path, bf16=True)
+    assert "autocast chooses" in said
+    assert BOTH[1] in said
+
+
+@pytest.mark.parametrize("fault", ["epsilon", "mask", "gradient", "pooling"])
+def test_a_part_that_computes_something_else_is_taken_out_with_the_reason(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of all tests above: each fault is found by the proof."""
+    normalised, back, attention = lean_layer._normalised, lean_layer._back, lean_layer.functional.scaled_dot_product_attention
+    if fault == "epsilon":
+        monkeypatch.setattr(lean_layer, "_normalised", lambda x, eps: normalised(x, eps + 1e-2))
+    elif fault == "gradient":
+        monkeypatch.setattr(lean_layer, "_back", lambda *parts: (back(*parts)[0], back(*parts)[1] * 1.01, back(*parts)[2]))
+    elif fault == "pooling":
+        monkeypatch.setattr(last_layer, "pooled_places", lambda ids, _: torch.full((len(ids),), ids.shape[1] - 1))
+    else:
+        monkeypatch.setattr(
+            lean_layer, "functional", type("Blind", (), {"silu": nn.functional.silu, "scaled_dot_product_attention": staticmethod(
+                lambda q, k, v, _mask, is_causal, **more: attention(q, k, v, None, is_causal=False, **more)
+            )}),
+        )  # fmt: skip
+    said = tried(model_of("qwen3"), Classify(), tmp_path)
+    lost, kept = BOTH if fault != "pooling" else BOTH[::-1]
+    assert lost not in said
+    assert kept in said
+    assert ("the gradient of" in said) == (fault == "gradient")
+
+
+def test_the_cross_entropy_of_any_number_of_pieces_targets_and_items_is_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = model_of("llama", Pretrain())
+    head = LeanHead(model)
+    for piece, ignored in ((2**20, 0.0), (50 * 32, 0.3), (50 * 32, 0.95)):
+        monkeypatch.setattr(lean_head, "PIECE", piece)
+        hidden = torch.randn(3, 41, 32, generator=generator).requires_grad_()
+        labels = torch.randint(0, 50, (3, 41), generator=generator)
+        labels[torch.rand(3, 41, generator=generator) < ignored] = -100
+        for items in (None, 77, torch.tensor(123)):
+            losses = (head.loss(hidden, labels, items), Pretrain().loss(head.layer(hidden), labels, items))
+            found = [(loss.detach(), *torch.autograd.grad(loss * 3, [hidden, head.layer.weight])) for loss in losses]
+            for ours, theirs in zip(*found, strict=True):
+                assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_mask_is_left_out_only_where_it_was_proved_to_say_nothing(tmp_path: Path) -> None:
+    model = model_of("qwen3")
+    with lean(model, Classify(), batches_of(Classify())[1:], arguments(tmp_path), wanted="auto") as said:
+        assert "right padding without a mask off (no row of the sample has padding)" in said
+    seen = []
+    attention = nn.functional.scaled_dot_product_attention
+    with lean(model, Classify(), batches_of(Classify()), arguments(tmp_path), wanted="auto"), pytest.MonkeyPatch.context() as patch:
+        counted = lambda q, k, v, mask=None, **more: (seen.append(mask), attention(q, k, v, mask, **more))[1]  # noqa: E731
+        patch.setattr(lean_layer, "functional", SimpleNamespace(silu=nn.functional.silu, scaled_dot_product_attention=counted))
+        padded = batches_of(Classify())[0]
+        assert (padded["attention_mask"] == 0).any()
+        logits_of(model, padded)
+        left = {**padded, "input_ids": padded["input_ids"].flip(1), "attention_mask": padded["attention_mask"].flip(1)}
+        logits_of(model, left)
+    assert [mask is None for mask in seen] == [True, False]  # the other layer is the last one
+
+
+@pytest.mark.parametrize(
+    ("mask", "right"), [([[1, 1, 0], [1, 1, 1]], True), ([[0, 1, 1]], False), ([[1, 0, 1]], False), ([[0, 0, 0]], False), ([[1]], True)]
+)
+def test_masks_of_right_padding_are_told_from_others(mask: list[list[int]], right: bool) -> None:
+    assert lean_mask.right_padded(torch.tensor(mask)) is right
+
+
+def test_few_rows_have_padding_where_any_row_of_the_split_would(tmp_path: Path) -> None:
+    texts = [([3, 4, 5], number % 2) for number in range(70)]
+    collate = Dynamic(spec_for(Classify()))
+    assert [len(batch["labels"]) for batch in few_rows(split_of(tmp_path / "equal", texts), collate)] == [1, 1]
+    batches = few_rows(split_of(tmp_path / "late", [*texts, ([3], 0)]), collate)
+    assert (batches[0]["attention_mask"] == 0).any()
+
+
+def test_output_layers_of_another_kind_keep_the_logits(tmp_path: Path) -> None:
+    model = model_of("qwen3", Pretrain(), tie_word_embeddings=False)
+    model.lm_head.weight.requires_grad = False
+    assert "not a plain, trained matrix" in tried(model, Pretrain(), tmp_path)
+    model = model_of("qwen3", Pretrain())
+    original = model.forward
+    model.forward = lambda **inputs: {"logits": 2 * (original(**inputs)["logits"] / 2).tanh()}  # as Gemma 2 caps them
+    with lean(model, Pretrain(), batches_of(Pretrain()), arguments(tmp_path), wanted="auto", use_head=lambda _: None) as said:
+        assert "cross-entropy in pieces off (the loss is" in said
+
+
+def test_what_asks_for_more_than_logits_is_answered_by_the_models_own_code(tmp_path: Path) -> None:
+    model, [batch, _] = model_of("qwen3"), batches_of(Classify())
+    with lean(model, Classify(), batches_of(Classify()), arguments(tmp_path), wanted="auto"):
+        full = model(**batch, output_hidden_states=True)
+        assert len(full.hidden_states) == 3
+        assert full.loss is not None
+        with torch.no_grad():
+            assert torch.allclose(logits_of(model, batch), full.logits, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench.make(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.mark.parametrize("mode", ["classify", "pretrain"])
+def test_a_run_takes_the_same_step_with_and_without(bench: Bench, mode: str) -> None:
+    rows: Any = learnable(16, 4, VOCABULARY, 0) if mode == "classify" else packed(16, 32, VOCABULARY, 0)
+    store = bench.store(mode, {"train": rows}, labels=4 if mode == "classify" else None)
+    found = {}
+    for wanted in ("auto", "off"):
+        context = bench.context(store, f"run {mode}", **ONE_STEP, train__lean_step=wanted, train__per_device_train_batch_size=16)
+        found[wanted] = step_of(context)
+        [note] = [note for note in context.notes if note.startswith("lean step")]
+        assert ("decoder layers on" in note) == (wanted == "auto")
+        assert (PIECES in note) == (wanted == "auto" and mode == "pretrain")
+    assert found["auto"][0] == pytest.approx(found["off"][0], rel=1e-5)
+    assert (found["auto"][1] - found["off"][1]).norm() / found["off"][1].norm() < 1e-4
+    assert not torch.equal(found["auto"][1], found["off"][1])  # other arithmetic was at work
+
+
+def test_a_resumed_language_model_ends_bitwise_as_an_uninterrupted_one(bench: Bench) -> None:
+    """The first batch after a resume is computed as it would have been in the middle."""
+    store = bench.store("resumed", {"train": packed(32, 32, VOCABULARY, 1)})
+    values: dict[str, Any] = {"train__learning_rate": 1e-2, "train__save_strategy": "steps", "train__save_steps": 2, "train__verify": False}
+    values |= {"train__per_device_train_batch_size": 4, "runtime__overwrite": True}
+    weights = []
+    for steps, output, resume in ((4, "whole", None), (2, "parts", None), (4, "parts", "auto")):
+        context = bench.context(
+            store, output, **values, train__max_steps=steps, train__resume_from_checkpoint=resume, train__lr_scheduler_type="constant"
+        )
+        run = prepare(context)
+        assert fit(run, Signals()).metrics["steps"] == steps
+        assert any(PIECES in note for note in context.notes)
+        weights.append(run.model.state_dict())
+    assert all(torch.equal(weights[0][name], weights[2][name]) for name in weights[0])
+    assert not torch.equal(weights[0]["lm_head.weight"], weights[1]["lm_head.weight"])

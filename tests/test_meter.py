@@ -1,0 +1,156 @@
+"""Where a run's time goes: parts inside parts count once, and together they are the wall clock."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from ftcli.core import flops
+from ftcli.core.hints import standing_out
+from ftcli.core.meter import PARTS, Meter
+from ftcli.settings import Settings, update
+from ftcli.testing import tiny_model
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 10.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "perf_counter", lambda: made.now)
+    return made
+
+
+def test_a_part_inside_another_is_taken_off_it_and_all_add_up_to_the_wall_clock(clock: Clock) -> None:
+    meter = Meter()
+    meter.start()
+    clock.now += 1
+    with meter.timing("forward"):
+        clock.now += 2
+        with meter.timing("host_to_device"):
+            clock.now += 4
+        clock.now += 8
+    meter.timed("backward", lambda seconds: setattr(clock, "now", clock.now + seconds))(16)
+    meter.stop()
+    clock.now += 100
+    found = meter.time()
+    assert {part: seconds for part, seconds in found.items() if seconds} == {"forward": 10, "host_to_device": 4, "backward": 16, "other": 1}
+    assert set(found) == {*PARTS, "other"}
+    assert sum(found.values()) == meter.wall == 31
+
+
+@pytest.mark.parametrize("part", ["evaluation", "checkpoint"])
+def test_what_happens_in_an_evaluation_or_a_save_belongs_to_it(part: str, clock: Clock) -> None:
+    meter = Meter()
+    meter.start()
+    with meter.timing(part):
+        clock.now += 1
+        with meter.timing("forward"):
+            clock.now += 2
+            with meter.timing("logging"):
+                clock.now += 4
+    with meter.timing("forward"):
+        clock.now += 8
+    meter.stop()
+    assert (meter.seconds[part], meter.seconds["forward"], meter.seconds["logging"]) == (7, 8, 0)
+
+
+def test_an_error_leaves_no_part_open(clock: Clock) -> None:
+    meter = Meter()
+    meter.start()
+    meter.enter("optimizer")
+    meter.enter("communication")
+    clock.now += 3
+    meter.stop()
+    assert meter.time()["communication"] == 3
+    assert sum(meter.time().values()) == meter.wall == 3
+
+
+def test_a_second_start_forgets_what_was_before(clock: Clock) -> None:
+    meter = Meter()
+    meter.start()
+    with meter.timing("checkpoint"):
+        clock.now += 5
+    meter.start()
+    clock.now += 1
+    meter.stop()
+    assert sum(meter.time().values()) == meter.wall == 1
+
+
+def test_the_first_step_is_left_out_of_what_stands_out(clock: Clock) -> None:
+    meter = Meter()
+    meter.start()
+    for seconds in (100.0, 1.0, 1.0):
+        meter.count({"tokens": 4, "rows": torch.arange(2), "input_ids": torch.zeros(2, 4)})
+        with meter.timing("data_wait"):
+            clock.now += seconds
+        clock.now += 3
+        meter.step()
+    found, steps = meter.since_first_step()
+    assert steps == 2
+    assert {part: seconds for part, seconds in found.items() if seconds} == {"data_wait": 2, "other": 6}
+
+
+# -- hints -----------------------------------------------------------------------------------------------------------------
+
+
+def settings(**values: object) -> Settings:
+    return update(Settings(), {key.replace("__", "."): value for key, value in values.items()})
+
+
+def test_a_run_that_waits_for_data_is_told_what_to_raise() -> None:
+    waits = {"data_wait": 31.0, "forward": 40.0, "backward": 29.0}
+    words = "the model waits for data 31% of the time: raise --dataloader-num-workers (now 0)"
+    assert standing_out(waits, 0.1, 100, Settings()) == {"data_wait": words}
+    assert "--dataloader-prefetch-factor (now 2)" in standing_out(waits, 0.1, 100, settings(loader__num_workers=2))["data_wait"]
+    assert "slow collator" in standing_out(waits, 0.1, 100, settings(loader__num_workers=2, loader__prefetch_factor=8))["data_wait"]
+    assert standing_out(waits, 0.1, 5, Settings()) == {}  # too early to say
+
+
+@pytest.mark.parametrize(
+    ("part", "share", "words"),
+    [
+        ("evaluation", 0.5, "--eval-steps"),
+        ("checkpoint", 0.3, "--save-steps"),
+        ("logging", 0.2, "--logging-steps (now 10)"),
+        ("communication", 0.4, "slower device"),
+    ],
+)
+def test_every_part_that_stands_out_has_its_advice(part: str, share: float, words: str) -> None:
+    assert words in standing_out({part: share, "forward": 1 - share}, None, 50, Settings())[part]
+    assert standing_out({part: 0.05, "forward": 0.95}, None, 50, Settings()) == {}
+
+
+def test_padding_stands_out_by_itself() -> None:
+    assert "42% of the slots are padding" in standing_out({"forward": 1.0}, 0.42, 50, Settings())["padding"]
+
+
+# -- MFU -------------------------------------------------------------------------------------------------------------------
+
+
+def flop_count(trained: str) -> float:
+    """FLOPs of a token with only the parameters trained whose name holds a word."""
+    model = tiny_model()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trained in name)
+    found = flops.flops_per_token(model, np.array([10, 30]))
+    assert found is not None
+    return found
+
+
+def test_a_frozen_weight_counts_four_and_two_where_backward_does_not_come() -> None:
+    layer, head = 32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 64, 32 * 384
+    weights, attention = 2 * layer + head, 2 * 32 * (100 + 900) / 40
+    assert flop_count("") == pytest.approx(6 * weights + 12 * attention)
+    assert flop_count("embed_tokens") == pytest.approx(4 * weights + 2 * head + 12 * attention)  # tied: the head is trained with it
+    first = 32 * 32
+    assert flop_count("layers.0.self_attn.q_proj") == pytest.approx(4 * weights + 2 * first + 12 * attention)
+    assert flop_count("nothing") == pytest.approx(2 * weights + 4 * attention)
+    last = flop_count("layers.1.mlp.down_proj")
+    assert 2 * weights + 4 * attention < last < 4 * weights + 8 * attention

@@ -1,0 +1,128 @@
+"""`ftcli predict` gives what the plain model gives, in the order of the texts; the model card says what a run was made of and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from ftcli.commands.train import run
+from ftcli.core.predict import load, predict, read_texts
+from ftcli.errors import DataError, ModelError, UsageError
+from ftcli.testing import TEXTS, tiny_model, tiny_tokenizer
+from ftcli.testing import run as ftcli
+from runs import VOCABULARY, Bench
+from stores import learnable
+
+ASKED = list(TEXTS[:5])
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+def _model(folder: Path, kind: str = "qwen3", labels: int | None = None, **config: Any) -> Path:
+    model = tiny_model(kind, labels=labels)
+    for name, value in config.items():
+        setattr(model.config, name, value)
+    model.save_pretrained(folder)
+    tiny_tokenizer(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "bert"])
+def test_labels_are_those_of_the_plain_model_one_text_at_a_time(tmp_path: Path, kind: str) -> None:
+    folder = _model(tmp_path / kind, kind, labels=7)
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    found = predict(load(str(folder)), ASKED, batch_size=2, max_new_tokens=1)
+    for text, answer in zip(ASKED, found, strict=True):
+        with torch.no_grad():
+            alone = model(**tokenizer(text, return_tensors="pt", return_token_type_ids=False)).logits.softmax(-1)[0]
+        assert answer["label"] == model.config.id2label[int(alone.argmax())]
+        assert answer["probability"] == pytest.approx(float(alone.max()), abs=1e-5)
+        assert len(answer["labels"]) == 5
+
+
+def test_several_labels_hold_each_by_its_own_probability(tmp_path: Path) -> None:
+    folder = _model(tmp_path / "several", labels=4, problem_type="multi_label_classification")
+    (answer,) = predict(load(str(folder)), ASKED[:1], batch_size=2, max_new_tokens=1)
+    assert sum(one["probability"] for one in answer["labels"]) != pytest.approx(1)
+    assert answer["holds"] == [one["label"] for one in answer["labels"] if one["probability"] >= 0.5]
+
+
+def test_answers_are_those_of_the_plain_model_whatever_stands_in_the_batch(tmp_path: Path) -> None:
+    folder = _model(tmp_path / "speaks")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    found = predict(load(str(folder)), ASKED, batch_size=3, max_new_tokens=5)
+    for text, answer in zip(ASKED, found, strict=True):
+        batch = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        out = model.generate(**batch, max_new_tokens=5, do_sample=False)[0, batch["input_ids"].shape[1] :].tolist()
+        said = out[: out.index(1)] if 1 in out else out
+        assert (answer["answer"], answer["tokens"]) == (tokenizer.decode(said, skip_special_tokens=True), len(said))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}<bos>{{ m.content }}{% endfor %}<eos>")
+    asked = load(str(folder))
+    chat, plain = (predict(asked, [ASKED[0]], batch_size=1, max_new_tokens=5, chat=chat)[0] for chat in (True, False))
+    assert plain == found[0]
+    assert predict(asked, [f"<bos>{ASKED[0]}<eos>"], batch_size=1, max_new_tokens=5, chat=False)[0] == chat
+    with pytest.raises(UsageError, match="no room"):
+        predict(asked, ASKED, batch_size=1, max_new_tokens=512)
+
+
+def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
+    folder = _model(tmp_path / "model", labels=2)
+    with pytest.raises(UsageError, match="text 2 is empty"):
+        predict(load(str(folder)), ["a", " "], batch_size=1, max_new_tokens=1)
+    with pytest.raises(UsageError, match="nothing to predict"):
+        predict(load(str(folder)), [], batch_size=1, max_new_tokens=1)
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load(str(tmp_path))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["Qwen3ForTokenClassification"]}))
+    with pytest.raises(ModelError, match="is a Qwen3ForTokenClassification"):
+        load(str(folder))
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "a"}\n\n{"messages": [{"role": "user", "content": "b"}]}\n{"id": 1}\n')
+    with pytest.raises(DataError, match=r"rows.jsonl:4: neither messages, text nor prompt"):
+        read_texts(rows, "text")
+
+
+def test_a_run_has_a_card_without_a_path_of_this_machine_and_can_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench.make(tmp_path / "home")
+    store = bench.store("store", {"train": learnable(32, 4, VOCABULARY, 0), "validation": learnable(8, 4, VOCABULARY, 1)}, labels=4)
+    tiny_model(labels=4).save_pretrained(bench.folder / "base")
+    monkeypatch.setenv("HF_TOKEN", "hf_verysecret")
+    values: dict[str, Any] = {"model__config": None, "model__name_or_path": str(bench.folder / "base"), "model__lora_r": 2}
+    report = run(bench.context(store, "run", **values, train__max_steps=2, train__save_strategy="no"))
+    folder = bench.folder / "run"
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert report.paths["card"] == str(folder / "README.md")
+    assert str(tmp_path) not in card
+    assert "hf_verysecret" not in card
+    for words in (
+        'base_model: "base"',
+        'library_name: "peft"',
+        "made for tests",
+        "| validation | 8 |",
+        "| eval_accuracy |",
+        "| model.lora_r |",
+        "| torch |",
+    ):
+        assert words in card
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(json.dumps({"text": ASKED[0]}) + "\n", encoding="utf-8")
+    result = ftcli("predict", folder, ASKED[1], "--input", asked, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = result.report["details"]["predictions"]
+    assert [one["text"] for one in found] == [ASKED[1], ASKED[0]]
+    assert found[0]["label"].startswith("label ")
+    assert ftcli("predict", folder, ASKED[1]).stdout.splitlines()[1].startswith(ASKED[1][:40])

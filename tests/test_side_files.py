@@ -1,0 +1,70 @@
+"""What stands beside a run - metrics and report - cannot end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ftcli.commands.train import run
+from ftcli.core.train import _named
+from ftcli.core.trainer import FtcliTrainer
+from ftcli.errors import TrainError
+from runs import VOCABULARY, Bench
+from stores import learnable
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    made = Bench.make(tmp_path_factory.mktemp("bench"))
+    made.store("store", {"train": learnable(24, 3, VOCABULARY, 0)}, labels=3)
+    return made
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(23, "a full disk under metrics and report")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_metrics_and_report_that_cannot_be_written_are_said_and_the_run_goes_on(bench: Bench, tally: Callable[..., None]) -> None:
+    output = bench.folder / "full"
+    (output / "report.html" / "in the way").mkdir(parents=True)
+    (output / "metrics.jsonl").symlink_to("/dev/full")  # takes no byte: ENOSPC
+    values = {"train__max_steps": 2, "train__logging_steps": 1, "train__verify": False}
+    state = torch.get_rng_state()
+    report = run(bench.context(bench.folder / "store", "full", **values))
+    torch.set_rng_state(state)
+    assert report.status == "ok"
+    assert (output / "model.safetensors").exists()
+    assert len([note for note in report.notes if "metrics.jsonl: No space left on device" in note and "goes on without it" in note]) == 1
+    assert any("report.html" in note and "the report is not kept" in note for note in report.notes)
+    tally(files=2)
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(22, "a loader's worker of train")
+def test_a_dead_worker_of_the_loader_is_named_with_the_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
+) -> None:
+    fetch = FtcliTrainer.get_batch_samples
+
+    def dying(self: FtcliTrainer, *arguments: Any) -> Any:
+        if self.state.global_step == 2:
+            raise RuntimeError("DataLoader worker (pid(s) 4711) exited unexpectedly")
+        return fetch(self, *arguments)
+
+    monkeypatch.setattr(FtcliTrainer, "get_batch_samples", dying)
+    values = {"train__max_steps": 4, "train__verify": False}
+    state = torch.get_rng_state()
+    with pytest.raises(TrainError, match=r"after step 2 a process that loads data died: DataLoader worker \(pid\(s\) 4711\)") as died:
+        run(bench.context(bench.folder / "store", "worker", **values))
+    torch.set_rng_state(state)
+    assert "--dataloader-num-workers 0" in died.value.hint
+    tally(workers=1)
+
+
+def test_an_error_that_is_no_machines_keeps_its_traceback() -> None:
+    trainer: Any = SimpleNamespace(state=SimpleNamespace(global_step=1))
+    assert _named(SimpleNamespace(), trainer, RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None  # type: ignore[arg-type]

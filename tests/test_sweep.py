@@ -1,0 +1,187 @@
+"""`ftcli benchmark sweep`: halving finds the fastest on a model of costs, keeps what is not beaten, and saves a profile that loads."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftcli.commands import benchmark, sweep
+from ftcli.context import Context
+from ftcli.core import full_path, halving, saved_profile
+from ftcli.core.grids import PRESENT, candidates, name_of
+from ftcli.core.halving import search
+from ftcli.errors import FtcliError, TrainError, UsageError
+from ftcli.sources import resolve
+from tokenizing import corpus, write
+
+
+class Rates:
+    """Seconds of a candidate by its name, with 3 % of noise, on a clock of its own."""
+
+    def __init__(self, seconds: Mapping[str, float], monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
+        self.seconds, self.now, self.asked = seconds, 0.0, list[str]()
+        self.generator = np.random.default_rng(seed)
+        monkeypatch.setattr(halving.time, "perf_counter", lambda: self.now)
+
+    def __call__(self, name: str) -> Mapping[str, float]:
+        self.asked.append(name)
+        if self.seconds[name] < 0:
+            raise TrainError("out of memory", "")
+        took = self.seconds[name] * self.generator.lognormal(0, 0.03)
+        self.now += took
+        return {"tokens": 100.0, "seconds": took}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fastest_of_many_is_found_and_compared_in_pairs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 2.0, **{f"c{number}": 1.2 + 0.1 * number for number in range(14)}, "broken": -1.0}
+    rates = Rates(seconds, monkeypatch, seed)
+    found = search(list(seconds), PRESENT, rates, repeats=5)
+    assert found.best == "c0"
+    assert found.ratio is not None
+    assert (found.ratio["verdict"], found.ratio["n"]) == ("faster", 5)
+    assert found.ratio["median"] == pytest.approx(2.0 / 1.2, rel=0.1)
+    assert found.dropped == {"broken": "out of memory"}
+    assert rates.asked.count("broken") == 1
+    assert [len(rung) for rung in found.rungs] == [16, 8, 4]
+    assert {m.unit for m in found.measurements} == {"tokens/s", "seconds"}
+
+
+def test_what_is_not_beaten_beyond_the_noise_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 1.0, **{f"c{number}": 1.0 for number in range(6)}}
+    kept = [search(list(seconds), PRESENT, Rates(seconds, monkeypatch, seed), repeats=5).best == PRESENT for seed in range(20)]
+    assert sum(kept) >= 18
+
+
+def test_a_budget_cuts_the_search_short_and_leaves_some_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 2.0, **{f"c{number}": 1.0 + 0.05 * number for number in range(60)}}
+    rates = Rates(seconds, monkeypatch)
+    found = search(list(seconds), PRESENT, rates, repeats=5, budget=200.0)
+    assert rates.now < 260
+    assert found.ratio is not None
+    assert found.ratio["n"] >= 5
+    assert found.best != PRESENT
+
+
+def test_present_settings_that_cannot_run_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FtcliError, match="out of memory"):
+        search([PRESENT, "a", "b"], PRESENT, Rates({PRESENT: -1.0, "a": 1.0, "b": 1.0}, monkeypatch), repeats=5)
+
+
+# -- grids -----------------------------------------------------------------------------------------------------------------
+
+
+def context(cores: int = 4, **values: Any) -> Context:
+    made = Context.make({key.replace("__", "."): value for key, value in values.items()})
+    return replace(made, machine=replace(made.machine, cores=cores))
+
+
+def test_workers_batches_writers_and_engines_are_tried_for_tokenize() -> None:
+    found = candidates(context(), "tokenize", engines=["auto", "hf"], collators=(), on_gpu=False)
+    assert found[PRESENT] == {}
+    assert len(found) == 1 + 3 * 2 * 2 * 2
+    assert {values["dataset.num_proc"] for name, values in found.items() if name != PRESENT} == {1, 2, 4}
+    assert name_of({"dataset.num_proc": 2, "loader.prefetch_factor": None}) == "num_proc=2, prefetch_factor=unset"
+
+
+def test_batches_are_prefetched_only_by_workers_and_pinned_only_for_a_gpu() -> None:
+    found = [
+        values for values in candidates(context(), "batch", engines=(), collators=["dynamic", "fixed"], on_gpu=False).values() if values
+    ]
+    assert all((values["loader.num_workers"] == 0) == (values["loader.prefetch_factor"] is None) for values in found)
+    assert {values["loader.pin_memory"] for values in found} == {True}
+    assert len(candidates(context(), "batch", engines=(), collators=["dynamic"], on_gpu=True)) > len(found) / 2
+
+
+def test_steps_keep_their_rows_whatever_the_micro_batch() -> None:
+    made = context(train__per_device_train_batch_size=6, train__gradient_accumulation_steps=2)
+    found = [values for values in candidates(made, "train", engines=(), collators=(), on_gpu=False).values() if values]
+    sizes = {(values["train.per_device_train_batch_size"], values["train.gradient_accumulation_steps"]) for values in found}
+    assert sizes == {(1, 12), (2, 6), (4, 3), (12, 1)}
+    compiled = candidates(made, "train", engines=(), collators=(), on_gpu=True)
+    assert {values.get("train.torch_compile") for values in compiled.values()} == {None, True}
+
+
+# -- profiles --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "ftcli" / "profiles"
+
+
+def test_a_profile_is_loaded_by_its_name_and_says_what_was_measured(home: Path) -> None:
+    path = saved_profile.check_name("fast", overwrite=False)
+    saved_profile.write(
+        path,
+        'of "me"',
+        ["a: 1.5×\n(n 5)", "b"],
+        {"dataset.num_proc": 2, "loader.prefetch_factor": None, "tokenizer.engine": "hf", "loader.pin_memory": False},
+    )
+    assert path == home / "fast.toml"
+    found = resolve({}, profile="fast", environ={})
+    assert (found.settings.dataset.num_proc, found.settings.tokenizer.engine, found.settings.loader.pin_memory) == (2, "hf", False)
+    assert found.origin("dataset.num_proc") == "profile fast"
+    assert tomllib.loads(path.read_text())["profile"]["measured"] == ["a: 1.5×\n(n 5)", "b"]
+    assert "# a: 1.5× (n 5)" in path.read_text().splitlines()
+    with pytest.raises(UsageError, match="already"):
+        saved_profile.check_name("fast", overwrite=False)
+    assert saved_profile.check_name("fast", overwrite=True) == path
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", "fast.toml", ".hidden"])
+def test_a_name_that_is_a_path_is_refused(name: str, home: Path) -> None:
+    with pytest.raises(UsageError, match="no plain name"):
+        saved_profile.check_name(name, overwrite=False)
+
+
+# -- the command -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_is_reported_and_saved_with_its_reason(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0)
+
+    def tokenized(settings: Any, texts: Any, folder: Path, *_: Any) -> Mapping[str, float]:
+        assert texts.rows == 20
+        return {"tokens": 100.0 * (settings.dataset.num_proc or 1), "rows": 20.0, "seconds": float(noise.lognormal(0, 0.02))}
+
+    monkeypatch.setattr(sweep, "_tokenized", tokenized)
+    source = write(tmp_path / "data.jsonl", corpus(20))
+    values = {
+        "dataset.sources": [str(source)],
+        "tokenizer.path": "anything",
+        "benchmark.save_profile": "best",
+        "runtime.report_dir": tmp_path / "reports",
+    }
+    made = Context.make(values)
+    report = benchmark.run(replace(made, machine=replace(made.machine, cores=4)), "sweep", ["tokenize"])
+    assert report.metrics["best"]["dataset.num_proc"] == 4
+    assert report.metrics["ratios"][0]["verdict"] == "faster"
+    assert report.details["title"].startswith("best: num_proc=4")
+    assert resolve({}, profile="best", environ={}).settings.dataset.num_proc == 4
+    assert "faster" in (home / "best.toml").read_text()
+    assert Path(report.paths["html"]).is_file()
+
+
+@pytest.mark.parametrize("what", [[], ["everything"], ["batch", "train"]])
+def test_what_cannot_be_swept_is_refused(what: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"sweep needs one of"):
+        benchmark.run(Context.make({"dataset.sources": ["x"], "tokenizer.path": "y"}), "sweep", what)
+    with pytest.raises(UsageError, match="needs --dataset"):
+        benchmark.run(Context.make({}), "sweep", ["batch"])
+
+
+def test_a_candidate_s_own_seconds_are_those_of_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = {"metrics": {"tokens": 1_000, "tokens_per_second": 500.0, "rows_written": 10}}
+    monkeypatch.setattr(full_path, "run_child", lambda *_: document)
+    texts = full_path.Texts(tmp_path / "t.jsonl", 10, 10, exact=True, prepared=False)
+    done = sweep._tokenized(Context.make({}).settings, texts, tmp_path / "run", {}, ())
+    assert done == {"tokens": 1_000, "rows": 10, "seconds": 2.0}
+    assert not (tmp_path / "run").exists()

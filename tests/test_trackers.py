@@ -1,0 +1,166 @@
+"""Trackers: what they get of a run, and that none of them can end it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import TrainerCallback
+from transformers.integrations import integration_utils
+
+from ftcli.commands.train import run
+from ftcli.core import trackers
+from ftcli.core.trackers import Tracker, start
+from runs import VOCABULARY, Bench
+from stores import learnable
+
+STEPS = {"train__max_steps": 4, "train__logging_steps": 2, "train__save_strategy": "no", "train__verify": False}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench.make(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
+def store(bench: Bench) -> Path:
+    return bench.store("data", {"train": learnable(40, 3, VOCABULARY, 0), "test": learnable(9, 3, VOCABULARY, 1)}, labels=3)
+
+
+class Recorder(TrainerCallback):  # type: ignore[misc]
+    """Stands in for a tracker; fails in the event that `fails` names."""
+
+    made: list[Recorder] = []  # noqa: RUF012
+    fails = ""
+
+    def __init__(self) -> None:
+        if self.fails == "__init__":
+            raise ConnectionError("no route to https://me:hunter2secret@host/api")
+        self.events: list[str] = []
+        self.logs: list[dict[str, Any]] = []
+        self.made.append(self)
+
+    def _see(self, event: str) -> None:
+        self.events.append(event)
+        if event == self.fails:
+            raise OSError(28, "No space left on device")
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._see("on_train_begin")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+        self.logs.append(logs)
+        self._see("on_log")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        control.should_training_stop = False
+        return SimpleNamespace(should_training_stop=True)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._see("on_train_end")
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> type[Recorder]:
+    """wandb, as far as this test goes."""
+    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
+    plain = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: object() if name == "wandb" else plain(name, *more))
+    kind = type("Wandb", (Recorder,), {"made": []})
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", kind)
+    return kind
+
+
+def test_a_tracker_gets_every_line_of_the_log_and_the_reports_figures_and_is_ended_after_them(
+    bench: Bench, store: Path, recorder: type[Recorder]
+) -> None:
+    report = run(bench.context(store, "tracked", **STEPS, tracking__report_to=["wandb"]))
+    (made,) = recorder.made
+    assert report.status == "ok"
+    assert report.metrics["steps"] == 4, "what a tracker answers changes nothing"
+    assert made.events[0] == "on_train_begin"
+    assert made.events[-1] == "on_train_end"
+    assert made.events.count("on_train_end") == 1
+    lines = [line for line in made.logs if "learning_rate" in line]
+    assert [line["loss"] for line in lines] == [entry["loss"] for entry in report.details["log"] if "loss" in entry]
+    assert any("train_samples_per_second" in line for line in made.logs)
+    assert any("eval_loss" in line for line in made.logs)
+    final = made.logs[-1]
+    assert final["real_tokens_per_second"] == report.metrics["real_tokens_per_second"]
+    assert "mfu" not in final, "unknown is nothing to plot"
+
+
+@pytest.mark.parametrize("event", ["__init__", "on_train_begin", "on_log", "on_train_end"])
+def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(
+    bench: Bench, store: Path, recorder: type[Recorder], event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "fails", event)
+    report = run(bench.context(store, f"failing {event}", **STEPS, tracking__report_to=["wandb"]))
+    assert (report.status, report.metrics["steps"]) == ("ok", 4)
+    said = [note for note in report.notes if "tracker wandb" in note]
+    assert len(said) == 1
+    assert ("no route to" if event == "__init__" else "No space left on device") in said[0]
+    assert "hunter2secret" not in said[0]
+    if event == "on_log":
+        assert recorder.made[0].events == ["on_train_begin", "on_log"], "no more of it after that"
+
+
+def test_a_run_that_fails_ends_its_trackers_too(
+    bench: Bench, store: Path, recorder: type[Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ftcli.core.tasks import Classify
+    from ftcli.errors import TrainError
+
+    plain = Classify.loss
+    monkeypatch.setattr(Classify, "loss", lambda *given: plain(*given) * float("nan"))
+    with pytest.raises(TrainError):
+        run(bench.context(store, "nan", **STEPS, tracking__report_to=["wandb"]))
+    assert recorder.made[0].events[-1] == "on_train_end"
+
+
+def test_tensorboard_writes_under_the_runs_folder_and_nothing_secret(bench: Bench, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("HF_TOKEN", "hf_canarycanarycanary")
+    report = run(bench.context(store, "board", **STEPS, tracking__report_to=["tensorboard"]))
+    (folder,) = (bench.folder / "board" / "runs").iterdir()
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    tags = set(found.Tags()["scalars"])
+    assert {"train/loss", "train/learning_rate", "eval/loss", "train/train_samples_per_second", "train/real_tokens_per_second"} <= tags
+    losses = [event.value for event in found.Scalars("train/loss")]
+    assert losses == pytest.approx([entry["loss"] for entry in report.details["log"] if "loss" in entry])
+    files = list(folder.iterdir())
+    assert len(files) == 1, "one run is one file"
+    assert b"hf_canarycanarycanary" not in files[0].read_bytes()
+
+
+@pytest.mark.parametrize(("variable", "expected"), [("", "sqlite:///{}/mlflow.db"), ("http://tracker:5000", None)])
+def test_mlflow_keeps_its_store_in_the_runs_folder_unless_another_is_named(
+    variable: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uris: list[str] = []
+    module = ModuleType("mlflow")
+    module.is_tracking_uri_set = lambda: bool(uris)  # type: ignore[attr-defined]
+    module.set_tracking_uri = uris.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "mlflow", TrainerCallback)
+    monkeypatch.setenv(trackers.MLFLOW_URI, variable)
+    started = start(["mlflow"], tmp_path, lambda _: None)
+    assert [tracker.name for tracker in started] == ["mlflow"]
+    assert uris == ([] if expected is None else [expected.format(tmp_path)])
+
+
+def test_every_event_of_transformers_is_handed_on() -> None:
+    events = [name for name in dir(TrainerCallback) if name.startswith("on_")]
+    assert len(events) > 10
+    for name in events:
+        seen: list[str] = []
+        callback = SimpleNamespace(**{name: lambda *_, **__: seen.append("seen")})  # noqa: B023 - called in this round
+        tracker = Tracker("x", callback, seen.append)
+        getattr(tracker, name)(None, SimpleNamespace(global_step=0), None)
+        assert seen == ([] if name == "on_train_end" else ["seen"]), name

@@ -1,0 +1,223 @@
+"""Runs with bad steps and too little memory: what goes on is the same training, what cannot go on says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import Trainer, TrainingArguments
+
+from ftcli.commands.train import run
+from ftcli.core.tasks import Classify
+from ftcli.errors import SettingsError, TrainError
+from ftcli.records import Check, Report
+from ftcli.testing import tiny_model
+from runs import VOCABULARY, Bench, StopAt
+from stores import learnable
+
+STEPS = {
+    "train__max_steps": 8,
+    "train__per_device_train_batch_size": 4,
+    "train__learning_rate": 3e-3,
+    "train__logging_steps": 4,
+    "train__save_strategy": "steps",
+    "train__save_steps": 2,
+    "train__verify": False,
+}
+NAN = float("nan")
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    state = torch.get_rng_state()
+    yield
+    torch.set_rng_state(state)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    made = Bench.make(tmp_path_factory.mktemp("bench"))
+    made.store("store", {"train": learnable(45, 3, VOCABULARY, 0)}, labels=3)
+    return made
+
+
+def _run(bench: Bench, output: str, **values: Any) -> Report:
+    return run(bench.context(bench.folder / "store", output, **{**STEPS, **values}))
+
+
+def _weights(folder: Path) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
+
+
+def _damaged(monkeypatch: pytest.MonkeyPatch, factor: float, *at: int) -> None:
+    """Multiply the losses of these batches."""
+    calls: list[int] = []
+    plain = Classify.loss
+
+    def loss(self: Classify, logits: torch.Tensor, labels: torch.Tensor, items: Any) -> torch.Tensor:
+        found = plain(self, logits, labels, items)
+        if items is None:  # no step: the lean one is proved first
+            return found
+        calls.append(1)
+        return found * factor if len(calls) in at else found
+
+    monkeypatch.setattr(Classify, "loss", loss)
+
+
+def _bad(report: Report) -> Check:
+    (check,) = [check for check in report.checks if check.id == "bad-step"]
+    return check
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(19, "NaN at step 6: skip and rollback")
+def test_a_step_that_was_left_out_is_the_same_training_as_one_gone_back_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
+) -> None:
+    _damaged(monkeypatch, NAN, 6)
+    skipped = _run(bench, "skip", train__on_nonfinite="skip")
+    assert (skipped.status, skipped.metrics["steps"]) == ("ok", 8)
+    evidence = _bad(skipped).evidence
+    assert (evidence["step"], evidence["loss"], len(evidence["rows"])) == (6, "nan", 4)
+    assert any(f"rows {', '.join(map(str, evidence['rows']))}" in note for note in skipped.notes)
+    logged = [json.loads(line) for line in (bench.folder / "skip" / "metrics.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in logged if entry.get("loss") is not None] == [1, 4, 8]
+    assert all(entry["loss"] < 2 for entry in logged if "loss" in entry)
+
+    monkeypatch.undo()
+    _damaged(monkeypatch, NAN, 6)
+    back = _run(bench, "rollback", train__on_nonfinite="rollback")
+    assert any("gone back to" in note and "checkpoint-4" in note and "step 6 is left out" in note for note in back.notes)
+    assert _bad(back).evidence["rows"] == evidence["rows"]
+    assert torch.equal(_weights(bench.folder / "skip"), _weights(bench.folder / "rollback"))
+    assert torch.isfinite(_weights(bench.folder / "skip")).all()
+    kept = json.loads((bench.folder / "rollback" / "checkpoint-8" / "ftcli-checkpoint.json").read_text())["kept"]
+    assert kept["left_out"] == [6]
+    tally(steps=2)
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(19, "no checkpoint to go back to, bad steps without end, a jump of the loss")
+def test_what_cannot_go_on_stops_with_the_step(bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]) -> None:
+    with monkeypatch.context() as patch:
+        _damaged(patch, NAN, 2)
+        with pytest.raises(TrainError, match=r"step 2: .* rows .* there is no checkpoint to go back to"):
+            _run(bench, "nowhere", train__on_nonfinite="rollback", train__save_strategy="no")
+    with monkeypatch.context() as patch:
+        _damaged(patch, NAN, *range(3, 99))
+        with pytest.raises(TrainError, match=r"step 8: .*, as in the 5 steps before"):
+            _run(bench, "always", train__on_nonfinite="skip")
+        newest = json.loads((bench.folder / "always" / "ftcli-run.json").read_text())
+        assert newest["status"] == "failed"
+        assert torch.isfinite(_weights(bench.folder / "always" / "checkpoint-6")).all()
+    with monkeypatch.context() as patch:
+        _damaged(patch, 100.0, 12)
+        with pytest.raises(TrainError, match=r"step 12: the loss is .* times what it was"):
+            _run(bench, "jump", train__max_steps=14)
+        assert sorted(path.name for path in (bench.folder / "jump").glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-8"]
+    tally(steps=3)
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(19, "plain Trainer", control=True)
+def test_plain_trainer_trains_on_with_weights_that_are_no_numbers(tmp_path: Path, tally: Callable[..., None]) -> None:
+    class Damaged(Trainer):  # type: ignore[misc]
+        def compute_loss(self, *arguments: Any, **named: Any) -> Any:
+            loss = super().compute_loss(*arguments, **{**named, "return_outputs": False})
+            return loss * (NAN if self.state.global_step == 1 else 1)
+
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=4, save_steps=4, per_device_train_batch_size=2, use_cpu=True, report_to=[], disable_tqdm=True
+    )
+    Damaged(tiny_model(), arguments, train_dataset=[{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 8).train()
+    assert not torch.isfinite(_weights(tmp_path / "checkpoint-4")).all()
+    tally("plain Trainer ends without an error and saves NaN")
+
+
+def _small_memory(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    plain = Classify.loss
+
+    def loss(self: Classify, logits: torch.Tensor, labels: torch.Tensor, items: Any) -> torch.Tensor:
+        if len(labels) > rows:
+            raise RuntimeError(f"DefaultCPUAllocator: not enough memory: you tried to allocate {len(labels)} GB.")
+        return plain(self, logits, labels, items)
+
+    monkeypatch.setattr(Classify, "loss", loss)
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(20, "memory for two rows of four, --auto-batch; interrupted and gone on")
+def test_a_batch_that_does_not_fit_is_computed_in_pieces_and_is_the_same_training(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
+) -> None:
+    values = {"train__gradient_accumulation_steps": 2, "train__max_steps": 4}
+    _run(bench, "roomy", **values)
+    _small_memory(monkeypatch, 2)
+    report = _run(bench, "pieces", **values, train__auto_batch=True)
+    assert torch.allclose(_weights(bench.folder / "pieces"), _weights(bench.folder / "roomy"), atol=1e-5)
+    (check,) = [check for check in report.checks if check.id == "auto-batch"]
+    assert check.evidence["rows_at_a_time"] == 2
+    assert "the batch of a step stayed 8" in check.summary
+    assert any("step 1: memory does not hold 4 rows" in note for note in report.notes)
+    stopped = bench.context(bench.folder / "store", "stopped", **{**STEPS, **values}, train__auto_batch=True)
+    stopped.progress = StopAt(3)
+    assert run(stopped).status == "interrupted"
+    resumed = _run(bench, "stopped", **values, train__resume_from_checkpoint="auto")
+    assert not any("memory does not hold" in note for note in resumed.notes)  # it knows from the checkpoint
+    assert torch.equal(_weights(bench.folder / "stopped"), _weights(bench.folder / "pieces"))
+    tally(steps=4)
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(20, "without --auto-batch: advice with numbers")
+def test_too_little_memory_is_answered_with_options_of_the_same_training(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
+) -> None:
+    _small_memory(monkeypatch, 2)
+    with pytest.raises(TrainError, match=r"does not hold a batch of 4 rows \(4 × .* tokens\): .*not enough memory") as refused:
+        _run(bench, "advice")
+    assert "--per-device-train-batch-size 2 --gradient-accumulation-steps 2 is the same training" in refused.value.hint
+    _small_memory(monkeypatch, 0)
+    with pytest.raises(TrainError, match="does not hold a batch of 4 rows"):
+        _run(bench, "none at all", train__auto_batch=True)
+    tally(steps=2)
+
+
+@pytest.mark.fault
+@pytest.mark.reliability(20, "auto_find_batch_size of transformers", control=True)
+def test_trainers_own_way_changes_the_batch_of_a_step(tmp_path: Path, tally: Callable[..., None]) -> None:
+    seen: list[int] = []
+
+    class Small(Trainer):  # type: ignore[misc]
+        def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
+            if len(inputs["input_ids"]) > 4:
+                raise RuntimeError("CUDA out of memory.")
+            seen.append(len(inputs["input_ids"]))
+            return super().training_step(model, inputs, *rest)
+
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=2, per_device_train_batch_size=8, auto_find_batch_size=True, use_cpu=True, report_to=[], disable_tqdm=True
+    )
+    rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 32
+    Small(tiny_model(), arguments, train_dataset=rows).train()
+    assert seen == [4, 4]
+    tally("auto_find_batch_size: a step has 4 rows instead of 8")
+
+
+@pytest.mark.parametrize("name", ["ignore_data_skip", "auto_find_batch_size", "enable_jit_checkpoint"])
+def test_what_would_break_a_promise_is_refused_at_the_start(bench: Bench, name: str) -> None:
+    with pytest.raises(SettingsError, match=f"train.{name} is not offered: "):
+        _run(bench, "refused", **{f"train__{name}": True})
+
+
+def test_batches_out_of_order_and_pieces_on_several_processes_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="a matter of chance"):
+        _run(bench, "refused", train__dataloader_in_order=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SettingsError, match="leave the others waiting"):
+        _run(bench, "refused", train__auto_batch=True)
