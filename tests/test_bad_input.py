@@ -118,7 +118,8 @@ def check_places(file: Path, rejects: list[dict[str, Any]]) -> None:
 def test_the_corpus_has_sixty_files_and_every_reason() -> None:
     assert len(CASES) >= 60
     assert len({case.name for case in CASES}) == len(CASES)
-    assert {code for case in CASES for code in case.rejects or ()} == set(BadCode.__args__)  # type: ignore[attr-defined]
+    templates = {"template"}  # the reason that only a chat template gives: test_sft.py
+    assert {code for case in CASES for code in case.rejects or ()} == set(BadCode.__args__) - templates  # type: ignore[attr-defined]
 
 
 NAIVE = {

@@ -250,9 +250,17 @@ def test_masks_of_right_padding_are_told_from_others(mask: list[list[int]], righ
 def test_few_rows_have_padding_where_any_row_of_the_split_would(tmp_path: Path) -> None:
     texts = [([3, 4, 5], number % 2) for number in range(70)]
     collate = Dynamic(spec_for(Classify()))
-    assert [len(batch["labels"]) for batch in few_rows(split_of(tmp_path / "equal", texts), collate)] == [1, 1]
+    assert [len(batch["labels"]) for batch in few_rows(split_of(tmp_path / "equal", texts), collate)] == [2, 1]
     batches = few_rows(split_of(tmp_path / "late", [*texts, ([3], 0)]), collate)
     assert (batches[0]["attention_mask"] == 0).any()
+
+
+def test_few_rows_have_targets_where_any_row_has(tmp_path: Path) -> None:
+    """A text of one token has none: its mean loss is no number, and a proof by it would fail."""
+    collate = Dynamic(spec_for(Pretrain()))
+    batches = few_rows(split_of(tmp_path / "one", [([3], None), ([3, 4, 5], None), ([3, 4], None)]), collate)
+    assert [batch["input_ids"].shape[1] for batch in batches] == [3, 2]
+    assert few_rows(split_of(tmp_path / "none", [([3], None), ([4], None)]), collate)
 
 
 def test_output_layers_of_another_kind_keep_the_logits(tmp_path: Path) -> None:

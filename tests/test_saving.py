@@ -46,7 +46,7 @@ def trainer(bench: Bench) -> Iterator[FtcliTrainer]:
     meter, signals = Meter(), Signals()
     watch = health.Watch(context.note, stop=True, clip=1.0, scaled=False)
     callback = RunCallback(context, meter, signals, lambda _: None, lambda: None)
-    made = train._trainer(run, meter, watch, signals, callback, checkpoints.identity(context, run.store, run.task.name))
+    made = train._trainer(run, meter, watch, signals, [callback], checkpoints.identity(context, run.store, run.task.name))
     made.train()
     yield made
     torch.set_num_threads(threads)

@@ -20,6 +20,7 @@ from ftcli.core import last_layer, lean_head, lean_layers, lean_mask
 from ftcli.core.last_layer import LastLayer, logits_of
 from ftcli.core.lean_head import LeanHead
 from ftcli.core.store import SplitData
+from ftcli.core.tasks import count_targets
 
 LOGITS, GRADIENT, LOSS = 1e-4, 1e-4, 1e-5
 """Largest difference in float32: of a logit, in standard deviations of the logits; of a weight's gradient, of its norm; of the loss, of itself. Found on Qwen3, Qwen2 and
@@ -68,7 +69,7 @@ def lean(
                 replaced += forwards
             said.append(f"{name} {'on, proved equal on this model' if reason is None else f'off ({reason})'}")
         if use_head is not None:
-            impossible = lean_head.why_not(model, task) or _no_autocast(arguments)
+            impossible = lean_head.why_not(model, task) or _no_autocast(arguments) or _searched(arguments)
             head = None if impossible else LeanHead(model)
             reason = impossible if head is None else _head_tried(model, task, batches, truths, head)
             if head is not None and reason is None:
@@ -84,11 +85,18 @@ def lean(
 
 
 def few_rows(split: SplitData, collator: Collator) -> list[dict[str, torch.Tensor]]:
-    """Batches for the proof: two rows of different lengths, so that there is padding, and one of them alone."""
+    """Batches for the proof: two rows of different lengths, so that there is padding, and one of them alone; each has a target, if any row has."""
     lengths = split.lengths[:FEW]
     if lengths.min() == lengths.max():
         lengths = split.lengths
-    rows = list(dict.fromkeys([int(lengths.argmin()), int(lengths.argmax())]))
+    order = lengths.argsort(kind="stable").tolist()
+
+    def taught(row: int) -> bool:
+        return bool(count_targets(collator(split.rows([row]))["labels"]))
+
+    shortest = next(filter(taught, order[:FEW]), order[0])
+    longest = next(filter(taught, order[: -FEW - 1 : -1]), order[-1])
+    rows = list(dict.fromkeys([shortest, longest]))
     return [collator(split.rows(some)) for some in (rows, rows[:1])]
 
 
@@ -120,6 +128,12 @@ def _parts(model: PreTrainedModel, batches: Sequence[Batch], arguments: Training
 
 def _no_autocast(arguments: TrainingArguments) -> str | None:
     return "autocast chooses the types of single operations" if arguments.bf16 or arguments.fp16 else None
+
+
+def _searched(arguments: TrainingArguments) -> str | None:
+    """DistributedDataParallel takes a weight for unused, and fails, when only the loss uses it and it searches the graph of what `forward` gave."""
+    searching = arguments.world_size > 1 and arguments.ddp_find_unused_parameters is not False
+    return "ddp_find_unused_parameters searches what forward gives, and the loss uses the output layer after it" if searching else None
 
 
 def _computed(model: PreTrainedModel, task: Task, batch: Batch, head: LeanHead | None = None) -> Computed:

@@ -117,10 +117,11 @@ class _Heard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
-        found = self._task.loss(logits, labels, items)
+    def training_loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+        loss = getattr(self._task, "training_loss", self._task.loss)
+        found: torch.Tensor = loss(logits, labels, items)
         with torch.no_grad():
-            self.calls.append((float(self._task.loss(logits.detach(), labels, None)), int(count_targets(labels))))
+            self.calls.append((float(loss(logits.detach(), labels, None)), int(count_targets(labels))))
         if not self.leaves:
             self.leaves = {id(leaf): leaf for leaf in _leaves(found)}
         return found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
 
 from ftcli.core import checkpoints, health, memory, pulse, saving, staging, trackers, unused
@@ -79,6 +80,9 @@ def fit(run: Run, signals: Signals) -> Outcome:
     cached = run.model.config.use_cache
     callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
     tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
+    few = few_rows(run.train, run.collator)
+    if said := unused.settle(arguments, run.model, run.task, few[0]):  # before the Trainer, which reads it once, when it is made
+        context.note(said)
     trainer = _trainer(run, meter, watch, signals, [callback, *tracked], identity, guard)
     checkpoint = _resumed(run, identity)
     if checkpoint is not None:
@@ -87,7 +91,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     failure: FtcliError | None = None
     status: RunStatus = "failed"
     try:
-        status = _whole(run, trainer, checkpoint, use_cache=cached)
+        status = _whole(run, trainer, few, checkpoint, use_cache=cached)
     except FtcliError as error:
         failure = error
     except (RuntimeError, MemoryError) as error:
@@ -126,11 +130,8 @@ def _course(run: Run, steps: int) -> Course:
     return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out)
 
 
-def _whole(run: Run, trainer: FtcliTrainer, checkpoint: Path | None, *, use_cache: bool) -> RunStatus:
+def _whole(run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]], checkpoint: Path | None, *, use_cache: bool) -> RunStatus:
     """Steps, last evaluation and result; or, after a signal, a checkpoint."""
-    few = few_rows(run.train, run.collator)
-    if said := unused.settle(run.arguments, run.model, run.task, few[0]):
-        run.context.note(said)
     try:
         wanted = run.context.settings.train.lean_step
         with lean(run.model, run.task, few, run.arguments, wanted=wanted, use_head=trainer.use_head) as said:

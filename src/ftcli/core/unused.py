@@ -23,7 +23,11 @@ def settle(arguments: TrainingArguments, model: PreTrainedModel, task: Task, bat
         return None
     if arguments.activation_checkpointing or any(getattr(model.config.get_text_config(), name, None) for name in ROUTED):
         return None
-    if lacking := without_gradient(model, task, batch):
+    try:
+        lacking = without_gradient(model, task, batch)
+    except (RuntimeError, MemoryError) as error:  # what is really wrong is named by the first step
+        return f"train.ddp_find_unused_parameters stays on: {' '.join(str(error).split())[:120]}"
+    if lacking:
         return f"train.ddp_find_unused_parameters stays on: {lacking[0]} gets no gradient ({len(lacking)} weights)"
     arguments.ddp_find_unused_parameters = False
     return "train.ddp_find_unused_parameters = false: one pass gives every weight a gradient"
