@@ -66,7 +66,7 @@ def prompt_prefix(probe: Probe) -> Check:
     from ftcli.core.probe import Missing
     from ftcli.core.verdict import noted, passed, warned
 
-    if pairs := read_own(probe.settings.dataset.sources or ()).pairs:
+    if pairs := read_own(probe.settings).pairs:
         parted = parted_pairs(probe.tokenizer, pairs)
         evidence: dict[str, Any] = {"pairs": len(pairs), "parted": parted[:SHOWN], "count": len(parted)}
         if not parted:

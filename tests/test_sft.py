@@ -119,6 +119,22 @@ def test_what_is_no_conversation_is_refused_with_the_reason(row: dict[str, Any],
     assert refused.value.code == code
 
 
+def test_columns_under_other_names_are_read_and_refused_under_those_names(folders: dict[str, Path], tmp_path: Path) -> None:
+    items = [{"question": f"{n} + 1?", "answer": str(n + 1), "output": "no"} for n in range(4)]
+    known = [{"instruction": item["question"], "output": item["answer"]} for item in items]
+    pq.write_table(pa.Table.from_pylist(items), tmp_path / "x.parquet")
+    rename = {"dataset__rename_columns": ["instruction=question", "output=answer"]}
+    _sft(folders["plain"], _write(tmp_path / "known.jsonl", known), tmp_path / "known")
+    for source in (_write(tmp_path / "x.jsonl", items), tmp_path / "x.parquet"):
+        _sft(folders["plain"], source, tmp_path / source.suffix, **rename)
+        assert rows(tmp_path / source.suffix) == rows(tmp_path / "known")
+    with pytest.raises(DataError, match=r"bad.jsonl:1 .*'answer' is 3 .*must be a string"):
+        _sft(folders["plain"], _write(tmp_path / "bad.jsonl", [{"question": "2?", "answer": 3}]), tmp_path / "bad", **rename)
+    for wrong in (["question=instruction"], ["instruction"], ["output=answer", "output=text"]):
+        with pytest.raises(UsageError, match="rename_columns"):
+            _sft(folders["plain"], tmp_path / "x.jsonl", tmp_path / "wrong", dataset__rename_columns=wrong)
+
+
 # -- the mask ----------------------------------------------------------------------------------------------------------
 
 

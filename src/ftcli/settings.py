@@ -30,6 +30,9 @@ class DatasetSettings(Section):
     text_column: str = setting("text", "Column that holds the text.")
     label_column: str | None = setting(None, "Column that holds the label (classification).")
     label_names: list[str] | None = setting(None, "Label names in id order; default: the sorted distinct labels of all splits.")
+    rename_columns: list[str] | None = setting(
+        None, "Mode sft: known columns under the data's names, as instruction=question,output=answer.", flag="--rename"
+    )
     completion_only_loss: bool | None = setting(None, "Learn only the completion of prompt and completion (mode sft); default: yes.")
     assistant_only_loss: bool | None = setting(None, "Learn only what the assistant says of messages (mode sft); default: yes.")
     sample_by: Literal["line", "paragraph", "document"] = setting("line", "What is a row in a .txt file.")

@@ -11,15 +11,15 @@ from typing import Any
 
 from ftcli.contracts import Columns
 from ftcli.core.columns import BadValue
-from ftcli.core.conversation import NAMES, TEXT, as_document
+from ftcli.core.conversation import TEXT, as_document, chat_columns
 from ftcli.records import MANIFEST_NAME
+from ftcli.settings import Settings
 
 Message = dict[str, Any]
 MOST = 100
 """Conversations that are tried."""
 MOST_BYTES = 1 << 20
 """Of a line of a file that is searched for conversations."""
-COLUMNS = Columns("messages", chat=NAMES)
 SAMPLES: tuple[list[Message], ...] = (
     [{"role": "user", "content": "What is 2 + 3?"}, {"role": "assistant", "content": "5"}],
     [{"role": "user", "content": "오늘 날씨 어때?"}, {"role": "assistant", "content": "맑고 따뜻합니다."}],
@@ -83,16 +83,15 @@ class Own:
     """Plain prompts with their completions, which no template joins."""
 
 
-def read_own(sources: Sequence[str]) -> Own:
+def read_own(settings: Settings) -> Own:
     """Conversations of .jsonl files in every shape that mode sft knows, and prompts with completions; empty where there are none.
 
-    Args:
-        sources: files, folders, "split=file", or one prepared directory, whose manifest names its sources.
+    Sources are files, folders, "split=file", or one prepared directory, whose manifest names its sources.
     """
-    own = Own([], [])
-    for path in _files(sources):
+    own, columns = Own([], []), chat_columns(settings)
+    for path in _files(settings.dataset.sources or ()):
         if path.suffix in {".jsonl", ".ndjson"}:
-            for document in _of_file(path):
+            for document in _of_file(path, columns):
                 if document["kind"] == TEXT:
                     own.pairs.append((document["prompt"], document["completion"]))
                 elif messages := _answered(document.get("messages") or [*document["prompt"], *document["completion"]]):
@@ -126,7 +125,7 @@ def _files(sources: Sequence[str]) -> Iterator[Path]:
             yield path
 
 
-def _of_file(path: Path) -> Iterator[dict[str, Any]]:
+def _of_file(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:
     """The documents of the first rows, as mode sft reads them, up to one that is none."""
     try:
         with path.open("rb") as file:
@@ -135,7 +134,7 @@ def _of_file(path: Path) -> Iterator[dict[str, Any]]:
                     row = json.loads(line)
                     if not isinstance(row, dict):
                         return
-                    yield json.loads(as_document(row, COLUMNS))
+                    yield json.loads(as_document(row, columns))
                 except (ValueError, BadValue):
                     return
     except OSError:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ftcli.contracts import Columns
 from ftcli.core.columns import BadValue, shown
+from ftcli.errors import UsageError
 from ftcli.settings import Settings
 
 MODE = "sft"
@@ -57,20 +58,53 @@ def columns_of(settings: Settings) -> Columns:
     dataset = settings.dataset
     if settings.train.mode != MODE:
         return Columns(dataset.text_column, dataset.label_column)
+    return chat_columns(settings)
+
+
+def chat_columns(settings: Settings) -> Columns:
+    """The columns of conversations under the data's names.
+
+    Raises:
+        UsageError: `dataset.rename_columns` names no known column, or one twice.
+    """
+    dataset = settings.dataset
     own = () if dataset.text_column == "text" else (dataset.text_column,)
-    return Columns(own[0] if own else "messages", chat=(*own, *(name for name in NAMES if name not in own)))
+    known = (*own, *(name for name in NAMES if name not in own))
+    renamed: dict[str, str] = {}
+    for pair in dataset.rename_columns or ():
+        ours, _, theirs = (part.strip() for part in pair.partition("="))
+        if ours not in known or not theirs or theirs in renamed or ours in renamed.values():
+            what = "is there twice" if ours in renamed.values() or theirs in renamed else "is not KNOWN=COLUMN"
+            raise UsageError(
+                f"dataset.rename_columns: {pair!r} {what}", f"Known are {', '.join(known)}: --rename instruction=question,output=answer"
+            )
+        renamed[theirs] = ours
+    names = dict.fromkeys((*renamed, *(name for name in known if name not in renamed.values())))
+    return Columns(own[0] if own else "messages", chat=tuple(names), renamed=tuple(renamed.items()))
 
 
 def present(columns: Columns, names: Sequence[str], where: str) -> tuple[str, ...]:
     """The columns of conversations that a table has; raises BadValue (index 0) where they make no known shape."""
-    found = tuple(name for name in columns.chat or () if name in names)
-    _shape(dict.fromkeys(found, ""), columns, names, where)
+    found, renamed = tuple(name for name in columns.chat or () if name in names), dict(columns.renamed)
+    _shape({renamed.get(name, name): "" for name in found}, columns, names, where)
     return found
 
 
 def as_document(row: Mapping[str, Any], columns: Columns) -> str:
     """The conversation of a row as JSON: {"shape", "kind", "messages" | "prompt" and "completion", "tools"?}; raises BadValue (index 0)."""
-    shape = _shape({name: row[name] for name in columns.chat or () if row.get(name) is not None}, columns, list(row))
+    renamed = dict(columns.renamed)
+    given = {renamed.get(name, name): row[name] for name in columns.chat or () if row.get(name) is not None}
+    shape = _shape(given, columns, list(row))
+    try:
+        return _document(shape, given, columns)
+    except BadValue as bad:
+        for theirs, ours in columns.renamed:
+            if bad.field == ours:
+                raise BadValue(bad.index, bad.code, bad.reason.replace(repr(ours), repr(theirs)), theirs, bad.hint) from None
+        raise
+
+
+def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
     if shape == "messages":
         document: dict[str, Any] = {"kind": CHAT, "messages": _messages(columns.text, row[columns.text])}
     elif shape == "sharegpt":
@@ -121,7 +155,7 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
         "missing-field",
         f"{where}{': ' if where else ''}no conversation: neither {columns.text}, conversations, prompt with completion, nor instruction with output",
         None,
-        f"Columns with a value: {listed}. Another name for the messages is given with --text-column.",
+        f"Columns with a value: {listed}. Another name for the messages is given with --text-column, for others with --rename instruction=question,output=answer.",
     )
 
 

@@ -246,7 +246,7 @@ class Probe:
     def _try_chat(self) -> tuple[Tried, str, bool]:
         from ftcli.core.chat import SAMPLES, read_own, try_template
 
-        own = read_own(self.settings.dataset.sources or ()).conversations
+        own = read_own(self.settings).conversations
         return try_template(self.tokenizer, own or SAMPLES), "conversations of the data" if own else "samples", bool(own)
 
     def _choose_collator(self) -> str:

@@ -249,6 +249,7 @@ def _inputs(
     dataset = context.settings.dataset
     spoken = template and {
         "chat template": template["template"],
+        **({"dataset.rename_columns": sorted(plan.columns.renamed)} if plan.columns.renamed else {}),
         "dataset.completion_only_loss": dataset.completion_only_loss is not False,
         "dataset.assistant_only_loss": dataset.assistant_only_loss is not False,
         "tokenizer.add_eos": context.settings.tokenizer.add_eos is not False,
