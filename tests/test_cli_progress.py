@@ -65,6 +65,21 @@ def test_a_stall_shows_in_the_rate_without_any_news(now: list[float]) -> None:
     assert stage.rates()[0] < before * 0.6
 
 
+@pytest.mark.parametrize(
+    ("rate", "unit", "shown"),
+    [
+        (0.0, "steps", "0 steps/s"),
+        (0.2, "steps", "5 s/step"),
+        (0.001, "steps", "16 min 40 s/step"),
+        (1.44, "steps", "1.4 steps/s"),
+        (14.4, "steps", "14 steps/s"),
+        (0.5, "B", "0 bytes/s"),
+    ],
+)
+def test_a_slow_rate_is_seconds_a_unit(rate: float, unit: str, shown: str) -> None:
+    assert progress.speed(rate, unit) == shown
+
+
 def test_what_is_not_known_is_left_out() -> None:
     stage = progress._Stage("hash", None, "B")
     assert stage.parts() == {}

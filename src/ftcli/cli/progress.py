@@ -43,6 +43,13 @@ def amount(value: float, unit: str) -> str:
     return text.replace(GAP, " ")
 
 
+def speed(rate: float, unit: str) -> str:
+    """Units a second; seconds a unit where less than one is done in a second, as with a large model's steps."""
+    if unit == "B" or rate >= 10 or rate <= 0:
+        return f"{amount(rate, unit)}/s"
+    return f"{rate:.1f} {unit}/s" if rate >= 1 else f"{seconds(1 / rate)}/{unit.removesuffix('s')}".replace(GAP, " ")
+
+
 @dataclass(frozen=True, slots=True)
 class _Sample:
     at: float
@@ -93,7 +100,7 @@ class _Stage:
         figures = dict(self.figures)  # drawn in another thread than it is filled in
         known = {
             "share": f"{100 * self.done / self.total:.0f} %" if self.total else "",
-            "rate": f"{amount(rate, self.unit)}/s" if self.done else "",
+            "rate": speed(rate, self.unit) if self.done else "",
             "left": f"{seconds(max(1, round(left / rate)))} left" if left and rate > 0 else "",
             "rows": quantity(figures.pop("rows", None) or None, "rows"),
             "tokens": f"{_short(tokens)} tokens/s" if figures.pop("tokens", None) else "",
@@ -109,7 +116,7 @@ class _Stage:
     def summary(self) -> str:
         """What a stage came to."""
         took = seconds(self.seconds).replace(GAP, " ")
-        rate = f"{amount(self.done / self.seconds, self.unit)}/s" if self.done and self.seconds > 0 else ""
+        rate = speed(self.done / self.seconds, self.unit) if self.done and self.seconds > 0 else ""
         parts = [f"{amount(self.done, self.unit)} in {took} ({rate})" if rate else took]
         parts += [
             f"{name.replace('_', ' ')} {number(value)}" for name, value in self.figures.items() if name not in PASSING and value is not None
