@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Task
-from ftcli.core.manifest import describe, seal
+from ftcli.core.manifest import describe, fingerprint, seal
 from ftcli.core.store import Ragged, Rows, SplitData, Store
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA
 
@@ -25,7 +25,7 @@ def write_store(
     folder: Path,
     splits: Mapping[str, Sequence[Row]],
     *,
-    tokenizer: Mapping[str, str] | None = None,
+    tokenizer: Mapping[str, Any] | None = None,
     label_names: Sequence[str] | None = None,
     max_length: int = 64,
     task: str | None = None,
@@ -46,7 +46,7 @@ def write_store(
     packed = any(len(row) > 2 for rows in splits.values() for row in rows)
     manifest = {
         "schema": MANIFEST_SCHEMA,
-        "fingerprint": f"made for tests: {json.dumps(counts)}",
+        "fingerprint": fingerprint({"made for tests": counts}),
         "splits": counts,
         "label_names": None if label_names is None else list(label_names),
         "max_length": max_length,

@@ -31,6 +31,7 @@ Commands:
   merge            Make one plain model of an adapter and its base.
   predict          Ask a trained model.
   benchmark        Measure tokenizing, batching or training.
+  export           Write prepared data in the format of another trainer.
   cache            Check, list or clear away prepared data.
   settings         Show settings, and where each value comes from.
   profiles         List, show or detect hardware profiles.

@@ -121,7 +121,8 @@ def test_arguments_of_a_command_arrive_in_their_types() -> None:
         "fix": True,
         "explain": None,
     }
-    assert parse(COMMANDS["settings"], ["--all"]).arguments == {"show_all": True, "export_env": False}
+    arguments = parse(COMMANDS["settings"], ["--all"]).arguments
+    assert (arguments["action"], arguments["show_all"], arguments["export_env"]) == ("show", True, False)
     assert parse(COMMANDS["profiles"], ["show", "lowmem"]).arguments == {"action": "show", "name": "lowmem"}
 
 

@@ -1,66 +1,174 @@
-"""The `arrow` exporter: the same store at another place."""
+"""`ftcli export`: an export appears whole or not at all, is made once, and never replaces what is not one."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from ftcli.commands import export as command
+from ftcli.context import Context
+from ftcli.core.backend import tokenizer_hash
+from ftcli.core.lossless import Lossless
 from ftcli.core.manifest import check_published
 from ftcli.core.store import Store
-from ftcli.errors import PublishError
-from ftcli.pluginmanager import Plugins
-from ftcli.records import MANIFEST_NAME
+from ftcli.errors import PublishError, SettingsError, StoreError, UsageError
+from ftcli.records import MANIFEST_NAME, Report
+from ftcli.testing import run, tiny_tokenizer
 from stores import write_store
+from tokenizing import Bar
+
+FORMATS = ("arrow", "jsonl", "mds", "megatron", "nanotron")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return write_store(tmp_path / "store", {"train": [([1, 2, 3], None), ([4], None)], "test": [([5, 6], None)]}, shards=2)
+def store(tmp_path: Path) -> Path:
+    return write_store(tmp_path / "store", {"train": [([1, 2, 3], None), ([4], None)], "test": [([5, 6], None)]}, shards=2).path
 
 
-def export(store: Store, output: Path) -> list[Path]:
-    return list(Plugins(allow=()).registry("exporter").get("arrow")().export(store, output))
+def export(store: Path, output: Path, kind: str, *splits: str, tokens_only: bool = False, bar: Bar | None = None, **values: Any) -> Report:
+    context = Context.make({key.replace("__", "."): value for key, value in values.items()})
+    return command.run(replace(context, progress=bar or context.progress), store, kind, output, splits, tokens_only)
 
 
-def test_the_copy_is_complete_and_opens(store: Store, tmp_path: Path) -> None:
-    written = export(store, tmp_path / "copy")
-
-    check_published(tmp_path / "copy", full=True)
-    assert Store.open(tmp_path / "copy").split("train").lengths.tolist() == [3, 1]
-    assert written[-1] == tmp_path / "copy" / MANIFEST_NAME
-    assert sorted(written) == sorted(path for path in (tmp_path / "copy").rglob("*") if path.is_file())
-    assert len(written) == len(store.manifest["files"]) + 1
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_nothing_is_written_twice_where_links_are_possible(store: Store, tmp_path: Path) -> None:
-    for path in export(store, tmp_path / "copy"):
-        assert path.samefile(store.path / path.relative_to(tmp_path / "copy"))
+def around(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
 
 
-def test_it_copies_where_links_are_not_possible(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# -- what appears ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_export_is_complete_counted_and_the_same_to_the_byte(kind: str, store: Path, tmp_path: Path) -> None:
+    bar = Bar()
+    report = export(store, tmp_path / "one", kind, bar=bar)
+    export(store, tmp_path / "two", kind)
+
+    manifest = check_published(tmp_path / "one", full=True)
+    assert (report.metrics["rows"], report.metrics["tokens"], report.metrics["reused"]) == (3, 6, False)
+    assert report.metrics["files"] == len(manifest["files"]) == len(files(tmp_path / "one")) - 1
+    assert report.metrics["bytes"] == sum(entry["bytes"] for entry in manifest["files"])
+    assert sum(bar.stages["export"]) == bar.totals["export"] == 3
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "store", "two"]
+
+
+def test_arrow_is_the_store_at_another_place_and_nothing_is_written_twice(store: Path, tmp_path: Path) -> None:
+    export(store, tmp_path / "copy", "arrow")
+
+    copy = Store.open(tmp_path / "copy")
+    assert copy.fingerprint == Store.open(store).fingerprint
+    assert copy.split("train").lengths.tolist() == [3, 1]
+    assert all((tmp_path / "copy" / entry["path"]).samefile(store / entry["path"]) for entry in copy.manifest["files"])
+
+
+def test_arrow_copies_where_links_are_not_possible(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    written = export(store, tmp_path / "copy")
+    export(store, tmp_path / "copy", "arrow")
 
-    check_published(tmp_path / "copy", full=True)
-    assert not any(path.samefile(store.path / path.relative_to(tmp_path / "copy")) for path in written)
+    manifest = check_published(tmp_path / "copy", full=True)
+    assert not any((tmp_path / "copy" / entry["path"]).samefile(store / entry["path"]) for entry in manifest["files"])
 
 
-def test_an_empty_directory_is_filled(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "copy").mkdir()
-    export(store, tmp_path / "copy")
+def test_only_the_splits_that_are_asked_for(store: Path, tmp_path: Path) -> None:
+    report = export(store, tmp_path / "out", "jsonl", "test")
 
-    check_published(tmp_path / "copy")
+    assert set(files(tmp_path / "out")) == {"test.jsonl", MANIFEST_NAME}
+    assert report.metrics["rows"] == 1
+
+
+def test_an_export_says_what_it_is_and_is_no_store(store: Path, tmp_path: Path) -> None:
+    export(store, tmp_path / "out", "megatron")
+
+    with pytest.raises(StoreError, match="is an export in the format megatron"):
+        Store.open(tmp_path / "out")
+    assert "exported as megatron" in run("cache", "list", tmp_path).stdout
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def test_text_comes_back_from_the_ids_or_is_null(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_tokenizer(tmp_path / "tokenizer"))
+    ids = tokenizer("The parcel came 늦게.", add_special_tokens=False)["input_ids"]
+    made = {"path": "tokenizer", "hash": tokenizer_hash(tokenizer, str(tmp_path / "tokenizer")), "vocab_size": len(tokenizer)}
+    store = write_store(tmp_path / "store", {"train": [(ids, None), ([*ids, tokenizer.eos_token_id], None)]}, tokenizer=made)
+
+    report = export(store.path, tmp_path / "out", "jsonl", tokenizer__path=str(tmp_path / "tokenizer"))
+
+    rows = [json.loads(line) for line in (tmp_path / "out/train.jsonl").read_text().splitlines()]
+    assert [row["text"] for row in rows] == ["The parcel came 늦게.", f"The parcel came 늦게.{tokenizer.eos_token}"]
+    assert (report.metrics["texts_kept"], report.metrics["texts_lost"]) == (2, 0)
+    lossless = Lossless(tokenizer)
+    cut = tokenizer("늦", add_special_tokens=False)["input_ids"][:-1]
+    assert [lossless(np.array(part, np.int32)) for part in (cut, ids)] == [None, "The parcel came 늦게."]
+    assert (lossless.kept, lossless.lost) == (1, 1)
+
+
+def test_another_tokenizer_is_refused(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="was prepared with the tokenizer nowhere"):
+        export(store, tmp_path / "out", "jsonl", tokenizer__path=str(tiny_tokenizer(tmp_path / "tokenizer")))
+
+
+def test_a_tokenizer_is_not_loaded_for_a_format_without_text(store: Path, tmp_path: Path) -> None:
+    report = export(store, tmp_path / "out", "megatron", tokenizer__path="nowhere")
+
+    assert report.notes == ("megatron holds no text: the tokenizer nowhere is not used",)
+
+
+# -- what is there already ---------------------------------------------------------------------------------------------
+
+
+def test_the_same_export_is_not_made_twice(store: Path, tmp_path: Path) -> None:
+    export(store, tmp_path / "out", "mds")
+    before = (tmp_path / "out/train/index.json").stat().st_mtime_ns
+
+    report = export(store, tmp_path / "out", "mds")
+
+    assert report.metrics["reused"]
+    assert report.metrics["rows"] == 3
+    assert (tmp_path / "out/train/index.json").stat().st_mtime_ns == before
+
+
+def test_another_export_is_replaced_only_on_demand(store: Path, tmp_path: Path) -> None:
+    export(store, tmp_path / "out", "mds")
+    before = files(tmp_path / "out")
+
+    with pytest.raises(PublishError, match="format: mds there, jsonl now"):
+        export(store, tmp_path / "out", "jsonl")
+    assert files(tmp_path / "out") == before
+    export(store, tmp_path / "out", "jsonl", runtime__overwrite=True)
+    assert set(files(tmp_path / "out")) == {"train.jsonl", "test.jsonl", MANIFEST_NAME}
+
+
+@pytest.mark.parametrize("kind", ["arrow", "jsonl"])
+def test_prepared_data_are_never_replaced_by_an_export(kind: str, store: Path, tmp_path: Path) -> None:
+    other = write_store(tmp_path / "other", {"train": [([9], None)]}).path
+    before = files(other)
+
+    with pytest.raises(PublishError, match="holds prepared data, not an export"):
+        export(store, other, kind, runtime__overwrite=True)
+    assert files(other) == before
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
-def test_what_is_in_the_way_is_left_alone(kind: str, store: Store, tmp_path: Path) -> None:
-    output = tmp_path / "copy"
+def test_what_is_in_the_way_is_left_alone(kind: str, store: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
     if kind == "file":
         output.write_text("mine")
     elif kind == "directory":
@@ -68,24 +176,51 @@ def test_what_is_in_the_way_is_left_alone(kind: str, store: Store, tmp_path: Pat
         (output / "mine").write_text("mine")
     else:
         output.symlink_to(tmp_path / "nowhere")
-    before = sorted(tmp_path.rglob("*"))
+        (tmp_path / "nowhere").write_text("mine")
+    before = around(tmp_path)
 
-    with pytest.raises(PublishError, match="exists and is not an empty directory"):
-        export(store, output)
+    with pytest.raises(PublishError):
+        export(store, output, "jsonl", runtime__overwrite=True)
 
-    assert sorted(tmp_path.rglob("*")) == before
+    assert around(tmp_path) == before
 
 
 @pytest.mark.fault
-def test_a_full_disk_leaves_nothing_behind(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_full_disk_is_named_and_leaves_nothing_behind(kind: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "link", full)
-    monkeypatch.setattr("shutil.copyfile", full)
-    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(os, "fsync", full)
+    before = around(tmp_path)
 
-    with pytest.raises(PublishError, match="No space left on device"):
-        export(store, tmp_path / "copy")
+    with pytest.raises(PublishError, match=r"No space left on device: [\d,]+ bytes of it written, [\d,]+ bytes free"):
+        export(store, tmp_path / "out", kind)
 
-    assert sorted(tmp_path.rglob("*")) == before
+    monkeypatch.undo()
+    assert around(tmp_path) == before
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_arrow_takes_no_splits(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="arrow is a copy of the whole store"):
+        export(store, tmp_path / "out", "arrow", "train")
+
+
+def test_an_unknown_format_or_split_names_those_there_are(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no plugin offers this exporter") as raised:
+        export(store, tmp_path / "out", "megatorn")
+    assert "Did you mean 'megatron'?" in raised.value.hint
+    with pytest.raises(StoreError, match="has no split 'dev'"):
+        export(store, tmp_path / "out", "jsonl", "dev")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line_reports_as_json(store: Path, tmp_path: Path) -> None:
+    result = run("export", store, "--format", "jsonl", "--split", "train,test", "--output", tmp_path / "out", "--json")
+
+    assert result.exit_code == 0
+    assert result.report["metrics"]["rows"] == 3
+    assert result.report["paths"] == {"output": str(tmp_path / "out")}

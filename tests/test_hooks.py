@@ -17,6 +17,7 @@ import pytest
 
 from ftcli import environment, hookspecs
 from ftcli.contracts import BatchSpec, Columns
+from ftcli.contracts_export import ExportJob
 from ftcli.core.store import Ragged, Rows, Store
 from ftcli.errors import PluginError, TrainError
 from ftcli.machine import detect
@@ -282,7 +283,8 @@ def test_the_executor_example_runs_every_shard(factory: Callable[[str, str], Any
 def test_the_exporter_example_writes_every_row(factory: Callable[[str, str], Any], tmp_path: Path) -> None:
     store: Store = write_store(tmp_path / "store", {"train": [([1, 2], None), ([3], None)], "test": [([4], None)]})
 
-    written = list(factory("exporter", "jsonl")().export(store, tmp_path / "out"))
+    (tmp_path / "out").mkdir()
+    written = list(factory("exporter", "ids")().export(store, tmp_path / "out", ExportJob(("train", "test"))))
 
     assert [path.read_text() for path in written] == ["[1, 2]\n[3]\n", "[4]\n"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -336,15 +336,4 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """End the workers, whatever they do."""
-        ...
-
-
-# -- exporters ---------------------------------------------------------------------------------------------------------
-
-
-class Exporter(Protocol):
-    name: str
-
-    def export(self, store: Store, output: Path) -> Iterable[Path]:
-        """Write the store in another format and return what was written."""
         ...

@@ -92,7 +92,7 @@ def register_executors(register: Register[object]) -> None:
 
 @hookspec
 def register_exporters(register: Register[object]) -> None:
-    """Offer `ftcli.contracts.Exporter` factories. Called once a process, on first use; the name chooses."""
+    """Offer `ftcli.contracts_export.Exporter` factories. Called once a process, on first use; the name chooses."""
 
 
 # -- notifications -----------------------------------------------------------------------------------------------------

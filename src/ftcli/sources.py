@@ -161,13 +161,13 @@ def file_layer(path: Path) -> Layer:
     """A config file's values; unknown keys are fatal."""
     if not path.is_file():
         raise SettingsError(f"the config file {path} does not exist", "Check --config and FTCLI_CONFIG.")
-    return _from_tree(_load(path), str(path))
+    return _from_tree(load_file(path), str(path))
 
 
 def profile_layer(name: str) -> Layer:
     """A profile's values, by name (user's profiles first, then the packaged ones) or by path."""
     path = profile_path(name)
-    values = _load(path) if isinstance(path, Path) else tomllib.loads(path.read_text(encoding="utf-8"))
+    values = load_file(path) if isinstance(path, Path) else tomllib.loads(path.read_text(encoding="utf-8"))
     values.pop("profile", None)
     return _from_tree(values, f"profile {Path(name).stem}")
 
@@ -198,7 +198,12 @@ def profile_path(name: str) -> Any:
     raise SettingsError(f"there is no profile {name!r}", f"Profiles: {', '.join(profile_names())}.{meant}")
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_file(path: Path) -> dict[str, Any]:
+    """The table in a .toml, .yaml, .yml or .json file.
+
+    Raises:
+        SettingsError: it cannot be read, is no table, or is larger than a config file can be.
+    """
     try:
         if path.stat().st_size > MOST_BYTES:
             raise SettingsError(f"{path}: {path.stat().st_size:,} bytes, a config file has {MOST_BYTES:,} at most", "Is it a config file?")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from ftcli.cli.catalog import COMMANDS, CommandSpec, Own
+from ftcli.cli.catalog import COMMANDS
+from ftcli.cli.spec import CommandSpec, Own
 from ftcli.cli.streams import emit
 
 if TYPE_CHECKING:

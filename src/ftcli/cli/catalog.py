@@ -5,68 +5,15 @@ Nothing here imports the settings, so that `ftcli --help` stays cheap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
+from ftcli.cli.spec import CommandSpec, Own
 from ftcli.records import STAGES
 
-Kind = Literal["text", "int", "path", "switch", "list", "words", "paths"]
-"""words, paths: the last positional argument, which takes all words that are left."""
 DATA = ("dataset", "tokenizer", "packing")
 RUN = (*DATA, "loader", "model", "train", "launch", "tracking", "runtime")
 NOT_OF_A_RUN = ("dataset.output_dir", "dataset.batch_size", "dataset.writer_batch_size")
 """A run has an output directory of its own, and --batch-size would be taken for the training batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """An option (or, without flags, a positional argument) of one command that is no setting.
-
-    It reaches `run` as the keyword argument `name`: str, int, Path, bool, tuple[str, ...] or tuple[Path, ...] by `kind`.
-    """
-
-    name: str
-    help: str
-    kind: Kind = "text"
-    flags: tuple[str, ...] = ()
-    default: Any = None
-    choices: tuple[str, ...] = ()
-    required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CommandSpec:
-    """One command of `ftcli`."""
-
-    name: str
-    summary: str
-    """One line of `ftcli --help`."""
-    text: str
-    """What it does, in two or three sentences."""
-    examples: tuple[str, ...]
-    shows: tuple[str, ...] = ()
-    """Sections ("packing") and fields ("train.mode") that are options of this command."""
-    hides: tuple[str, ...] = ()
-    """Fields of those sections that are not: two fields may share a flag."""
-    own: tuple[Own, ...] = ()
-    sources: bool = False
-    """Whether positional arguments are sources, as with --dataset."""
-    works: bool = True
-    """Whether it does work that can be interrupted and continued: then a last line says how it ended and how long it took."""
-    computes: bool = True
-    """Whether the environment is set up before it runs."""
-    loads_plugins: bool = True
-    """Whether installed and local plugins are loaded before it runs; the built-ins always are."""
-    launches: bool = False
-    """Whether it starts several processes of itself when `launch` says so."""
-    every_rank: bool = False
-    """Whether every rank of a job writes a JSON report: they differ in what each of them did."""
-
-    @property
-    def module(self) -> str:
-        return "ftcli.commands." + self.name.replace("-", "_")
-
 
 TOKENIZE = CommandSpec(
     "tokenize",
@@ -235,16 +182,44 @@ SAMPLE_DATA = CommandSpec(
     ),
 )
 
+EXPORT = CommandSpec(
+    "export",
+    "Write prepared data in the format of another trainer.",
+    "jsonl: lines of JSON. megatron: .bin and .idx of Megatron-LM. mds: shards of MosaicML streaming. nanotron: .ds files of datatrove."
+    " arrow: a second directory of the same. Plugins offer more. The directory appears whole or not at all; the same store gives the same bytes.",
+    (
+        "ftcli export prepared --format jsonl --output rows --split validation",
+        "ftcli export packed --format megatron --output megatron --json",
+        "ftcli export prepared --format jsonl --tokenizer-path tokenizer --output with-text",
+    ),
+    shows=("tokenizer.path", "runtime.overwrite"),
+    own=(
+        Own("store", "Prepared directory.", "path", required=True),
+        Own("kind", "arrow, jsonl, mds, megatron, nanotron or a plugin's.", "text", ("--format",), required=True),
+        Own("output", "Directory to write.", "path", ("--output", "--output-dir"), required=True),
+        Own("splits", "Splits to write; default: all.", "list", ("--split", "--splits"), ()),
+        Own("tokens_only", "Leave the labels out.", "switch", ("--tokens-only",), False),
+    ),
+    computes=False,
+)
+
 SETTINGS = CommandSpec(
     "settings",
     "Show settings, and where each value comes from.",
-    "Prints every value that somebody set with its origin: command line, environment, config file or profile.",
+    "show: prints every value that somebody set with its origin: command line, environment, config file or profile. import FILE: makes a"
+    " config file of one of axolotl, LLaMA-Factory or TRL, and lists every key that has no counterpart.",
     (
         "ftcli settings --all",
         "ftcli settings --config run.toml --profile highend",
+        "ftcli settings import axolotl.yml --output run.toml",
         'eval "$(ftcli settings --export-env --profile highend)"',
     ),
+    shows=("runtime.overwrite",),
     own=(
+        Own("action", "show or import FILE.", default="show", choices=("show", "import")),
+        Own("file", "The file to import.", "path"),
+        Own("kind", "import: whose file it is; default: its keys tell.", "text", ("--from",), choices=("axolotl", "llama-factory", "trl")),
+        Own("output", "import: .toml file to write; default: print it.", "path", ("--output",)),
         Own("show_all", "Defaults too.", "switch", ("--all",), False),
         Own("export_env", "Print shell lines for what the environment hook computes.", "switch", ("--export-env",), False),
     ),
@@ -300,7 +275,21 @@ CACHE = CommandSpec(
 
 COMMANDS = {
     spec.name: spec
-    for spec in (TOKENIZE, VERIFY, TRAIN, MERGE, PREDICT, BENCHMARK, CACHE, SETTINGS, PROFILES, PLUGINS, TRAIN_TOKENIZER, SAMPLE_DATA)
+    for spec in (
+        TOKENIZE,
+        VERIFY,
+        TRAIN,
+        MERGE,
+        PREDICT,
+        BENCHMARK,
+        EXPORT,
+        CACHE,
+        SETTINGS,
+        PROFILES,
+        PLUGINS,
+        TRAIN_TOKENIZER,
+        SAMPLE_DATA,
+    )
 }
 
 COMMON = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typer._click.shell_completion import CompletionItem
 
-from ftcli.cli.catalog import CommandSpec
 from ftcli.cli.options import Option, options_of
+from ftcli.cli.spec import CommandSpec
 
 BY_PLUGIN_OR_TASK = {
     "train.mode": ("classify", "pretrain"),

@@ -14,8 +14,8 @@ from ftcli.cli.app import COMPLETION_VARIABLE, PROGRAM, Root
 from ftcli.cli.streams import prepare
 
 if TYPE_CHECKING:
-    from ftcli.cli.catalog import CommandSpec
     from ftcli.cli.parse import Parsed
+    from ftcli.cli.spec import CommandSpec
     from ftcli.errors import FtcliError
 
 INTERRUPTED = 3

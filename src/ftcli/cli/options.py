@@ -9,7 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from ftcli.cli.catalog import COMMON, CommandSpec, Own
+from ftcli.cli.catalog import COMMON
+from ftcli.cli.spec import CommandSpec, Own
 from ftcli.fields import extra, flag_of, variable_of
 from ftcli.settings import walk
 

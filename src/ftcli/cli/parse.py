@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftcli.cli.catalog import COMMANDS, COMMON, CommandSpec, Own
+from ftcli.cli.catalog import COMMANDS, COMMON
 from ftcli.cli.options import Option, options_of, setting_options
+from ftcli.cli.spec import CommandSpec, Own
 from ftcli.errors import UsageError
 
 SOURCES = "dataset.sources"

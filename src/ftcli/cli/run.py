@@ -13,9 +13,9 @@ from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 from ftcli.cli import logs, output, progress
-from ftcli.cli.catalog import CommandSpec
 from ftcli.cli.parse import Parsed
 from ftcli.cli.signals import termination_interrupts
+from ftcli.cli.spec import CommandSpec
 from ftcli.cli.streams import emit
 from ftcli.context import Context
 from ftcli.core import pulse

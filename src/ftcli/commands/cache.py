@@ -144,7 +144,8 @@ def _prepared(folder: Path) -> list[str]:
     rows, tokens = (sum(split[key] for split in splits) for key in ("rows", "tokens"))
     age = time.time() - (folder / MANIFEST_NAME).stat().st_mtime
     whole = sum(entry["bytes"] for entry in manifest["files"])
-    return [str(folder), "prepared", number(rows), number(tokens), size(whole), manifest["fingerprint"][:16], seconds(age)]
+    state = f"exported as {manifest['format']}" if "format" in manifest else "prepared"
+    return [str(folder), state, number(rows), number(tokens), size(whole), manifest["fingerprint"][:16], seconds(age)]
 
 
 def _clean(context: Context, folders: Sequence[Path], dry_run: bool) -> Report:

@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 from typing import Any
 
+from ftcli.commands import settings_import
 from ftcli.context import Context
 from ftcli.environment import compute
+from ftcli.errors import UsageError
 from ftcli.records import Report
 
 
-def run(context: Context, show_all: bool, export_env: bool) -> Report:
+def run(
+    context: Context,
+    action: str,
+    file: Path | None,
+    kind: str | None,
+    output: Path | None,
+    show_all: bool,
+    export_env: bool,
+) -> Report:
     """What is set and by whom; with `export_env` the `export` lines of `optimize_env.sh` in `details["lines"]`.
 
     Args:
+        action: show, or import for what `ftcli.commands.settings_import.run` does with `file`, `kind` and `output`.
         show_all: defaults too.
+
+    Raises:
+        UsageError: action and options do not fit.
     """
+    if action == "import":
+        if file is None:
+            raise UsageError("ftcli settings import needs a file", "Example: ftcli settings import axolotl.yml --output run.toml")
+        return settings_import.run(context, file, kind, output)
+    if file is not None or kind is not None or output is not None:
+        raise UsageError("ftcli settings show takes no file", "To read another trainer's file: ftcli settings import FILE")
     origins = context.resolved.origins
     if export_env:
         lines = export_lines(context)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from ftcli.core.toml import toml
 from ftcli.errors import PublishError, UsageError
 from ftcli.sources import profile_layer, user_profiles
 
@@ -38,14 +38,14 @@ def write(path: Path, description: str, measured: Sequence[str], values: Mapping
         PublishError: it cannot be written.
     """
     lines = [f"# {' '.join(line.split())}" for line in (f"Written by ftcli benchmark sweep on {date.today().isoformat()}.", *measured)]  # noqa: DTZ011
-    lines += ["[profile]", f"description = {_toml(description)}", f"measured = {_toml(list(measured))}"]
+    lines += ["[profile]", f"description = {toml(description)}", f"measured = {toml(list(measured))}"]
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         section, _, name = key.partition(".")
         if value is not None:
             sections.setdefault(section, {})[name] = value
     for section, fields in sections.items():
-        lines += ["", f"[{section}]", *(f"{name} = {_toml(value)}" for name, value in fields.items())]
+        lines += ["", f"[{section}]", *(f"{name} = {toml(value)}" for name, value in fields.items())]
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,8 +54,3 @@ def write(path: Path, description: str, measured: Sequence[str], values: Mapping
     except OSError as error:
         raise PublishError(f"the profile {path} cannot be written: {error.strerror}", "Choose a folder by XDG_CONFIG_HOME.") from error
     profile_layer(str(path))
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML writes it; JSON's text, numbers, truths and lists of them are the same there."""
-    return json.dumps(value, ensure_ascii=False)

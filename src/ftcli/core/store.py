@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -116,6 +116,16 @@ class SplitData:
         targets = self._targets.gather(wanted) if self.targeted else None
         return Rows(wanted, self._input_ids.gather(wanted), labels, seq_lengths, targets)
 
+    def batches(self) -> Iterator[Rows]:
+        """All rows in order, a record batch at a time. Nothing is copied but where rows begin."""
+        start = 0
+        for batch in self.table.to_batches():
+            lists = {name: _ragged(batch.column(name)) for name in (INPUT_IDS, SEQ_LENGTHS) if name in batch.schema.names}
+            index = np.arange(start, start := start + batch.num_rows)
+            targets = _ragged(batch.column(LABELS)) if self.targeted else None
+            labels = None if self.labels is None else self.labels[index]
+            yield Rows(index, lists[INPUT_IDS], labels, lists.get(SEQ_LENGTHS), targets)
+
     @cached_property
     def _input_ids(self) -> _Chunks:
         return _Chunks(self.table.column(INPUT_IDS))
@@ -162,6 +172,8 @@ class Store:
                 store.manifest = read_manifest(path, descriptor) or {}
                 if not store.manifest:
                     break
+                if (exported := store.manifest.get("format")) is not None:
+                    raise StoreError(f"{path} is an export in the format {exported}", "Give the prepared directory that it was made of.")
                 check_files(path, store.manifest, at=descriptor)
             except StoreError:
                 if last or store.is_current():
@@ -251,6 +263,11 @@ class _Chunks:
             which = (np.searchsorted(self._starts, wanted, side="right") - 1).tolist()
             pieces = [self._values[chunk][begin:end] for chunk, (begin, end) in zip(which, places, strict=True)]
         return Ragged(np.concatenate(pieces) if pieces else np.zeros(0, np.int32), offsets)
+
+
+def _ragged(column: pa.ListArray) -> Ragged:
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    return Ragged(column.values.to_numpy(zero_copy_only=True)[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def _how_to_prepare(path: Path) -> str:

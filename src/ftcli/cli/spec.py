@@ -1,0 +1,61 @@
+"""What the catalog of commands is made of: a command, and an option that is no setting.
+
+Nothing here imports the settings, so that `ftcli --help` stays cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["text", "int", "path", "switch", "list", "words", "paths"]
+"""words, paths: the last positional argument, which takes all words that are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """An option (or, without flags, a positional argument) of one command that is no setting.
+
+    It reaches `run` as the keyword argument `name`: str, int, Path, bool, tuple[str, ...] or tuple[Path, ...] by `kind`.
+    """
+
+    name: str
+    help: str
+    kind: Kind = "text"
+    flags: tuple[str, ...] = ()
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    """One command of `ftcli`."""
+
+    name: str
+    summary: str
+    """One line of `ftcli --help`."""
+    text: str
+    """What it does, in two or three sentences."""
+    examples: tuple[str, ...]
+    shows: tuple[str, ...] = ()
+    """Sections ("packing") and fields ("train.mode") that are options of this command."""
+    hides: tuple[str, ...] = ()
+    """Fields of those sections that are not: two fields may share a flag."""
+    own: tuple[Own, ...] = ()
+    sources: bool = False
+    """Whether positional arguments are sources, as with --dataset."""
+    works: bool = True
+    """Whether it does work that can be interrupted and continued: then a last line says how it ended and how long it took."""
+    computes: bool = True
+    """Whether the environment is set up before it runs."""
+    loads_plugins: bool = True
+    """Whether installed and local plugins are loaded before it runs; the built-ins always are."""
+    launches: bool = False
+    """Whether it starts several processes of itself when `launch` says so."""
+    every_rank: bool = False
+    """Whether every rank of a job writes a JSON report: they differ in what each of them did."""
+
+    @property
+    def module(self) -> str:
+        return "ftcli.commands." + self.name.replace("-", "_")

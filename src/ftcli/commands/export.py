@@ -1,0 +1,21 @@
+"""`ftcli export`: prepared data in the format of another trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ftcli.context import Context
+from ftcli.core.export import export
+from ftcli.core.store import Store
+from ftcli.records import Report
+
+
+def run(context: Context, store: Path, kind: str, output: Path, splits: Sequence[str], tokens_only: bool) -> Report:
+    """Write a store in another format.
+
+    Raises:
+        SettingsError, UsageError, StoreError, PublishError: as in `ftcli.core.export.export`; then nothing was written.
+    """
+    metrics = export(context, Store.open(store), output, kind, splits, tokens_only=tokens_only)
+    return context.report("export", metrics, paths={"output": str(output)})

@@ -1,0 +1,70 @@
+"""`ftcli settings import`: the configuration file of another trainer as a file of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.core.durable import put
+from ftcli.core.foreign import Imported, read_foreign
+from ftcli.core.toml import toml
+from ftcli.errors import PublishError, UsageError
+from ftcli.masking import masked_values
+from ftcli.records import Report
+from ftcli.sources import file_layer, load_file
+
+
+def run(context: Context, file: Path, kind: str | None, output: Path | None) -> Report:
+    """Translate a file; without `output` the result is in `details["lines"]`.
+
+    Raises:
+        UsageError: nobody knows whose file it is, or the output's name does not end in .toml.
+        SettingsError: the file cannot be read, or a value is impossible here.
+        PublishError: the output exists and may not be replaced, or cannot be written.
+    """
+    if output is not None and output.suffix != ".toml":
+        raise UsageError(f"--output {output} is no .toml file", f"Write --output {output.with_suffix('.toml')}.")
+    if output is not None and output.exists() and not context.settings.runtime.overwrite:
+        raise PublishError(f"{output} exists", "Choose another name, or replace it with --overwrite.")
+    found = read_foreign(load_file(file), kind, file)
+    lines = as_lines(found, file)
+    lost = found.of("no counterpart")
+    metrics = {
+        "keys": len(found.lines),
+        "mapped": len(found.of("mapped")),
+        "no_effect": len(found.of("no effect")),
+        "no_counterpart": len(lost),
+        "settings": len(found.values),
+    }
+    details: dict[str, Any] = {
+        "from": found.name,
+        "keys": [{"key": line.key, "outcome": line.outcome, "words": line.words} for line in found.lines],
+        "values": {key: masked_values(str(value) if isinstance(value, Path) else value) for key, value in found.values.items()},
+    }
+    if output is None:
+        return context.report("settings import", metrics, details={**details, "lines": lines})
+    put(("\n".join(lines) + "\n").encode(), output.with_name(f".{output.name}.tmp"), output)
+    file_layer(output)
+    title = f"{found.name}: {metrics['mapped']} of {metrics['keys']} keys are mapped, {metrics['no_counterpart']} have no counterpart"
+    table = {"head": ["key", "outcome", "what"], "rows": [[line.key, line.outcome, line.words] for line in found.lines]}
+    return context.report("settings import", metrics, paths={"output": str(output)}, details={**details, "title": title, "table": table})
+
+
+def as_lines(found: Imported, file: Path) -> list[str]:
+    """The TOML file: every setting with the key it came from, then what has no counterpart."""
+    lines, section = [f"# {found.name}'s {file.name}, by `ftcli settings import`."], ""
+    for key, value in found.values.items():
+        name = key.partition(".")[2]
+        if section != (section := key.partition(".")[0]):
+            lines += ["", f"[{section}]"]
+        written = str(value) if isinstance(value, Path) else value
+        lines.append(f"{name} = {toml(written)}  # {_one_line(found.origins[key])}")
+    for outcome in ("no counterpart", "no effect"):
+        if told := found.of(outcome):
+            lines += ["", f"# {outcome.capitalize()}:", *(f"#   {_one_line(line.key)}: {_one_line(line.words)}" for line in told)]
+    return lines
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

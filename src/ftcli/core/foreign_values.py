@@ -1,0 +1,87 @@
+"""Values of other trainers' configurations that need more than another name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Conversion = Callable[[str, Any, Any, Mapping[str, Any]], dict[str, Any]]
+"""(setting, value by the table, value as written, all keys) → settings with values."""
+HELD_OUT = {"test_datasets": "validation="}
+"""Keys whose data sets are no training data → how ftcli is told."""
+
+
+class Lost(Exception):  # noqa: N818 - no failure: the key is listed with these words
+    """A value has no counterpart; says why."""
+
+
+def word(value: Any) -> str:
+    """A value as tables name it: true, false, 4, bfloat16."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).lower() if isinstance(value, (bool, str)) else str(value)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise Lost(f"{value!r} is no number") from None
+
+
+def share(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
+    """A share of the rows; a number of rows has no counterpart."""
+    number = _number(value)
+    if number >= 1:
+        raise Lost(f"a number of rows ({number:,.0f}); {to} is a share of them")
+    return {to: number}
+
+
+def source(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """A path, several, or tables with a path each; those of held-out data get the name of their split."""
+    found = []
+    for item in value if isinstance(value, list) else [value]:
+        path = item.get("path") if isinstance(item, Mapping) else item
+        if not isinstance(path, str) or (isinstance(item, Mapping) and len(item) > 1):
+            raise Lost("give its files as dataset.sources: it says more than a path")
+        found.append(HELD_OUT.get(keys.get("", ""), "") + path)
+    return {to: found}
+
+
+def accumulation(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of an optimizer step on a device → batches that are summed."""
+    steps = _number(value) / _number(keys.get("micro_batch_size", 1))
+    if steps < 1:
+        raise Lost("smaller than micro_batch_size")
+    return {to: int(steps)}
+
+
+def per_epoch(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Times an epoch → a share of all steps, or every epoch."""
+    times, strategy = _number(value), to.replace("_steps", "_strategy")
+    if times == 1:
+        return {strategy: "epoch"}
+    part = 1 / (times * _number(keys.get("num_epochs", 1)))
+    if part >= 1:
+        raise Lost("less than once in the whole run")
+    return {to: part, strategy: "steps"}
+
+
+def full(to: str, value: Any, written: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+    """bf16: full has weights of bfloat16 as well."""
+    return {to: value, "model.dtype": "bfloat16"} if word(written) == "full" else {to: value}
+
+
+def overflow(to: str, value: Any, written: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+    """TRL's strategies of packing differ in what happens to texts that are too long."""
+    return {to: value, "packing.truncation_strategy": "keep_start" if word(written) == "bfd" else "split"}
+
+
+CONVERSIONS: dict[str, Conversion] = {
+    "share": share,
+    "source": source,
+    "accumulation": accumulation,
+    "per_epoch": per_epoch,
+    "full": full,
+    "overflow": overflow,
+}

@@ -1,0 +1,361 @@
+"""`ftcli settings import`: what another trainer's file says is said by ours, and no key is dropped in silence."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ftcli.core.foreign import KINDS, Imported, _table, read_foreign, recognise
+from ftcli.errors import SettingsError, UsageError
+from ftcli.settings import get, walk
+from ftcli.sources import resolve
+from ftcli.testing import run
+
+AXOLOTL = """
+base_model: NousResearch/Llama-3.2-1B
+load_in_4bit: true
+adapter: qlora
+datasets:
+  - path: answers.jsonl
+    type: chat_template
+    field_messages: conversations
+    roles_to_train: [assistant]
+    train_on_eos: all
+test_datasets:
+  - path: held-out.jsonl
+sequence_len: 2048
+sample_packing: true
+excess_length_strategy: truncate
+lora_r: 32
+lora_alpha: 16
+lora_dropout: 0.05
+lora_target_linear: true
+gradient_accumulation_steps: 4
+micro_batch_size: 2
+num_epochs: 4
+optimizer: paged_adamw_32bit
+lr_scheduler: cosine
+learning_rate: 2e-4
+bf16: full
+gradient_checkpointing: true
+warmup_ratio: 0.1
+evals_per_epoch: 4
+saves_per_epoch: 1
+wandb_project:
+special_tokens: {pad_token: "<|end_of_text|>"}
+hf_use_auth_token: true
+not_a_key: 3
+"""
+LLAMA_FACTORY = """
+model_name_or_path: Qwen/Qwen3-4B
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+lora_target: q_proj,v_proj
+dataset: identity,alpaca_en_demo
+template: qwen3
+cutoff_len: 4096
+neat_packing: true
+preprocessing_num_workers: 16
+overwrite_output_dir: true
+output_dir: saves/lora
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+ddp_timeout: 180000000
+report_to: none
+val_size: 0.1
+eval_strategy: no
+hf_hub_token: hf_this_is_a_secret
+pissa_init: true
+resume_from_checkpoint: null
+"""
+TRL = """
+model_name_or_path: Qwen/Qwen3-0.6B
+dataset_name: trl-lib/Capybara
+dtype: bfloat16
+use_peft: true
+lora_r: 64
+lora_alpha: 16
+lora_target_modules: [q_proj, v_proj]
+packing: true
+packing_strategy: bfd_split
+max_length: 8192
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 8
+learning_rate: 3.0e-4
+lr_scheduler_type: cosine_with_min_lr
+lr_scheduler_kwargs: {min_lr_rate: 0.1}
+warmup_steps: 100
+assistant_only_loss: true
+use_liger_kernel: true
+push_to_hub: true
+dataset_train_split: train_sft
+"""
+SAME: dict[str, tuple[str, dict[str, Any]]] = {
+    "axolotl": (
+        AXOLOTL,
+        {
+            "train.learning_rate": 2e-4,
+            "train.per_device_train_batch_size": 2,
+            "train.gradient_accumulation_steps": 4,
+            "train.num_train_epochs": 4,
+            "train.lr_scheduler_type": "cosine",
+            "train.warmup_steps": 0.1,
+            "train.optim": "paged_adamw_32bit",
+            "train.bf16": True,
+            "train.eval_steps": 1 / 16,
+            "train.eval_strategy": "steps",
+            "train.save_strategy": "epoch",
+            "train.mode": "sft",
+            "train.gradient_checkpointing": True,
+            "model.name_or_path": "NousResearch/Llama-3.2-1B",
+            "model.dtype": "bfloat16",
+            "model.load_in_4bit": True,
+            "model.lora_r": 32,
+            "model.lora_alpha": 16,
+            "model.lora_dropout": 0.05,
+            "model.lora_target_modules": ["all-linear"],
+            "packing.max_length": 2048,
+            "packing.strategy": "bfd",
+            "packing.truncation_strategy": "keep_start",
+            "tokenizer.path": "NousResearch/Llama-3.2-1B",
+            "dataset.sources": ["answers.jsonl", "validation=held-out.jsonl"],
+        },
+    ),
+    "llama-factory": (
+        LLAMA_FACTORY,
+        {
+            "train.learning_rate": 1e-4,
+            "train.per_device_train_batch_size": 1,
+            "train.gradient_accumulation_steps": 8,
+            "train.num_train_epochs": 3,
+            "train.lr_scheduler_type": "cosine",
+            "train.warmup_steps": 0.1,
+            "train.bf16": True,
+            "train.mode": "sft",
+            "train.output_dir": Path("saves/lora"),
+            "train.gradient_checkpointing": True,
+            "train.eval_strategy": "no",
+            "train.ddp_timeout": 180000000,
+            "model.name_or_path": "Qwen/Qwen3-4B",
+            "model.lora_r": 8,
+            "model.lora_target_modules": ["q_proj", "v_proj"],
+            "packing.max_length": 4096,
+            "packing.strategy": "bfd",
+            "dataset.num_proc": 16,
+            "dataset.validation_fraction": 0.1,
+            "runtime.overwrite": True,
+            "tokenizer.path": "Qwen/Qwen3-4B",
+        },
+    ),
+    "trl": (
+        TRL,
+        {
+            "train.learning_rate": 3e-4,
+            "train.per_device_train_batch_size": 4,
+            "train.gradient_accumulation_steps": 8,
+            "train.lr_scheduler_type": "cosine_with_min_lr",
+            "train.lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+            "train.warmup_steps": 100,
+            "train.bf16": True,
+            "train.gradient_checkpointing": True,
+            "train.use_liger_kernel": True,
+            "train.push_to_hub": True,
+            "model.name_or_path": "Qwen/Qwen3-0.6B",
+            "model.dtype": "bfloat16",
+            "model.lora_r": 64,
+            "model.lora_alpha": 16,
+            "model.lora_dropout": 0.05,
+            "model.lora_target_modules": ["q_proj", "v_proj"],
+            "packing.max_length": 8192,
+            "packing.strategy": "bfd",
+            "packing.truncation_strategy": "split",
+            "dataset.sources": ["trl-lib/Capybara"],
+            "dataset.assistant_only_loss": True,
+            "tokenizer.path": "Qwen/Qwen3-0.6B",
+        },
+    ),
+}
+LOST = {
+    "axolotl": {"datasets[0].train_on_eos", "special_tokens", "hf_use_auth_token", "not_a_key"},
+    "llama-factory": {"dataset", "template", "hf_hub_token", "pissa_init"},
+    "trl": {"dataset_train_split"},
+}
+
+
+def read(text: str | Mapping[str, Any], kind: str | None = None) -> Imported:
+    return read_foreign(yaml.safe_load(text) if isinstance(text, str) else text, kind, Path("theirs.yml"))
+
+
+def words(found: Imported, key: str) -> str:
+    return next(f"{line.outcome}: {line.words}" for line in found.lines if line.key == key)
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_the_written_file_gives_the_same_run(kind: str, tmp_path: Path) -> None:
+    text, expected = SAME[kind]
+    (tmp_path / "theirs.yml").write_text(text)
+
+    result = run("settings", "import", tmp_path / "theirs.yml", "--output", tmp_path / "run.toml", "--json")
+
+    assert result.exit_code == 0, result.stderr
+    settings = resolve(config=tmp_path / "run.toml", environ={}).settings
+    assert {key: get(settings, key) for key in expected} == expected
+    written = tomllib.loads((tmp_path / "run.toml").read_text())
+    assert {f"{section}.{name}" for section, table in written.items() for name in table} == set(expected)
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_every_key_is_mapped_or_listed_with_its_reason(kind: str) -> None:
+    text = SAME[kind][0]
+    found = read(text)
+
+    assert {line.key for line in found.of("no counterpart")} == LOST[kind]
+    assert {line.key.partition("[")[0] for line in found.lines} == set(yaml.safe_load(text))
+    assert all(line.words for line in found.lines)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_rule_of_the_tables_names_settings_that_there_are(kind: str) -> None:
+    known, table = {f"{section}.{name}" for section, name, _ in walk()}, _table(KINDS[kind])
+    rules = [
+        each for part in ("keys", "items") for rule in table.get(part, {}).values() for each in (rule if isinstance(rule, list) else [rule])
+    ]
+    named = [rule if isinstance(rule, str) else rule.get("to", []) for rule in rules]
+    targets = {target for each in named for target in ([each] if isinstance(each, str) else each)}
+
+    assert len(rules) > 100
+    assert all("when" not in rule[-1] for rule in table["keys"].values() if isinstance(rule, list)), (
+        "of several rules the last one always holds"
+    )
+    assert targets | {default["to"] for default in table["defaults"]} <= known
+    assert set(table["marks"]) <= set(table["keys"])
+    for rule in rules:
+        assert isinstance(rule, str) or set(rule) <= {"to", "values", "pass", "as", "harmless", "when", "also", "lost", "same", "note"}
+        assert isinstance(rule, str) or {"to", "lost", "same", "as"} & set(rule)
+
+
+def test_no_field_of_the_installed_trl_is_unknown() -> None:
+    trl = pytest.importorskip("trl")
+    known = _table("trl")["keys"]
+    names = {each.name for kind in (trl.SFTConfig, trl.ModelConfig, trl.ScriptArguments) for each in fields(kind) if each.init}
+
+    assert sorted(names - set(known)) == []
+
+
+def test_a_default_of_theirs_is_written_where_nothing_is_said() -> None:
+    trl, axolotl = read({"dataset_name": "a.jsonl"}).values, read({"base_model": "m", "learning_rate": 1e-5}).values
+
+    assert (trl["train.learning_rate"], trl["packing.max_length"], trl["train.bf16"], "model.lora_r" in trl) == (2e-5, 1024, True, False)
+    assert (axolotl["train.lr_scheduler_type"], axolotl["train.warmup_steps"], axolotl["packing.max_length"]) == ("cosine", 0.03, 512)
+    factory = read({"stage": "pt", "finetuning_type": "full"}).values
+    assert (factory["train.mode"], factory["packing.strategy"], "model.lora_r" in factory) == ("pretrain", "concat", False)
+    assert read({"stage": "sft"}).values["model.lora_target_modules"] == ["all-linear"]
+
+
+def test_lora_keys_count_only_where_lora_is_on() -> None:
+    found = read({"dataset_name": "a", "lora_r": 8})
+
+    assert words(found, "lora_r") == "no effect: use_peft is false"
+
+
+def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
+    found = read({"base_model": "m", "warmup_ratio": 0.1, "warmup_steps": 10})
+
+    assert found.values["train.warmup_steps"] == 10
+    assert words(found, "warmup_ratio") == "no counterpart: train.warmup_steps is set by warmup_steps already"
+    zero = read({"stage": "sft", "warmup_ratio": 0.1, "warmup_steps": 0})
+    assert zero.values["train.warmup_steps"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("val_set_size", 500, "no counterpart: a number of rows (500); dataset.validation_fraction is a share of them"),
+        ("val_set_size", 0.05, "mapped: dataset.validation_fraction"),
+        ("batch_size", 32, "mapped: train.gradient_accumulation_steps"),
+        ("optimizer", "muon", "no counterpart: muon has no counterpart"),
+        ("gradient_checkpointing", "unsloth", "no counterpart: unsloth has no counterpart"),
+        ("bf16", "auto", "no effect: auto: as it is here"),
+        ("load_in_8bit", False, "no effect: false: as it is here"),
+        ("load_in_8bit", True, "no counterpart: 4 bits or none: model.load_in_4bit"),
+        ("trust_remote_code", True, "no counterpart: runs code, so only the command line may set it: --trust-remote-code"),
+        ("accelerator_config", {"split_batches": None}, "no counterpart: a value in it is null, which TOML cannot say"),
+        ("pretraining_dataset", [{"path": "a.jsonl"}, "b.jsonl"], "mapped: dataset.sources, train.mode"),
+        (
+            "pretraining_dataset",
+            [{"path": "a.jsonl", "skip": 3}],
+            "no counterpart: give its files as dataset.sources: it says more than a path",
+        ),
+        ("datasets", [], "no effect: empty"),
+    ],
+)
+def test_a_value_decides_what_becomes_of_a_key(key: str, value: object, told: str) -> None:
+    assert words(read({"base_model": "m", "micro_batch_size": 4, key: value}), key) == told
+
+
+def test_the_rows_of_a_step_become_batches_that_are_summed() -> None:
+    assert read({"base_model": "m", "micro_batch_size": 4, "batch_size": 32}).values["train.gradient_accumulation_steps"] == 8
+
+
+def test_whose_file_it_is_is_found_out_or_asked() -> None:
+    assert [recognise(yaml.safe_load(SAME[kind][0]), Path("a.yml")) for kind in SAME] == list(SAME)
+    with pytest.raises(UsageError, match="do not say whose configuration it is"):
+        read({"learning_rate": 1e-4})
+    assert read({"learning_rate": 1e-4}, "trl").values["train.learning_rate"] == 1e-4
+
+
+def test_an_impossible_value_names_file_and_key() -> None:
+    with pytest.raises(SettingsError, match=r"train\.learning_rate = 'much' \(from theirs\.yml: learning_rate\)"):
+        read({"base_model": "m", "learning_rate": "much"})
+
+
+def test_printed_without_an_output_and_no_secret_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "theirs.json").write_text(json.dumps(yaml.safe_load(LLAMA_FACTORY)))
+
+    result = run("settings", "import", tmp_path / "theirs.json")
+
+    assert "learning_rate = 0.0001  # learning_rate" in result.stdout
+    assert "#   hf_hub_token: no file holds a token: set the environment variable HF_TOKEN" in result.stdout
+    assert "secret" not in result.stdout + result.stderr
+    (tmp_path / "run.toml").write_text(result.stdout)
+    assert resolve(config=tmp_path / "run.toml", environ={}).settings.model.lora_r == 8
+
+
+def test_an_output_is_replaced_only_on_demand(tmp_path: Path) -> None:
+    (tmp_path / "theirs.yml").write_text(TRL)
+    (tmp_path / "run.toml").write_text("mine")
+
+    refused = run("settings", "import", tmp_path / "theirs.yml", "--output", tmp_path / "run.toml")
+    assert (refused.exit_code, (tmp_path / "run.toml").read_text()) == (1, "mine")
+    assert run("settings", "import", tmp_path / "theirs.yml", "--output", tmp_path / "run.toml", "--overwrite").exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.toml", "theirs.yml"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (("import",), "needs a file"),
+        (("import", "nowhere.yml"), "cannot be read"),
+        (("show", "a.yml"), "takes no file"),
+        (("import", "a.yml", "--output", "run.yaml"), "is no .toml file"),
+    ],
+)
+def test_what_does_not_fit_is_refused(typed: tuple[str, ...], message: str) -> None:
+    result = run("settings", *typed)
+
+    assert result.exit_code == 2
+    assert message in result.stderr
