@@ -30,7 +30,7 @@ def shared_memory(probe: Probe) -> Check:
     rows = probe.settings.train.per_device_train_batch_size
     width = _width(probe) or 1024
     ahead = loader.num_workers * (loader.prefetch_factor or 2) + 1
-    need = ahead * rows * width * BYTES_A_SLOT
+    need = ahead * (probe.settings.train.max_tokens_per_batch or rows * width) * BYTES_A_SLOT
     evidence = {"free_mb": round(free / MIB, 1), "needed_mb": round(need / MIB, 1), "workers": loader.num_workers, "batches_ahead": ahead}
     words = f"{loader.num_workers} DataLoader workers hold up to {need / MIB:,.1f} MB of batches in /dev/shm, {free / MIB:,.0f} MB are free"
     if need > free:
@@ -82,10 +82,12 @@ def step_memory(probe: Probe) -> Check:
     width = _width(probe)
     if width is None:
         raise Missing("no --dataset: the width of a batch is unknown")
+    budget = train.max_tokens_per_batch
+    rows = train.per_device_train_batch_size if budget is None else max(1, budget // width)
     step = training_step(
         config,
         head=_labels(probe),
-        rows=train.per_device_train_batch_size,
+        rows=rows,
         width=width,
         optimizer=train.optim,
         half=bool(train.bf16 or train.fp16 or (train.bf16 is None and _has_bf16(probe))),
@@ -101,7 +103,7 @@ def step_memory(probe: Probe) -> Check:
         **parts,
         "total_gb": round(step.total / GIB, 3),
         "device_gb": round(device / GIB, 1),
-        "rows": train.per_device_train_batch_size,
+        "rows": rows,
         "width": width,
     }
     words = f"a training step takes about {step.total / GIB:.2f} GB ({step.lasting / GIB:.2f} of it for weights, gradients and optimizer), the {name} has {device / GIB:.0f} GB"
@@ -112,7 +114,8 @@ def step_memory(probe: Probe) -> Check:
     if step.lasting > device:
         return warned(words, "A smaller model, --optim adafactor, or several GPUs with FSDP or DeepSpeed.", **evidence)
     if step.total > device:
-        fix = "Lower --per-device-train-batch-size and raise --gradient-accumulation-steps as much, or use --gradient-checkpointing."
+        size = "--per-device-train-batch-size" if budget is None else "--max-tokens-per-batch"
+        fix = f"Lower {size} and raise --gradient-accumulation-steps as much, or use --gradient-checkpointing."
         return warned(words, fix, **evidence)
     return passed(words, **evidence)
 

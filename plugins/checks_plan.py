@@ -24,13 +24,14 @@ def padding(probe: Probe) -> Check:
     import numpy as np
 
     from ftcli.core.order import wasted
+    from ftcli.core.slots import rows_a_batch
     from ftcli.core.verdict import noted, passed, warned
 
     split = probe.train_split
     lengths = split.lengths
     if len(lengths) > SAMPLE:
         lengths = np.random.default_rng(0).choice(lengths, SAMPLE, replace=False)
-    size, planned = probe.settings.train.per_device_train_batch_size, probe.collator_name
+    size, planned = rows_a_batch(probe.settings, lengths), probe.collator_name
     names = ("packed",) if split.packed else ("fixed", "dynamic", "bucketed")
     shares = {name: wasted(lengths, size, name, probe.store.max_length) for name in names}
     evidence = {
@@ -83,13 +84,18 @@ def run(probe: Probe) -> Check:
 
     train, rows = probe.settings.train, len(probe.train_split)
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    steps_an_epoch = max(1, math.ceil(math.ceil(rows / (train.per_device_train_batch_size * world)) / train.gradient_accumulation_steps))
+    batches = probe.token_batches
+    batches_a_rank = math.ceil(rows / (train.per_device_train_batch_size * world)) if batches is None else len(batches) // world
+    steps_an_epoch = max(1, math.ceil(batches_a_rank / train.gradient_accumulation_steps))
     steps = train.max_steps if train.max_steps > 0 else math.ceil(steps_an_epoch * train.num_train_epochs)
     epochs = steps / steps_an_epoch
     tokens = int(epochs * int(probe.train_split.lengths.sum()))
     evidence: dict[str, Any] = {"steps": steps, "epochs": round(epochs, 3), "tokens": tokens, "rows": int(epochs * rows)}
-    evidence["rows_a_step"] = train.per_device_train_batch_size * world * train.gradient_accumulation_steps
-    words = f"{steps:,} steps of {evidence['rows_a_step']:,} rows, {epochs:.3g} epochs, {tokens:,} tokens"
+    rows_a_batch = train.per_device_train_batch_size if batches is None else rows / max(1, len(batches))
+    evidence["rows_a_step"] = round(rows_a_batch * world * train.gradient_accumulation_steps)
+    words = (
+        f"{steps:,} steps of {'' if batches is None else 'about '}{evidence['rows_a_step']:,} rows, {epochs:.3g} epochs, {tokens:,} tokens"
+    )
     rate, where = _rate(probe)
     if rate is None:
         return noted(f"{words}; how long it takes needs a measured rate: ftcli benchmark train", **evidence)
@@ -107,7 +113,7 @@ def _rate(probe: Probe) -> tuple[float | None, str]:
         rate = report.get("metrics", {}).get("real_tokens_per_second")
         machine = report.get("machine") or {}
         same = machine.get("cpu_model") == probe.machine.cpu_model and len(machine.get("gpus", ())) == len(probe.machine.gpus)
-        keys = ("dataset.sources", "model.config", "model.name_or_path", "train.per_device_train_batch_size")
+        keys = ("dataset.sources", "model.config", "model.name_or_path", "train.per_device_train_batch_size", "train.max_tokens_per_batch")
         was = {key: (report.get("settings", {}).get(key) or {}).get("value") for key in keys}
     except (OSError, ValueError, AttributeError):
         return None, ""
@@ -117,6 +123,7 @@ def _rate(probe: Probe) -> tuple[float | None, str]:
         "model.config": None if settings.model.config is None else str(settings.model.config),
         "model.name_or_path": settings.model.name_or_path,
         "train.per_device_train_batch_size": settings.train.per_device_train_batch_size,
+        "train.max_tokens_per_batch": settings.train.max_tokens_per_batch,
     }
     return (float(rate), str(path)) if rate and same and was == now else (None, "")
 

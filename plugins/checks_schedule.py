@@ -96,13 +96,15 @@ def _plan(probe: Probe) -> Plan:
     from ftcli.core.schedule import make_plan
     from ftcli.errors import FtcliError
 
-    rows, held_out = None, False
+    rows, held_out, batches = None, False, None
     try:
         rows, held_out = len(probe.train_split), probe.store.eval_split is not None
     except (FtcliError, Missing) as error:  # FT201 fails of it
         if probe.settings.train.max_steps < 0:
             raise Missing(str(getattr(error, "message", error))) from error
-    plan = make_plan(probe.settings, rows, held_out=held_out)
+    else:
+        batches = probe.token_batches
+    plan = make_plan(probe.settings, rows, held_out=held_out, token_batches=None if batches is None else len(batches))
     assert plan is not None
     return plan
 

@@ -93,7 +93,11 @@ def test_the_loader_is_run_with_the_settings_of_a_candidate(folder):
         size: bench_batch.loading(probe, update(probe.settings, {"loader.collator": "fixed", "train.per_device_train_batch_size": size}))
         for size in (8, 24)
     }
-    assert found[8]["real tokens"] == found[24]["real tokens"] == int(probe.train_split.lengths[bench_batch.order_of(probe, "fixed")].sum())
+    assert (
+        found[8]["real tokens"]
+        == found[24]["real tokens"]
+        == bench_batch.counted(probe, bench_batch.batches_of(probe, "fixed", probe.settings))["real tokens"]
+    )
     assert found[8]["slots"] == 24 * 64
     assert found[8]["seconds"] > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -395,6 +396,30 @@ def test_the_plan_is_counted_and_timed_only_by_a_measurement(world: World, tmp_p
     assert world.verify(values, stages=STAGE)["FT213"].evidence["seconds"] == pytest.approx(50)
     (tmp_path / "run" / "ftcli-run.json").write_text(json.dumps({**report, "machine": {"cpu_model": "another", "gpus": []}}))
     assert "seconds" not in world.verify(values, stages=STAGE)["FT213"].evidence
+
+
+def test_a_plan_by_tokens_counts_the_batches_of_the_run(world: World) -> None:
+    from ftcli.core.run import prepare
+    from stores import context
+
+    values = world.run(
+        "classify", "qwen3", **{"train.gradient_accumulation_steps": 2, "train.num_train_epochs": 2, "train.max_tokens_per_batch": 512}
+    )
+    checks = world.verify(values, stages=("settings", "data"))
+    run = prepare(context(**{key.replace(".", "__"): value for key, value in values.items()}, train__output_dir=world.folder / "by tokens"))
+    assert run.token_batches is not None
+    steps = 2 * math.ceil(len(run.token_batches) / 2)
+    assert checks["FT213"].evidence["steps"] == checks["FT053"].evidence["steps"] == steps
+    rows = len(run.train) / len(run.token_batches)
+    assert checks["FT213"].evidence["rows_a_step"] == round(2 * rows)
+    assert "steps of about" in checks["FT213"].summary
+    assert abs(checks["FT211"].evidence["rows_a_batch"] - rows) < 2
+
+
+def test_a_row_over_the_budget_of_a_batch_fails(world: World) -> None:
+    values = world.run("classify", **{"train.max_tokens_per_batch": 30})
+    check = world.caught("a row over the budget", values, "FT053", words="does not hold row", stages=("settings",))
+    assert "prepare the data with --max-length 30" in check.fix
 
 
 # -- real data -----------------------------------------------------------------------------------------------------------------------------

@@ -125,6 +125,17 @@ def test_a_step_that_does_not_fit_the_device_is_found(world: World) -> None:
     world.quiet("a GPU of unknown memory", values, stages=ENV, gpus=(Gpu("NVIDIA GB10", 0, "12.1"),))
 
 
+def test_the_memory_of_a_step_by_tokens_is_that_of_its_budget(world: World) -> None:
+    values = {**world.run("classify", "qwen3"), "train.max_tokens_per_batch": 1370}
+    found = world.quiet("a budget of ten rows of 137", values, stages=ENV)["FT009"]
+    assert (found.evidence["rows"], found.evidence["width"]) == (10, 137)
+    large = {**values, "train.max_tokens_per_batch": 4096 * 137}
+    found = world.caught(
+        "a budget beyond the GPU", large, "FT009", status="warn", words="a training step", stages=ENV, gpus=(Gpu("G", 2**28, "8.0"),)
+    )
+    assert "Lower --max-tokens-per-batch" in found.fix
+
+
 def test_checkpoints_that_do_not_fit_the_disk_fail(world: World, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 

@@ -79,7 +79,7 @@ def test_the_rows_halve_until_they_fit_and_the_step_begins_anew() -> None:
     assert pieces.run(step, step.clear, small, 5) == small["input_ids"].sum()
     assert pieces.run(step, step.clear, large, 5) == large["input_ids"].sum()
     assert step.calls == [3, 8, *(3,), 4, *(2, 1), 2, 2, 2, 2]
-    assert pieces.rows == 2
+    assert pieces.most == 2
     assert "step 5: memory does not hold 8 rows × 3 tokens; from here on a batch is computed 4 rows at a time" in notes[0]
     assert "2 rows at a time" in notes[1]
     after = step.gradient.clone()

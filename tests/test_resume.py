@@ -69,6 +69,31 @@ def test_a_run_that_goes_on_fetches_each_row_that_is_left_once(
     tally(doubled=0, missed=0)
 
 
+@pytest.mark.parametrize("collator", ["dynamic", "bucketed"])
+def test_a_run_by_tokens_goes_on_with_the_rows_that_are_left_from_any_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, collator: str
+) -> None:
+    fetched: list[list[int]] = []
+    original = StoreDataset.__getitems__
+    monkeypatch.setattr(StoreDataset, "__getitems__", lambda self, rows: (fetched.append(rows), original(self, rows))[1])
+    values = {**STEPS, "train__max_tokens_per_batch": 96, "loader__collator": collator, "model__config_overrides": "attention_dropout=0.1"}
+    steps = run(bench.context(bench.folder / "texts", f"whole {collator}", **values)).metrics["steps"]
+    order = list(fetched)
+    assert len(order) == steps
+    assert len({len(rows) for rows in order}) > 1
+    for epoch in (order[: steps // 2], order[steps // 2 :]):
+        assert sorted(row for rows in epoch for row in rows) == list(range(30))
+    for at in (1, steps // 2, steps // 2 + 2):
+        output = f"stopped {collator} {at}"
+        stop = bench.context(bench.folder / "texts", output, **values)
+        stop.progress = StopAt(at)
+        assert run(stop).metrics["steps"] == at
+        fetched.clear()
+        run(bench.context(bench.folder / "texts", output, **values, train__resume_from_checkpoint="auto"))
+        assert fetched == order[at:]
+        assert torch.equal(_weights(bench.folder / output), _weights(bench.folder / f"whole {collator}"))
+
+
 def test_beginning_an_epoch_draws_nothing_from_the_random_numbers_of_dropout(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose workers persist begins its loader once, one that goes on twice: what each beginning drew would be missing in one of them."""
     drawn: list[bool] = []
@@ -135,7 +160,12 @@ def on_step(step):
     if step.step == int(os.environ.get("STRUCK_AT", 0)):
         os.kill(os.getpid(), signal.SIGTERM)
 """
-ORDERS = {"random": ("texts", "dynamic"), "grouped": ("texts", "bucketed"), "packed": ("packs", "packed")}
+ORDERS = {
+    "random": ("texts", "dynamic", None),
+    "grouped": ("texts", "bucketed", None),
+    "packed": ("packs", "packed", None),
+    "tokens": ("texts", "bucketed", 48),
+}
 CELLS = list(itertools.product((1, 4), (0, 2), (False, True), ORDERS, (0.0, 0.1), (1, 2)))
 """Accumulation, workers, persistent, order, dropout, ranks. There is no streaming: the store is mapped, of whatever size."""
 
@@ -158,7 +188,7 @@ def test_every_cell_is_bitwise_equal(
 ) -> None:
     if persistent and not workers:
         pytest.skip("nothing persists without workers")
-    store, collator = ORDERS[order]
+    store, collator, budget = ORDERS[order]
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "sender.py").write_text(SENDER)
     config = write_config(tmp_path / "qwen3.json", "qwen3")
@@ -176,6 +206,7 @@ def test_every_cell_is_bitwise_equal(
         "--nproc-per-node": ranks,
         "--threads": 1,
         "--plugins-dir": tmp_path / "plugins",
+        **({"--max-tokens-per-batch": budget} if budget else {}),
     }
     flags = ["--no-verify", "--no-bf16", "--json", *(["--dataloader-persistent-workers"] if persistent else [])]
 

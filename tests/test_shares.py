@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset
 from ftcli.core.held_out import HeldOut
 from ftcli.core.meter import TOKENS, Counted
 from ftcli.core.run import Run, prepare
-from ftcli.core.shares import IDLE, Shares, deal
+from ftcli.core.shares import Shares, deal
+from ftcli.core.slots import IDLE, TokenBatches
 from ftcli.core.tasks import Classify, count_targets
 from runs import VOCABULARY, Bench
 from stores import learnable
@@ -134,27 +136,30 @@ def stores(bench: Bench) -> dict[str, Path]:
     }
 
 
+def step(run: Run, shares: Sequence[list[int]]) -> tuple[float, torch.Tensor]:
+    """Loss and gradient of one step as processes and accumulation make it: each share of the rows on its own, then summed."""
+    dataset, collator = StoreDataset(run.train), Counted(run.collator)
+    parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
+    batches = [collator(dataset.__getitems__(share)) for share in shares]
+    items = sum(int(count_targets(batch["labels"])) for batch in batches)
+    losses = []
+    for batch in batches:
+        batch.pop(TOKENS)
+        labels = batch.pop("labels")
+        losses.append(run.task.loss(run.model(**batch)["logits"], labels, items))
+    loss = torch.stack(losses).sum()
+    gradient = torch.autograd.grad(loss, parameters)
+    return float(loss.detach()), torch.cat([each.flatten() for each in gradient])
+
+
 def steps(run: Run, ranks: int) -> list[tuple[float, torch.Tensor]]:
-    """Loss and gradient of every step of an epoch with 12 rows a step, as `ranks` processes make them: each its share, then summed."""
+    """Every step of an epoch with 12 rows a step, as `ranks` processes make them."""
     size = 12 // ranks
     order: list[int] = list(SequentialSampler(StoreDataset(run.train)))
     if ranks > 1:
         order = list(Shares(SequentialSampler(StoreDataset(run.train)), run.train.lengths, size, ranks, drop_last=False))
-    dataset, collator, found = StoreDataset(run.train), Counted(run.collator), []
-    parameters = [parameter for parameter in run.model.parameters() if parameter.requires_grad]
-    for start in range(0, len(order), 12):
-        shares = [order[start + rank * size : start + (rank + 1) * size] for rank in range(ranks)]
-        batches = [collator(dataset.__getitems__(share)) for share in shares]
-        items = sum(int(count_targets(batch["labels"])) for batch in batches)
-        losses = []
-        for batch in batches:
-            batch.pop(TOKENS)
-            labels = batch.pop("labels")
-            losses.append(run.task.loss(run.model(**batch)["logits"], labels, items))
-        loss = torch.stack(losses).sum()
-        gradient = torch.autograd.grad(loss, parameters)
-        found.append((float(loss.detach()), torch.cat([each.flatten() for each in gradient])))
-    return found
+    starts = range(0, len(order), 12)
+    return [step(run, [order[start + rank * size : start + (rank + 1) * size] for rank in range(ranks)]) for start in starts]
 
 
 @pytest.mark.parametrize("task", ["classify", "pretrain"])
@@ -168,6 +173,23 @@ def test_every_step_has_the_loss_and_gradient_of_one_process_also_the_last_uneve
         for (loss, gradient), (other_loss, other) in zip(one, steps(run, ranks), strict=True):
             assert other_loss == pytest.approx(loss, rel=1e-5)
             assert (other - gradient).norm() <= 1e-4 * gradient.norm()
+
+
+@pytest.mark.parametrize("task", ["classify", "pretrain"])
+@pytest.mark.parametrize(("ranks", "accumulation"), [(1, 2), (2, 1), (2, 3), (4, 1)])
+def test_a_step_by_tokens_has_the_loss_and_gradient_of_its_rows_in_one_batch(
+    bench: Bench, stores: dict[str, Path], task: str, ranks: int, accumulation: int
+) -> None:
+    run = prepare(bench.context(stores[task], f"law {task}", loader__collator="dynamic"))
+    batches = list(TokenBatches(run.train.lengths, 72, order="random", seed=1, ranks=ranks))
+    together = ranks * accumulation
+    assert len({len(batch) for batch in batches}) > 2
+    for start in range(0, len(batches), together):
+        shares = batches[start : start + together]
+        loss, gradient = step(run, [[row for share in shares for row in share]])
+        other_loss, other = step(run, shares)
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        assert (other - gradient).norm() <= 1e-4 * gradient.norm()
 
 
 def test_a_rank_without_rows_has_its_part_in_the_figures_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:

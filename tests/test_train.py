@@ -88,6 +88,23 @@ def test_loss_and_gradient_do_not_depend_on_how_a_global_batch_is_accumulated(
         assert (other - gradient).norm() / gradient.norm() < 1e-4
 
 
+@pytest.mark.parametrize("task", ["classify", "sft, ragged", "pretrain, packed"])
+def test_loss_and_gradient_by_tokens_are_those_of_the_same_rows_in_one_batch(
+    bench: Bench, global_batches: dict[str, Path], task: str
+) -> None:
+    by_tokens = {"train__gradient_accumulation_steps": 4, "train__max_tokens_per_batch": 160}
+    context = bench.context(global_batches[task], "by tokens", **ONE_STEP, **by_tokens)
+    batches = prepare(context).token_batches
+    assert batches is not None
+    sizes = [len(batch) for batch in batches][:4]
+    assert task == "pretrain, packed" or len(set(sizes)) > 1
+    loss, gradient = step_of(context)
+    rows = {"train__per_device_train_batch_size": sum(sizes), "loader__collator": "packed" if "packed" in task else "dynamic"}
+    expected, right = step_of(bench.context(global_batches[task], "by rows", **ONE_STEP, **rows))
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert (gradient - right).norm() / right.norm() < 1e-4
+
+
 def test_plain_trainer_multiplies_the_loss_by_the_accumulation_steps(bench: Bench, classify: Path, tmp_path: Path) -> None:
     """The positive control of the test above: the fault is real in the installed transformers."""
     ours = prepare(bench.context(classify, "plain"))
@@ -237,6 +254,22 @@ def test_the_order_of_rows_follows_collator_and_strategy(bench: Bench, classify:
     )
 
 
+def test_batches_by_tokens_are_as_many_as_were_planned(bench: Bench, classify: Path) -> None:
+    values = {"train__max_tokens_per_batch": 160, "train__gradient_accumulation_steps": 2, "train__num_train_epochs": 2}
+    context = bench.context(classify, "planned", **values, train__learning_rate=3e-3, train__logging_steps=1)
+    batches = prepare(context).token_batches
+    assert batches is not None
+    report = run(bench.context(classify, "planned", **values, train__learning_rate=3e-3, train__logging_steps=1))
+    assert report.metrics["steps"] == 2 * math.ceil(len(batches) / 2)
+    assert report.metrics["epochs"] == 2.0
+    rates = [entry["learning_rate"] for entry in report.details["log"] if "loss" in entry]
+    assert rates[-1] == pytest.approx(3e-3 / report.metrics["steps"]), "the schedule ends where the run does"
+    assert report.details["padding"]["real tokens"] == 2 * sum(len(ids) for ids, _ in learnable(240, 4, VOCABULARY, 0))
+    assert report.metrics["padding_share"] < 0.06  # 18 batches of 4 to 23 tokens
+    (said,) = [note for note in report.notes if "at most 160 tokens" in note]
+    assert f"{len(batches)} an epoch, of {240 / len(batches):.1f} rows on average" in said
+
+
 def test_the_best_model_is_kept_and_patience_ends_a_run(bench: Bench, classify: Path) -> None:
     values = {"train__learning_rate": 0.05, "train__num_train_epochs": 30, "train__patience": 2, "train__load_best_model_at_end": True}
     report = run(bench.context(classify, "best", **values))
@@ -291,6 +324,8 @@ def test_plugins_see_every_logged_step_and_their_failure_is_theirs(bench: Bench,
         ({"train__mode": "clasify"}, SettingsError, "no plugin offers this task"),
         ({"loader__collator": "packt"}, SettingsError, "no plugin offers this collator"),
         ({"loader__collator": "packed"}, SettingsError, "one text a row"),
+        ({"train__max_tokens_per_batch": 9}, SettingsError, "does not hold row [0-9]+ of train, which takes 23 tokens"),
+        ({"train__max_tokens_per_batch": 99, "train__dataloader_drop_last": True}, SettingsError, "nothing to leave out"),
         ({"train__resume_from_checkpoint": "/nowhere"}, TrainError, "does not exist"),
     ],
 )

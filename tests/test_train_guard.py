@@ -173,6 +173,22 @@ def test_a_batch_that_does_not_fit_is_computed_in_pieces_and_is_the_same_trainin
     tally(steps=4)
 
 
+def test_pieces_of_batches_by_tokens_are_as_wide_as_fits_and_the_same_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"train__max_tokens_per_batch": 96, "train__max_steps": 4}
+    _run(bench, "roomy tokens", **values)
+    _small_memory(monkeypatch, 3)
+    report = _run(bench, "pieces of tokens", **values, train__auto_batch=True)
+    assert torch.allclose(_weights(bench.folder / "pieces of tokens"), _weights(bench.folder / "roomy tokens"), atol=1e-5)
+    (check,) = [check for check in report.checks if check.id == "auto-batch"]
+    assert f"at most {check.evidence['tokens_at_a_time']} tokens at a time" in check.summary
+    stopped = bench.context(bench.folder / "store", "stopped tokens", **{**STEPS, **values}, train__auto_batch=True)
+    stopped.progress = StopAt(3)
+    assert run(stopped).status == "interrupted"
+    resumed = _run(bench, "stopped tokens", **values, train__resume_from_checkpoint="auto")
+    assert not any("memory does not hold" in note for note in resumed.notes)
+    assert torch.equal(_weights(bench.folder / "stopped tokens"), _weights(bench.folder / "pieces of tokens"))
+
+
 @pytest.mark.fault
 @pytest.mark.reliability(20, "without --auto-batch: advice with numbers")
 def test_too_little_memory_is_answered_with_options_of_the_same_training(
@@ -182,6 +198,10 @@ def test_too_little_memory_is_answered_with_options_of_the_same_training(
     with pytest.raises(TrainError, match=r"does not hold a batch of 4 rows \(4 × .* tokens\): .*not enough memory") as refused:
         _run(bench, "advice")
     assert "--per-device-train-batch-size 2 --gradient-accumulation-steps 2 is the same training" in refused.value.hint
+    with pytest.raises(TrainError, match=r"does not hold a batch of at most 96 tokens \(.* tokens\): ") as refused:
+        _run(bench, "advice on tokens", train__max_tokens_per_batch=96)
+    assert "--max-tokens-per-batch 48 --gradient-accumulation-steps 2 trains on about as many tokens a step" in refused.value.hint
+    assert "--auto-batch on exactly the same rows" in refused.value.hint
     _small_memory(monkeypatch, 0)
     with pytest.raises(TrainError, match="does not hold a batch of 4 rows"):
         _run(bench, "none at all", train__auto_batch=True)

@@ -13,7 +13,19 @@ from ftcli.fields import Section, setting
 Json = dict[str, Any]
 
 OWN = frozenset(
-    {"mode", "verify", "on_unhealthy", "on_nonfinite", "auto_batch", "learnability_steps", "patience", "class_weights", "bf16", "lean_step"}
+    {
+        "mode",
+        "verify",
+        "on_unhealthy",
+        "on_nonfinite",
+        "auto_batch",
+        "learnability_steps",
+        "patience",
+        "class_weights",
+        "bf16",
+        "lean_step",
+        "max_tokens_per_batch",
+    }
 )
 """Fields that are ours, or whose None means "decide by the device"; they are not handed to TrainingArguments as they are."""
 
@@ -66,6 +78,9 @@ class TrainSettings(Section):
     num_train_epochs: float = setting(3.0, "Passes over the data.", gt=0)
     max_steps: int = setting(-1, "Stop after this many optimizer steps; -1: by epochs.", ge=-1)
     per_device_train_batch_size: int = setting(8, "Rows a device takes at once.", ge=1)
+    max_tokens_per_batch: int | None = setting(
+        None, "Tokens a device takes at once, padding included: as many rows as they hold, in place of a fixed number.", ge=1
+    )
     per_device_eval_batch_size: int = setting(8, "Rows a device evaluates at once.", ge=1)
     gradient_accumulation_steps: int = setting(1, "Batches summed into one optimizer step.", ge=1)
     learning_rate: float = setting(5e-5, "Peak learning rate.", gt=0)

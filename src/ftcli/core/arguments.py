@@ -11,12 +11,11 @@ from transformers import TrainingArguments
 
 from ftcli.context import Context
 from ftcli.core import group
+from ftcli.core.order import ORDERS
 from ftcli.core.sharding import sharding
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
 from ftcli.settings_train import OWN
 
-ORDERS = {"random": "random", "sequential": "sequential", "group_by_length": "grouped"}
-"""`train_sampling_strategy` → order of rows; batch_rebalance wants rows as dictionaries, which a store has not."""
 ELSEWHERE = OWN | {
     "output_dir",
     "resume_from_checkpoint",
@@ -164,7 +163,12 @@ def _refuse_what_is_not_offered(context: Context) -> None:
     if train.auto_batch and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SettingsError(
             "train.auto_batch works in one process: of several, one that runs out of memory would leave the others waiting",
-            "Halve --per-device-train-batch-size and double --gradient-accumulation-steps, which is the same training.",
+            "Halve --per-device-train-batch-size (or --max-tokens-per-batch) and double --gradient-accumulation-steps, which is the same training.",
+        )
+    if train.max_tokens_per_batch and train.dataloader_drop_last:
+        raise SettingsError(
+            "train.dataloader_drop_last has nothing to leave out: train.max_tokens_per_batch fills every batch with what there is",
+            "Leave one of them out.",
         )
     if train.train_sampling_strategy not in {None, *ORDERS}:
         raise SettingsError(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
-from ftcli.core.shares import IDLE
+from ftcli.core.slots import IDLE
 from ftcli.core.store import Rows, SplitData
 
 CHUNK_BATCHES = 100

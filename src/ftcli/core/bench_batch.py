@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import accumulate
 
-import numpy as np
 from torch.utils.data import DataLoader
 
 from ftcli.context import Context
@@ -13,6 +13,7 @@ from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset
 from ftcli.core.limits import Limit, copied_bytes_per_second
 from ftcli.core.measure import Variant
 from ftcli.core.probe import Probe
+from ftcli.core.slots import token_batches
 from ftcli.errors import UsageError
 from ftcli.settings import Settings
 
@@ -47,12 +48,11 @@ def fitting(probe: Probe) -> list[str]:
 def loading(probe: Probe, settings: Settings) -> Mapping[str, float]:
     """The first `benchmark.rows` rows through a DataLoader with these settings, the start of its workers included."""
     name = settings.loader.collator or probe.collator_name
-    order = order_of(probe, name)
-    size = settings.train.per_device_train_batch_size
+    batches = batches_of(probe, name, settings)
     workers = settings.loader.num_workers
     loader = DataLoader(
         StoreDataset(probe.train_split),
-        batch_sampler=[order[start : start + size].tolist() for start in range(0, len(order), size)],
+        batch_sampler=batches,
         collate_fn=probe.make_collator(name),  # type: ignore[arg-type]  # `Rows`, since the dataset has `__getitems__`
         num_workers=workers,
         prefetch_factor=settings.loader.prefetch_factor if workers else None,
@@ -61,8 +61,7 @@ def loading(probe: Probe, settings: Settings) -> Mapping[str, float]:
     clock = time.perf_counter()
     slots = sum(batch["input_ids"].numel() for batch in loader)
     return {
-        "real tokens": int(probe.train_split.lengths[order].sum()),
-        "rows": len(order),
+        **counted(probe, batches),
         "slots": slots,
         "seconds": time.perf_counter() - clock,
     }
@@ -75,29 +74,38 @@ def _problem(probe: Probe) -> str:
     return "" if probe.tokenizer.pad_token_id is not None else "DataCollatorWithPadding needs a PAD token, and the tokenizer has none"
 
 
-def order_of(probe: Probe, name: str) -> np.ndarray:
-    """The rows of one run, in the order that the collator wants: the first `benchmark.rows` of an epoch."""
+def batches_of(probe: Probe, name: str, settings: Settings) -> list[list[int]]:
+    """The batches of one run, in the order that the collator wants: those of the first `benchmark.rows` of an epoch."""
     kind = probe.context.plugins.registry("collator").get(name, "benchmark.variants")
-    split, size = probe.train_split, probe.settings.train.per_device_train_batch_size
-    grouped = kind.order == "grouped"
-    sampler = LengthGroupedSampler(split.lengths, size, 0) if grouped else EpochSampler(len(split), 0)
-    return sampler.order()[: probe.settings.benchmark.rows]
+    split, rows = probe.train_split, settings.benchmark.rows
+    filled = token_batches(settings, split.lengths, collator=name, kind=kind, max_length=probe.store.max_length, ranks=1)
+    if filled is not None:
+        begins = accumulate((len(batch) for batch in filled), initial=0)
+        return [batch for batch, begin in zip(filled, begins, strict=False) if begin < rows]
+    together = probe.settings.train.per_device_train_batch_size  # the same rows, whatever the size of a candidate
+    sampler = LengthGroupedSampler(split.lengths, together, 0) if kind.order == "grouped" else EpochSampler(len(split), 0)
+    order, size = sampler.order()[:rows].tolist(), settings.train.per_device_train_batch_size
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def counted(probe: Probe, batches: list[list[int]]) -> dict[str, int]:
+    """Real tokens and rows of some batches."""
+    return {"real tokens": int(sum(probe.train_split.lengths[batch].sum() for batch in batches)), "rows": sum(map(len, batches))}
 
 
 def collator_variant(probe: Probe, name: str) -> Variant:
-    order, size = order_of(probe, name), probe.settings.train.per_device_train_batch_size
+    batches = batches_of(probe, name, probe.settings)
     collator = probe.make_collator(name)
     dataset = StoreDataset(probe.train_split)
-    batches = [order[start : start + size].tolist() for start in range(0, len(order), size)]
-    tokens = int(probe.train_split.lengths[order].sum())
+    figures = counted(probe, batches)
 
     def run() -> Mapping[str, float]:
         slots = sum(collator(dataset.__getitems__(batch))["input_ids"].numel() for batch in batches)
-        return {"real tokens": tokens, "rows": len(order), "slots": slots}
+        return {**figures, "slots": slots}
 
     def beside(rate: float) -> Limit:
-        seconds = (4 * tokens + 16 * sum(shapes)) / copied_bytes_per_second()
-        return Limit(name, "copying the ids read and the ids and mask written", "real tokens/s", rate, tokens / seconds)
+        seconds = (4 * figures["real tokens"] + 16 * sum(shapes)) / copied_bytes_per_second()
+        return Limit(name, "copying the ids read and the ids and mask written", "real tokens/s", rate, figures["real tokens"] / seconds)
 
     shapes = [collator(dataset.__getitems__(batch))["input_ids"].numel() for batch in batches]
     return Variant(name, run, beside)
@@ -109,13 +117,11 @@ def _transformers(probe: Probe) -> Variant:
 
     rows = load_from_disk(str(probe.store.path))["train"].remove_columns("length")
     collator = DataCollatorWithPadding(probe.tokenizer)
-    order, size = order_of(probe, "dynamic"), probe.settings.train.per_device_train_batch_size
-    tokens = int(probe.train_split.lengths[order].sum())
+    batches = batches_of(probe, "dynamic", probe.settings)
+    figures = counted(probe, batches)
 
     def run() -> Mapping[str, float]:
-        slots = 0
-        for start in range(0, len(order), size):
-            slots += collator(rows.__getitems__(order[start : start + size].tolist()))["input_ids"].numel()
-        return {"real tokens": tokens, "rows": len(order), "slots": slots}
+        slots = sum(collator(rows.__getitems__(batch))["input_ids"].numel() for batch in batches)
+        return {**figures, "slots": slots}
 
     return Variant("transformers", run)

@@ -10,7 +10,7 @@ import torch
 from ftcli.context import Context
 from ftcli.core.arguments import bf16_choice
 from ftcli.core.batch import StoreDataset
-from ftcli.core.bench_batch import order_of
+from ftcli.core.bench_batch import batches_of, counted
 from ftcli.core.flops import flops_per_token
 from ftcli.core.forward import inputs_of
 from ftcli.core.limits import Limit, gemm_flops_per_second
@@ -58,11 +58,9 @@ def _variant(name: str, probe: Probe, model: torch.nn.Module, start: Mapping[str
             f"the variant {name!r} is not COLLATOR/PRECISION", f"Precisions: {', '.join(PRECISIONS)}; for example bucketed/bf16."
         )
     train = probe.settings.train
-    size = train.per_device_train_batch_size
-    order = order_of(probe, collator_name)[: size * probe.settings.benchmark.steps]
+    batches = batches_of(probe, collator_name, probe.settings)[: probe.settings.benchmark.steps]
     collator, dataset = probe.make_collator(collator_name), StoreDataset(probe.train_split)
-    batches = [order[place : place + size].tolist() for place in range(0, len(order), size)]
-    tokens = int(probe.train_split.lengths[order].sum())
+    figures = counted(probe, batches)
 
     def run() -> Mapping[str, float]:
         model.load_state_dict(start)
@@ -80,7 +78,7 @@ def _variant(name: str, probe: Probe, model: torch.nn.Module, start: Mapping[str
             optimizer.zero_grad()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        return {"real tokens": tokens, "rows": len(order), "slots": slots, "steps": len(batches)}
+        return {**figures, "slots": slots, "steps": len(batches)}
 
     def beside(rate: float) -> Limit:
         threads = torch.get_num_threads()

@@ -68,8 +68,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         sampler = parts["train_dataloader"].batch_sampler
         while hasattr(sampler, "batch_sampler"):
             sampler = sampler.batch_sampler
-        if hasattr(sampler.sampler, "set_epoch"):
-            sampler.sampler.set_epoch(int(state.epoch or 0))
+        inner = getattr(sampler, "sampler", sampler)
+        if hasattr(inner, "set_epoch"):
+            inner.set_epoch(int(state.epoch or 0))
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         self.meter.enter("optimizer")

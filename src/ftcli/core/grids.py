@@ -55,10 +55,12 @@ def _tokenize(context: Context, engines: Sequence[str]) -> dict[str, Sequence[An
 
 
 def _batch(context: Context, collators: Sequence[str], *, on_gpu: bool) -> dict[str, Sequence[Any]]:
-    size = context.settings.train.per_device_train_batch_size
+    train = context.settings.train
+    sized = "per_device_train_batch_size" if train.max_tokens_per_batch is None else "max_tokens_per_batch"
+    size = getattr(train, sized)
     return {
         "loader.collator": collators,
-        "train.per_device_train_batch_size": (size, 2 * size, 4 * size),
+        f"train.{sized}": (size, 2 * size, 4 * size),
         "loader.num_workers": (0, *_powers(min(4, context.machine.cores))),
         "loader.prefetch_factor": (None, 2, 4),
         "loader.pin_memory": (True, False) if on_gpu else (context.settings.loader.pin_memory,),
@@ -67,10 +69,12 @@ def _batch(context: Context, collators: Sequence[str], *, on_gpu: bool) -> dict[
 
 def _train(context: Context, *, on_gpu: bool) -> dict[str, Sequence[Any]]:
     train = context.settings.train
-    whole = train.per_device_train_batch_size * train.gradient_accumulation_steps
+    size, steps = train.per_device_train_batch_size, train.gradient_accumulation_steps
+    whole = size * steps
+    budget = train.max_tokens_per_batch is not None  # then other numbers would make other steps
     return {
-        "train.per_device_train_batch_size": [size for size in _powers(whole) if whole % size == 0],
-        "train.gradient_accumulation_steps": [steps for steps in range(1, whole + 1) if whole % steps == 0],
+        "train.per_device_train_batch_size": [size] if budget else [size for size in _powers(whole) if whole % size == 0],
+        "train.gradient_accumulation_steps": [steps] if budget else [steps for steps in range(1, whole + 1) if whole % steps == 0],
         "train.torch_compile": (None, True) if on_gpu else (train.torch_compile,),
         "model.attn_implementation": ("sdpa", "eager", *(("flash_attention_2",) if on_gpu else ())),
     }

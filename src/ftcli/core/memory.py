@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
+from ftcli.core.slots import TokenBatches
 from ftcli.errors import TrainError
 from ftcli.records import Check
 
@@ -23,7 +24,14 @@ def ran_out(error: BaseException) -> bool:
     )
 
 
-def advice(arguments: TrainingArguments, error: BaseException, shape: tuple[int, int] | None, *, evaluating: bool) -> TrainError:
+def advice(
+    arguments: TrainingArguments,
+    error: BaseException,
+    shape: tuple[int, int] | None,
+    *,
+    evaluating: bool,
+    batches: TokenBatches | None = None,
+) -> TrainError:
     """What did not fit, in rows and tokens, and the options that train the same in less memory."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     size = "" if shape is None else f" ({shape[0]:,} × {shape[1]:,} = {shape[0] * shape[1]:,} tokens)"
@@ -34,8 +42,16 @@ def advice(arguments: TrainingArguments, error: BaseException, shape: tuple[int,
             f"--per-device-eval-batch-size {max(1, batch // 2)} gives the same figures.",
         )
     batch, accumulation = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
-    message = f"the device's memory does not hold a batch of {batch} rows{size}: {reason}"
-    smaller = next((half for half in range(batch // 2, 0, -1) if batch % half == 0), 0)
+    held = f"{batch} rows" if batches is None else f"at most {batches.budget:,} tokens"
+    message = f"the device's memory does not hold a batch of {held}{size}: {reason}"
+    several = shape is None or shape[0] > 1
+    if batches is not None and several and (budget := max(int(batches.widths.max()), batches.budget // 2)) < batches.budget:
+        return TrainError(
+            message,
+            f"--max-tokens-per-batch {budget} --gradient-accumulation-steps {-(-accumulation * batches.budget // budget)} trains on about as many "
+            "tokens a step, and --auto-batch on exactly the same rows; --activation-checkpointing saves more.",
+        )
+    smaller = 0 if batches is not None else next((half for half in range(batch // 2, 0, -1) if batch % half == 0), 0)
     if not smaller:
         return TrainError(message, "One row is the least: --activation-checkpointing, --bf16 or a smaller --max-length saves memory.")
     return TrainError(
@@ -46,14 +62,18 @@ def advice(arguments: TrainingArguments, error: BaseException, shape: tuple[int,
 
 
 class Pieces:
-    """A micro-batch in pieces of at most `rows` rows, which halve whenever memory runs out; then the whole step begins anew.
+    """A micro-batch in pieces of at most `most` rows, which halve whenever memory runs out; then the whole step begins anew.
+
+    Args:
+        by_slots: batches have a budget of slots, and so have the pieces: `most` counts those.
 
     The loss is a sum over targets divided by those of the whole step, so that pieces add up to the same loss and gradient.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self.rows: int | None = None
-        """Rows that fit; None until memory ran out."""
+    def __init__(self, note: Callable[[str], None], *, by_slots: bool = False) -> None:
+        self.most: int | None = None
+        """Rows (or slots) that fit; None until memory ran out."""
+        self.by_slots = by_slots
         self._note = note
         self._done: list[dict[str, Any]] = []
         self._random: list[torch.Tensor] = []
@@ -96,31 +116,42 @@ class Pieces:
 
     def check(self, arguments: TrainingArguments) -> Check:
         """What was done, for the report."""
-        assert self.rows is not None
+        assert self.most is not None
+        if self.by_slots:
+            summary = f"memory ran out: batches were computed at most {self.most:,} tokens at a time, the batch of a step stayed the same"
+            fix = "A smaller --max-tokens-per-batch and more --gradient-accumulation-steps from the start save the first attempt."
+            return Check("auto-batch", "steps", "info", summary, {"tokens_at_a_time": self.most}, fix)
         batch, accumulation = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
-        summary = f"memory ran out: batches of {batch} rows were computed {self.rows} at a time, the batch of a step stayed {batch * accumulation}"
+        summary = f"memory ran out: batches of {batch} rows were computed {self.most} at a time, the batch of a step stayed {batch * accumulation}"
         fix = "Set --per-device-train-batch-size and --gradient-accumulation-steps so from the start to save the first attempt."
-        evidence = {"rows_at_a_time": self.rows, "per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
+        evidence = {"rows_at_a_time": self.most, "per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
         return Check("auto-batch", "steps", "info", summary, evidence, fix)
 
     def _of(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        count = len(batch["input_ids"])
-        if self.rows is None or count <= self.rows:
+        count, rows = len(batch["input_ids"]), self._rows(batch)
+        if count <= rows:
             yield batch
             return
-        for start in range(0, count, self.rows):
-            part = slice(start, start + self.rows)
+        for start in range(0, count, rows):
+            part = slice(start, start + rows)
             yield {name: value[part] if isinstance(value, torch.Tensor) and value.ndim else value for name, value in batch.items()}
+
+    def _rows(self, batch: dict[str, Any]) -> int:
+        """Rows of the batch that are computed at a time."""
+        count, width = batch["input_ids"].shape
+        return count if self.most is None else max(1, self.most // width) if self.by_slots else self.most
 
     def _halve(self, batch: dict[str, Any], step: int) -> bool:
         """Take half as many rows from here on; False when one row is already too much."""
         count, width = batch["input_ids"].shape
-        now = min(count, self.rows or count)
+        now = min(count, self._rows(batch))
         if now == 1:
             return False
-        self.rows = now // 2
+        self.most = now // 2 * (width if self.by_slots else 1)
+        rows = now // 2
+        what = f"{self.most:,} tokens" if self.by_slots else f"{rows} row{'s' * (rows > 1)}"
         self._note(
-            f"step {step}: memory does not hold {now} rows × {width:,} tokens; from here on a batch is computed {self.rows} "
-            f"{'row' if self.rows == 1 else 'rows'} at a time, which is the same training"
+            f"step {step}: memory does not hold {now} rows × {width:,} tokens; from here on a batch is computed {what} at a time, "
+            "which is the same training"
         )
         return True

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+ORDERS = {"random": "random", "sequential": "sequential", "group_by_length": "grouped"}
+"""`train_sampling_strategy` → order of rows; batch_rebalance wants rows as dictionaries, which a store has not."""
 
 
 def wasted(lengths: Ints, size: int, collator: str, max_length: int, chunk_batches: int = 100) -> float | None:

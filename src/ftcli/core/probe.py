@@ -14,7 +14,9 @@ from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, Task
 from ftcli.core.first_batch import collate, draw, excerpt_of, read_back, require_targets
 from ftcli.core.missing import Missing
+from ftcli.core.slots import TokenBatches, planned
 from ftcli.core.store import Rows, SplitData, Store
+from ftcli.core.vocabulary import beside_embedding
 from ftcli.errors import FtcliError, ModelError
 
 if TYPE_CHECKING:
@@ -137,6 +139,11 @@ class Probe:
         return self._part("collator", lambda: self.make_collator(self.collator_name))
 
     @property
+    def token_batches(self) -> TokenBatches | None:
+        """The run's batches, where `train.max_tokens_per_batch` decides how many rows they have."""
+        return self._part("token_batches", lambda: planned(self))
+
+    @property
     def batch(self) -> Mapping[str, torch.Tensor]:
         """The first batch as the collator makes it, "input_ids" and "labels" in it."""
         return self._part("batch", lambda: self.collate(self.rows))
@@ -159,7 +166,7 @@ class Probe:
     @property
     def vocabulary(self) -> tuple[int, int]:
         """Ids of the tokenizer, and rows of the embedding, which are as many or more."""
-        return self._part("vocabulary", self._compare_vocabularies)
+        return self._part("vocabulary", lambda: beside_embedding(self.tokenizer, self.config))
 
     @property
     def model(self) -> PreTrainedModel:
@@ -294,18 +301,6 @@ class Probe:
         from ftcli.core.config import planned
 
         return planned(self.settings)
-
-    def _compare_vocabularies(self) -> tuple[int, int]:
-        rows = getattr(self.config.get_text_config(), "vocab_size", None)
-        if rows is None:
-            raise ModelError(f"{self.config.model_type} is no text model: it has no vocabulary", "For example qwen3, llama or bert.")
-        ids = max(len(self.tokenizer), 1 + max(self.tokenizer.get_vocab().values(), default=0))  # there may be holes
-        if ids > rows:
-            raise ModelError(
-                f"the tokenizer has {ids:,} ids, the model's embedding {rows:,} rows: an id would have no vector",
-                f"From scratch: --config-overrides vocab_size={ids}. A trained model needs its own tokenizer.",
-            )
-        return ids, rows
 
     def _build_model(self) -> Any:
         from ftcli.core.model import build

@@ -15,12 +15,13 @@ from transformers import PreTrainedModel, set_seed
 from transformers.utils import logging as transformers_logging
 
 from ftcli.contracts import Task
-from ftcli.core.arguments import ORDERS, make_arguments
+from ftcli.core.arguments import make_arguments
 from ftcli.core.batch import StoreDataset
 from ftcli.core.few import Few, short_rows
 from ftcli.core.forward import LARGE
 from ftcli.core.health import Watch
 from ftcli.core.meter import Meter
+from ftcli.core.order import ORDERS
 from ftcli.core.signals import Signals
 from ftcli.core.tasks import count_targets
 from ftcli.core.trainer import FtcliTrainer
@@ -40,6 +41,7 @@ OFF: dict[str, Any] = {
     "train.warmup_steps": 0.0,
     "train.num_train_epochs": 1.0,
     "train.per_device_train_batch_size": MICRO_ROWS,
+    "train.max_tokens_per_batch": None,
     "train.logging_steps": 1.0,
     "train.eval_strategy": "no",
     "train.eval_steps": None,

@@ -11,10 +11,12 @@ from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, CollatorKind, Task
 from ftcli.core import gate
 from ftcli.core.adapter import adapt
-from ftcli.core.arguments import ORDERS, make_arguments
+from ftcli.core.arguments import make_arguments
 from ftcli.core.balance import balance
 from ftcli.core.batch import EpochSampler, LengthGroupedSampler, padding
 from ftcli.core.model import build
+from ftcli.core.order import ORDERS
+from ftcli.core.slots import TokenBatches, rows_a_batch, token_batches
 from ftcli.core.store import SplitData, Store
 from ftcli.errors import UsageError
 
@@ -33,6 +35,8 @@ class Run:
     model: PreTrainedModel
     collator: Collator
     order: str
+    token_batches: TokenBatches | None
+    """By `train.max_tokens_per_batch`; None: a batch has a fixed number of rows."""
     arguments: TrainingArguments
     train: SplitData
     held_out: SplitData | None
@@ -74,6 +78,9 @@ def prepare(context: Context) -> Run:
     task = _task(context, store)
     train = store.split("train")
     name, kind = _collator(context, task, train, store)
+    batches = token_batches(settings, train.lengths, collator=name, kind=kind, max_length=store.max_length, ranks=arguments.world_size)
+    if batches is not None:
+        context.note(batches.said)
     balance(context, task, train, store.label_names)
     model = build(context, task, store, tokenizer)
     splits = ["train", *([store.eval_split] if store.eval_split else [])]
@@ -90,7 +97,8 @@ def prepare(context: Context) -> Run:
         task=task,
         model=adapt(context, model, task),
         collator=kind.make(BatchSpec(_padding_id(tokenizer), "right", store.max_length, multiple, task)),
-        order=ORDERS[settings.train.train_sampling_strategy] if settings.train.train_sampling_strategy else kind.order,
+        order=ORDERS.get(settings.train.train_sampling_strategy or "", kind.order),
+        token_batches=batches,
         arguments=arguments,
         train=train,
         held_out=store.split(store.eval_split) if store.eval_split else None,
@@ -129,7 +137,7 @@ def _padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
 def _why_grouped(context: Context, split: SplitData) -> str:
     settings = context.settings.train
     lengths = split.lengths[:SAMPLE]
-    size = min(settings.per_device_train_batch_size, max(1, len(lengths)))
+    size = min(rows_a_batch(context.settings, lengths), max(1, len(lengths)))
     shares = [
         padding(lengths, sampler.order(), size)
         for sampler in (LengthGroupedSampler(lengths, size, settings.seed), EpochSampler(len(lengths), settings.seed))

@@ -104,14 +104,20 @@ class Plan:
     first_eval: int | None
 
 
-def make_plan(settings: Settings, rows: int | None, *, held_out: bool) -> Plan | None:
-    """The plan of a run on `rows` training rows, as `Trainer` counts it; None when neither rows nor `max_steps` say how long it is."""
+def make_plan(settings: Settings, rows: int | None, *, held_out: bool, token_batches: int | None = None) -> Plan | None:
+    """The plan of a run on `rows` training rows, as `Trainer` counts it; None when neither rows nor `max_steps` say how long it is.
+
+    Args:
+        token_batches: of an epoch on all ranks, where `train.max_tokens_per_batch` decides how many rows they have.
+    """
     train = settings.train
     if rows is None and train.max_steps < 0:
         return None
     world = int(os.environ.get("WORLD_SIZE", "1"))
     taken = train.per_device_train_batch_size * world
     batches = 0 if rows is None else rows // taken if train.dataloader_drop_last else math.ceil(rows / taken)
+    if token_batches is not None:
+        batches = token_batches // world
     an_epoch = max(1, math.ceil(batches / train.gradient_accumulation_steps))
     steps = train.max_steps if train.max_steps >= 0 else math.ceil(an_epoch * train.num_train_epochs)
     warmup = int(train.warmup_steps) if train.warmup_steps >= 1 else math.ceil(train.warmup_steps * steps)

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-IDLE = -1
-"""In place of a row number: no row."""
+from ftcli.core.slots import IDLE
 
 
 class Shares(Sampler[int]):

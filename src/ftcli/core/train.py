@@ -99,7 +99,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
         if failure is None:
             raise
     meter.stop()
-    if trainer.pieces is not None and trainer.pieces.rows is not None:
+    if trainer.pieces is not None and trainer.pieces.most is not None:
         checks.append(trainer.pieces.check(arguments))
     if check := clipping(watch.clipped_share, context.settings.train.optim):
         checks.append(check)
@@ -172,7 +172,8 @@ def _trainer(
         signals=signals,
         identity=identity,
         guard=guard,
-        pieces=Pieces(run.context.note) if run.context.settings.train.auto_batch else None,
+        pieces=Pieces(run.context.note, by_slots=run.token_batches is not None) if run.context.settings.train.auto_batch else None,
+        token_batches=run.token_batches,
         train_dataset=StoreDataset(run.train),
         eval_dataset=None if run.held_out is None else StoreDataset(run.held_out),
         processing_class=run.tokenizer,
@@ -252,7 +253,7 @@ def _named(run: Run, trainer: FtcliTrainer, error: Exception) -> FtcliError | No
     if isinstance(error, RuntimeError) and left(error):
         return loss_of_a_rank(error, run.output / pulse.STACKS)
     if memory.ran_out(error):
-        return memory.advice(trainer.args, error, trainer.shape, evaluating=trainer.evaluating)
+        return memory.advice(trainer.args, error, trainer.shape, evaluating=trainer.evaluating, batches=trainer.token_batches)
     if "DataLoader worker" in str(error):
         return TrainError(
             f"after step {trainer.state.global_step} a process that loads data died: {str(error).splitlines()[0]}",

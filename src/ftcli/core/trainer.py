@@ -25,6 +25,7 @@ from ftcli.core.memory import Pieces
 from ftcli.core.meter import Counted, Meter
 from ftcli.core.shares import Shares
 from ftcli.core.signals import Signals
+from ftcli.core.slots import TokenBatches
 from ftcli.core.tasks import IGNORED
 from ftcli.core.timed import Timed
 from ftcli.errors import TrainError
@@ -46,6 +47,7 @@ class FtcliTrainer(Timed):
         collator: padded batches for training and evaluation.
         identity: what a run must have in common with this one to go on from its checkpoints.
         guard: judges steps before the weights change; None: nothing but `watch` does.
+        token_batches: the batches of an epoch, where a budget of tokens decides how many rows they have; None: `args` and `order` do.
         pieces: how batches are cut when memory runs out; None: that ends the run.
     """
 
@@ -63,6 +65,7 @@ class FtcliTrainer(Timed):
         identity: Mapping[str, Any] | None = None,
         guard: Guard | None = None,
         pieces: Pieces | None = None,
+        token_batches: TokenBatches | None = None,
         **rest: Any,
     ) -> None:
         self.task = task
@@ -74,6 +77,7 @@ class FtcliTrainer(Timed):
         self.identity = identity or {}
         self.guard = guard
         self.pieces = pieces
+        self.token_batches = token_batches
         self.left_out: set[int] = set()
         """Steps whose batches are not trained on, since the run went back from there."""
         self.shape: tuple[int, int] | None = None
@@ -132,10 +136,31 @@ class FtcliTrainer(Timed):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Its workers' seeds come from a generator of its own: drawn from the global one, a run with persistent workers would go on with other dropout."""
-        loader: DataLoader[Any] = super().get_train_dataloader()
+        loader: DataLoader[Any] = super().get_train_dataloader() if self.token_batches is None else self._by_tokens(self.token_batches)
         base: DataLoader[Any] = getattr(loader, "base_dataloader", loader)
         base.generator = torch.Generator().manual_seed(self.args.seed)
         return loader
+
+    def _by_tokens(self, batches: TokenBatches) -> Any:
+        """accelerate deals the batches to the ranks one by one, which is the order that they are in."""
+        loader: DataLoader[Any] = DataLoader(
+            self.train_dataset,
+            batch_sampler=batches,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+            multiprocessing_context=self.args.dataloader_multiprocessing_context,
+        )
+        return self.accelerator.prepare(loader)
+
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        """Rows of a step on all ranks, on average, by which `Trainer` counts samples a second of a run by `max_steps`."""
+        if self.token_batches is None:
+            return int(super().get_total_train_batch_size(args))
+        rows: float = len(self.train_dataset) / len(self.token_batches) * args.world_size * args.gradient_accumulation_steps
+        return round(rows)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -275,14 +300,18 @@ class FtcliTrainer(Timed):
 
     def kept(self) -> dict[str, Any]:
         """What a run that goes on from here must know beside what `Trainer` saves."""
-        return {"rows_at_a_time": self.pieces.rows if self.pieces else None, "left_out": sorted(self.left_out)}
+        return {self._at_a_time: self.pieces.most if self.pieces else None, "left_out": sorted(self.left_out)}
 
     def take(self, kept: Mapping[str, Any]) -> None:
         """Go on with what `kept` gave."""
         self.left_out |= set(kept.get("left_out", ()))
-        if kept.get("rows_at_a_time") is not None:
-            self.pieces = self.pieces or Pieces(self.watch.note)
-            self.pieces.rows = kept["rows_at_a_time"]
+        if kept.get(self._at_a_time) is not None:
+            self.pieces = self.pieces or Pieces(self.watch.note, by_slots=self.token_batches is not None)
+            self.pieces.most = kept[self._at_a_time]
+
+    @property
+    def _at_a_time(self) -> str:
+        return "rows_at_a_time" if self.token_batches is None else "tokens_at_a_time"
 
     def forget(self) -> None:
         """An attempt ended in the middle of a step, and another one is to begin."""

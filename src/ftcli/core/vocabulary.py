@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from ftcli.errors import ModelError
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -29,3 +31,17 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
         if number in twice:
             shared[number].append(token)
     return Vocabulary(len(tokenizer), rows, [number for number in range(rows) if number not in used], shared)
+
+
+def beside_embedding(tokenizer: Any, config: Any) -> tuple[int, int]:
+    """Ids of the tokenizer, and rows of the model's embedding. Raises `ModelError` when an id would have none."""
+    rows = getattr(config.get_text_config(), "vocab_size", None)
+    if rows is None:
+        raise ModelError(f"{config.model_type} is no text model: it has no vocabulary", "For example qwen3, llama or bert.")
+    ids = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))  # there may be holes
+    if ids > rows:
+        raise ModelError(
+            f"the tokenizer has {ids:,} ids, the model's embedding {rows:,} rows: an id would have no vector",
+            f"From scratch: --config-overrides vocab_size={ids}. A trained model needs its own tokenizer.",
+        )
+    return ids, rows
