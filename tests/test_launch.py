@@ -6,15 +6,16 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from ftcli.core import agree, pulse, signals
+from ftcli.core import agree, pulse, route, signals
 from ftcli.core.batch import common_batches, eval_batches
 from ftcli.core.group import left
 from ftcli.core.launch import Death, Plan, command, judge, plan, wanted
 from ftcli.core.pulse import Beat, End, Idle, Pulse, beat_file, end_file, read, stack_file
+from ftcli.core.route import Route
 from ftcli.core.signals import Signals
 from ftcli.core.stalls import FOLLOW_SECONDS, LONGEST_LOOK, START_SECONDS, Stall, Stalls
 from ftcli.errors import UsageError
@@ -23,6 +24,11 @@ from ftcli.records import Gpu, Machine
 from ftcli.settings import Settings, update
 from ftcli.testing import run
 from timing import until
+
+
+class Address(NamedTuple):
+    address: str
+
 
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
@@ -59,9 +65,23 @@ def test_auto_is_one_rank_a_gpu(gpus: int, use_cpu: bool | None, ranks: int) -> 
 
 
 def test_machines_with_numbers_meet_by_number_and_others_number_themselves() -> None:
-    several = {"launch__nproc_per_node": 2, "launch__nnodes": 3, "launch__rdzv_endpoint": "host:29500", "launch__rdzv_id": "seven"}
-    assert plan(settings(**several), machine(), {}) == Plan(2, 3, "c10d", "host:29500", "seven")
-    assert plan(settings(**several, launch__node_rank=2), machine(), {}) == Plan(2, 3, "static", "host:29500", "seven", {"rank": 2})
+    several = {"launch__nproc_per_node": 2, "launch__nnodes": 3, "launch__rdzv_endpoint": "127.0.0.1:29500", "launch__rdzv_id": "seven"}
+    assert plan(settings(**several), machine(), {}) == Plan(2, 3, "c10d", "127.0.0.1:29500", "seven")
+    assert plan(settings(**several, launch__node_rank=2), machine(), {}) == Plan(2, 3, "static", "127.0.0.1:29500", "seven", {"rank": 2})
+
+
+def test_a_machine_is_told_by_which_of_its_addresses_the_others_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = {"10.1.0.1": "10.1.0.7", "127.0.1.1": "127.0.1.1", "127.0.0.1": "127.0.0.1", route.ELSEWHERE[0]: "192.168.0.3"}
+    monkeypatch.setattr(route, "_source", lambda _, place: taken.get(place[0]))
+    monkeypatch.setattr(route.psutil, "net_if_addrs", lambda: {"eth0": [Address("192.168.0.3")], "ib0": [Address("10.1.0.7")]})
+    monkeypatch.setattr(route.socket, "getaddrinfo", lambda host, *_, **__: [(2, 2, 0, "", ({"own": "127.0.1.1"}.get(host, host), 1))])
+    assert route.towards("10.1.0.1:1") == Route("10.1.0.7", "ib0")
+    assert route.towards("127.0.0.1:1") == Route()
+    assert route.towards("own:1") == Route(None, "eth0"), "Debian's /etc/hosts: the others know it by another address"
+    assert route.towards("10.9.9.9:1") == Route()
+    for endpoint in ("host:", "host:name", "host:70000"):
+        with pytest.raises(UsageError, match="is no port"):
+            route.towards(endpoint)
 
 
 @pytest.mark.parametrize(

@@ -15,5 +15,6 @@ def run(context: Context, plan: Plan, words: tuple[str, ...]) -> Ended:
     settings = context.settings
     context.note(
         f"{plan.ranks} ranks here, {plan.nodes} machine{'s' if plan.nodes > 1 else ''}: {plan.backend} rendezvous at {plan.endpoint}"
+        + (f", over {plan.interface}" if plan.interface else "")
     )
-    return Agent(plan, words, settings.launch.rank_timeout, (settings.train.output_dir or Path()) / STACKS).run()
+    return Agent(plan, words, settings.launch.rank_timeout, (settings.train.output_dir or Path()) / STACKS, context.note).run()

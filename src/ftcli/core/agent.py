@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,8 +21,12 @@ import psutil
 from ftcli.core.launch import Death, Ended, Plan, command, is_terminal, judge
 from ftcli.core.pulse import DUMP, VARIABLE, Beat, End, read, stack_file
 from ftcli.core.stalls import LOOK_SECONDS, Stall, Stalls
+from ftcli.errors import RankError
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""gloo takes the address of the machine's own name otherwise; where that is the loopback's, ranks of several machines wait for each other for ever."""
+MEETING_SECONDS = 20.0
 DUMP_SECONDS = 5.0
 """A rank writes its stack in the signal's handler, at once; one that cannot is stuck in the kernel."""
 
@@ -34,13 +38,14 @@ class Agent:
         words: the command of every rank, behind `ftcli`.
         limit: seconds without progress that end the job.
         stacks: folder that gets every rank's stack when it is ended so.
-        stop: the signals that mean so.
+        note: gets a sentence when the other machines are long in coming.
     """
 
-    def __init__(self, plan: Plan, words: tuple[str, ...], limit: float, stacks: Path) -> None:
+    def __init__(self, plan: Plan, words: tuple[str, ...], limit: float, stacks: Path, note: Callable[[str], None]) -> None:
         self.plan = plan
         self.words = words
         self.stacks = stacks
+        self._note = note
         self._stalls = Stalls(limit)
         self._asked: str | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="ftcli-ranks-"))
@@ -55,12 +60,19 @@ class Agent:
         thread = threading.Thread(target=self._launch, daemon=True, name="torch's agent")
         stall: Stall | None = None
         try:
-            with self._signals(), _quiet(), _variable(VARIABLE, str(self._folder)):
+            with self._signals(), _quiet(), _variables({VARIABLE: str(self._folder), INTERFACE: self._interface()}):
                 thread.start()
-                before = time.monotonic()
+                before = began = time.monotonic()
+                patient = self.plan.nodes > 1
                 while thread.is_alive():
                     thread.join(LOOK_SECONDS)
                     now = time.monotonic()
+                    if patient and now - began > MEETING_SECONDS:
+                        patient = False
+                        if not self._beats():
+                            self._note(
+                                f"no rank begins before all {self.plan.nodes} machines are at {self.plan.endpoint}: waiting for them"
+                            )
                     if stall is None:
                         stall = self._stalls.look(now - before, self._beats(), self._ends())
                         if stall is not None:
@@ -71,6 +83,10 @@ class Agent:
             return judge(ends, self._deaths(), stall, self._asked, has_first=has_first)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _interface(self) -> str | None:
+        """What the user has said counts."""
+        return os.environ.get(INTERFACE) or self.plan.interface
 
     def _launch(self) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -105,8 +121,15 @@ class Agent:
         """Raises whatever else than a rank's death has ended torch's agent."""
         if self._failure is None:
             return []
+        from torch.distributed import DistError
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.elastic.rendezvous import RendezvousError
 
+        if isinstance(self._failure, RendezvousError | DistError):
+            raise RankError(
+                f"the machines of the job did not find each other at {self.plan.endpoint}: {str(self._failure).strip().splitlines()[0]}",
+                "Is the command started on every machine, with the same --rdzv-endpoint and --nnodes, and is that port free and open on that host?",
+            ) from self._failure
         if not isinstance(self._failure, ChildFailedError):
             raise self._failure
         return [Death(rank, failure.pid, failure.exitcode) for rank, failure in sorted(self._failure.failures.items())]
@@ -174,9 +197,17 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    os.environ[name] = value
+def _variables(values: dict[str, str | None]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
     try:
         yield
     finally:
-        del os.environ[name]
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftcli.core.pulse import FAILED_ALONE, VARIABLE, End
+from ftcli.core.route import towards
 from ftcli.core.stalls import Stall
 from ftcli.errors import FtcliError, InterruptedRun, RankError, UsageError
 from ftcli.records import Machine
@@ -35,6 +36,8 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
     address: str | None = None
     """Of this machine; None: torch looks it up."""
+    interface: str | None = None
+    """That the ranks of several machines talk over; None: gloo looks for one."""
 
 
 def wanted(settings: Settings, environ: Mapping[str, str]) -> bool:
@@ -77,9 +80,9 @@ def plan(settings: Settings, machine: Machine, environ: Mapping[str, str]) -> Pl
         )
     if asked.node_rank is not None and asked.node_rank >= asked.nnodes:
         raise UsageError(f"launch.node_rank = {asked.node_rank}, but launch.nnodes is {asked.nnodes}", "Machines are numbered from 0.")
-    if asked.node_rank is None:
-        return Plan(ranks, asked.nnodes, "c10d", asked.rdzv_endpoint, asked.rdzv_id or "ftcli")
-    return Plan(ranks, asked.nnodes, "static", asked.rdzv_endpoint, asked.rdzv_id or "ftcli", {"rank": asked.node_rank})
+    route = towards(asked.rdzv_endpoint)
+    backend, options = ("c10d", {}) if asked.node_rank is None else ("static", {"rank": asked.node_rank})
+    return Plan(ranks, asked.nnodes, backend, asked.rdzv_endpoint, asked.rdzv_id or "ftcli", options, route.address, route.interface)
 
 
 @dataclass(frozen=True, slots=True)
