@@ -147,30 +147,39 @@ def duplicates(probe: Probe) -> Check:
         "most_copies": int(counts.max(initial=0)),
         "rows_looked_at": round(taken, 4),
     }
-    labels, rows = probe.train_split.labels, _texts(probe, "train").index
+    flags, rows = probe.train_split.flags, _texts(probe, "train").index
+    labels: Any = probe.train_split.labels if flags is None else flags.codes
     if labels is not None and probe.task_name == "classify" and not probe.train_split.packed:
         order = np.lexsort((labels[rows], place))
         sorted_place, sorted_label = place[order], labels[rows][order]
-        changes = np.flatnonzero((np.diff(sorted_place) == 0) & (np.diff(sorted_label) != 0))
+        changes = np.flatnonzero((np.diff(sorted_place) == 0) & (sorted_label[1:] != sorted_label[:-1]))
         torn = np.unique(sorted_place[changes])
         conflict = int(counts[torn].sum())
         evidence |= {"texts_in_conflict": len(torn), "rows_in_conflict": conflict}
         if len(torn):
             first = rows[np.flatnonzero(place == torn[0])]
-            names = probe.store.label_names or []
-            evidence |= {
-                "first_rows": first[:5].tolist(),
-                "labels": [names[int(label)] if 0 <= label < len(names) else int(label) for label in labels[first[:5]]],
-            }
-        words = f"{len(torn):,} texts have several labels ({conflict / max(1, len(hashes)):.2%} of the rows)"
+            evidence |= {"first_rows": first[:5].tolist(), "labels": _labels_of(probe, first[:5])}
+        differ = "several labels" if flags is None else "other labels where they stand again"
+        words = f"{len(torn):,} texts have {differ} ({conflict / max(1, len(hashes)):.2%} of the rows)"
         if conflict > CONFLICTS * len(hashes):
-            return warned(words, "Decide for one label a text: of rows that contradict each other at most one can be learned.", **evidence)
+            return warned(words, "Decide for one answer a text: of rows that contradict each other at most one can be learned.", **evidence)
         if len(torn):
             return noted(words, **evidence)
     words = f"{share:.2%} of the train rows repeat another one"
     if share > 1 / 3 and probe.task_name == "classify":
         return warned(words, "Remove the copies: they weigh as much as other texts and hide how few there are.", **evidence)
     return noted(words, **evidence) if share > 0.05 else passed(words, **evidence)
+
+
+def _labels_of(probe: Probe, rows: Any) -> list[Any]:
+    """Names of the labels of some train rows, or their numbers where they have none."""
+    from ftcli.core.label_flags import names_of
+
+    names, taken = probe.store.label_names or [], probe.train_split.rows(rows)
+    if taken.flags is not None:
+        return [names_of(row, names) for row in taken.flags]
+    assert taken.labels is not None
+    return [names[label] if 0 <= label < len(names) else label for label in taken.labels.tolist()]
 
 
 def _held_out(probe: Probe) -> list[str]:

@@ -70,7 +70,9 @@ def first_loss(probe: Probe) -> Check:
     from ftcli.core.verdict import failed, passed, warned
 
     result = probe.sound_forward
-    chance, implied, scale = math.log(result.classes), result.implied_loss, result.logit_std
+    several = probe.train_split.flags is not None and probe.task.needs_labels
+    outcomes = 2 if several else result.classes  # each label is a question of its own
+    chance, implied, scale = math.log(outcomes), result.implied_loss, result.logit_std
     evidence = {
         "loss": round(result.loss, 4),
         "chance": round(chance, 4),
@@ -116,7 +118,7 @@ def first_loss(probe: Probe) -> Check:
             fix,
             **evidence,
         )
-    return passed(f"the first loss is {result.loss:.3f}, chance is ln {result.classes:,} = {chance:.3f}", **evidence)
+    return passed(f"the first loss is {result.loss:.3f}, chance is ln {outcomes:,} = {chance:.3f}", **evidence)
 
 
 CHECKS = (

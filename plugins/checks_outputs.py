@@ -122,10 +122,12 @@ def classes(probe: Probe) -> Check:
             fix,
             **evidence,
         )
-    if config.problem_type not in {None, "single_label_classification"}:
+    several = probe.train_split.flags is not None
+    wanted = "multi_label_classification" if several else "single_label_classification"
+    if config.problem_type not in ({wanted} if several else {None, wanted}):
         return failed(
-            f"config.problem_type is {config.problem_type!r} for data with one label a row",
-            'Set it to "single_label_classification": the saved model would be used with another loss.',
+            f"config.problem_type is {config.problem_type!r} for data with {'any number of labels' if several else 'one label'} a row",
+            f'Set it to "{wanted}": the saved model would be used with another loss.',
             **evidence,
         )
     wrong = [number for number, name in enumerate(names) if config.id2label.get(number) != name]

@@ -27,6 +27,8 @@ def targets(probe: Probe) -> Check:
             "Keep one column of labels, named labels.",
             columns=list(batch),
         )
+    if probe.rows.flags is not None and probe.task.needs_labels:
+        return _any_number(probe)
     if wrong := _wrong_type(batch["labels"]):
         return failed(wrong, "Labels are whole numbers (int64), one a row or one a token.", dtype=str(batch["labels"].dtype))
     return _one_a_row(probe) if batch["labels"].ndim == 1 else _one_a_token(probe)
@@ -66,6 +68,36 @@ def _one_a_row(probe: Probe) -> Check:
             text=probe.shown[row]["text"],
         )
     return passed(f"one label a row: {len(np.unique(labels))} different ones in {len(labels)} rows", labels=labels.tolist())
+
+
+def _any_number(probe: Probe) -> Check:
+    """Rows with any number of labels: float32 [rows, labels], 1 where one holds."""
+    import torch
+
+    from ftcli.core.verdict import failed, passed
+
+    labels, wanted = probe.batch["labels"], torch.from_numpy(probe.task.labels(probe.rows))
+    _ = probe.places
+    if labels.dtype != torch.float32 or labels.shape != wanted.shape:
+        kind = str(labels.dtype).removeprefix("torch.")
+        return failed(
+            f"labels are {kind} {list(labels.shape)}, the data have float32 {list(wanted.shape)}: 1 where a label holds, else 0",
+            COLLATOR_FIX,
+            dtype=kind,
+        )
+    wrong = (labels != wanted).any(1).nonzero().flatten().tolist()
+    if wrong:
+        return failed(
+            f"row {wrong[0]} of the batch has other labels than the data",
+            COLLATOR_FIX,
+            rows=probe.rows.index[wrong].tolist(),
+            text=probe.shown[wrong[0]]["text"],
+        )
+    held = labels.sum(1)
+    return passed(
+        f"{float(held.mean()):.3g} of {labels.shape[1]} labels a row in {len(labels)} rows, {int((held == 0).sum())} of them without one",
+        labels_a_row=held.int().tolist(),
+    )
 
 
 def _one_a_token(probe: Probe) -> Check:

@@ -36,6 +36,8 @@ def _line(rows: Rows, number: int, job: ExportJob) -> str:
     row: dict[str, Any] = {"input_ids": ids.tolist(), "length": len(ids)}
     if not job.tokens_only and rows.labels is not None:
         row["labels"] = int(rows.labels[number])
+    if not job.tokens_only and rows.flags is not None:
+        row["labels"] = rows.flags[number].tolist()
     if not job.tokens_only and rows.targets is not None:
         row["labels"] = rows.targets.row(number).tolist()
     if rows.seq_lengths is not None:

@@ -40,9 +40,16 @@ class Mds:
 
         Raises:
             StoreError: a row without tokens, which the format has no form for.
+            UsageError: a row has any number of labels, and they are not left out.
         """
+        from ftcli.errors import UsageError
+
         for split in job.splits:
             data = store.split(split)
+            if data.flags is not None and not job.tokens_only:
+                raise UsageError(
+                    f"{store.path} has any number of labels a row, for which mds has no form here", "Use --format jsonl, or --tokens-only."
+                )
             labels = not job.tokens_only and (data.targeted or data.labels is not None)
             columns = {"input_ids" if labels else "tokens": LIST}
             if labels:

@@ -56,13 +56,16 @@ class Json(FileFormat):
 
         if _is_lines(path, settings):
             return JsonLines().label_kind(path, column, settings)
-        document, kinds = _Document(path, settings.dataset.max_line_bytes), []
+        document = _Document(path, settings.dataset.max_line_bytes)
+        kinds: list[Kind] = []
 
         def tell(row: Object) -> None:
-            kinds.append(kind_of_value(column, row[column]))
+            if (kind := kind_of_value(column, row[column])) is not None:
+                kinds.append(kind)
 
         columns = Columns(settings.dataset.text_column, column, labels_only=True)
-        usable((document.fault(element, columns, tell) for element in document.elements()), settings)
+        faults = (document.fault(element, columns, tell) for element in document.elements())
+        usable((bad for bad in faults if bad is not None or kinds), settings)  # as in JSON lines
         return kinds[0] if kinds else None
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:

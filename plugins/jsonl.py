@@ -58,9 +58,11 @@ class JsonLines(FileFormat):
         kinds: list[Kind] = []
 
         def tell(row: Object) -> None:
-            kinds.append(kind_of_value(column, row[column]))
+            if (kind := kind_of_value(column, row[column])) is not None:
+                kinds.append(kind)
 
-        usable((_fault(path, line, columns, tell) for line in first_lines(path, settings)), settings)
+        faults = (_fault(path, line, columns, tell) for line in first_lines(path, settings))
+        usable((bad for bad in faults if bad is not None or kinds), settings)  # an empty list does not tell: the next row is asked
         return kinds[0] if kinds else None
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:

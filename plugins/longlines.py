@@ -30,7 +30,7 @@ def quick_arrays(block: bytes, columns: Columns) -> list[pa.Array] | None:
     from ftcli.core.arrays import numbers, strings
     from ftcli.core.columns import wanted
 
-    if not suits(block):
+    if not suits(block) or columns.label_kind in {"strings", "ints"}:
         return None
     names = [(name, str if kind == "string" else int) for _, name, kind in wanted(columns)]
     found: list[list[Any]] = [[] for _ in names]

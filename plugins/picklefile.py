@@ -60,13 +60,14 @@ class Pickle(FileFormat):
         return [Piece(path, self.name, 0, size, "file", size)] if size else []
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
+        from ftcli.core.columns import WORDS
         from ftcli.core.unpickle import KIND
 
         order = _order(path, Columns(column, column, labels_only=True), settings, kind_only=True)
         with _child(order) as answers:
             for answer, kind in answers:
                 assert answer == KIND
-                return "int" if kind == b"int" else "string"
+                return next((known for known in WORDS if known.encode() == kind), "string")
         return None
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:

@@ -16,9 +16,10 @@ from ftcli.core.manifest import describe, fingerprint, seal
 from ftcli.core.store import Ragged, Rows, SplitData, Store
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA
 
-Label = int | Sequence[int] | None
+Label = int | Sequence[int] | tuple[float, ...] | None
 Row = tuple[Sequence[int], Label] | tuple[Sequence[int], Label, Sequence[int]]
-"""Ids, label (of the row, or of every token) or None, and in packed rows the tokens of each text."""
+"""Ids, label (of the row, or of every token as a list; or as a tuple whether each label holds) or None, and in packed rows the tokens of each
+text."""
 
 
 def write_store(
@@ -93,6 +94,18 @@ def learnable(rows: int, labels: int, vocabulary: int, seed: int, *, longest: in
     return texts
 
 
+def told(rows: int, labels: int, vocabulary: int, seed: int, *, longest: int = 24) -> list[tuple[list[int], tuple[float, ...]]]:
+    """Texts of random words whose first tokens give away which labels hold; one in eight has none."""
+    random = np.random.default_rng(seed)
+    texts = []
+    for _ in range(rows):
+        held = (random.random(labels) < 0.4) & (random.random() > 0.125)
+        ids = random.integers(10 + labels, vocabulary, int(random.integers(labels + 2, labels + longest))).tolist()
+        ids[1 : 1 + int(held.sum())] = (10 + np.flatnonzero(held)).tolist()
+        texts.append((ids, tuple(held.astype(float).tolist())))
+    return texts
+
+
 def packed(rows: int, width: int, vocabulary: int, seed: int) -> list[tuple[list[int], None, list[int]]]:
     """Packed rows of counting texts (each token is its predecessor plus one), so that the next token can be learned."""
     random = np.random.default_rng(seed)
@@ -122,8 +135,10 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
         "length": pa.array([len(row[0]) for row in rows], pa.int32()),
     }
     if any(row[1] is not None for row in rows):
+        first = rows[0][1]
         a_token = any(not isinstance(row[1], int) for row in rows)
-        columns["labels"] = pa.array([row[1] for row in rows], pa.list_(pa.int32()) if a_token else pa.int64())
+        kind = pa.list_(pa.float32(), len(first)) if isinstance(first, tuple) else pa.list_(pa.int32()) if a_token else pa.int64()
+        columns["labels"] = pa.array([row[1] for row in rows], kind)
     if any(len(row) > 2 for row in rows):
         columns["seq_lengths"] = pa.array([list(row[2]) for row in rows if len(row) > 2], pa.list_(pa.int32()))
     table = pa.table(columns)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from ftcli.commands.train import run
 from ftcli.core.checkpoints import damage
 from runs import VOCABULARY, Bench
-from stores import learnable
+from stores import learnable, told
 from timing import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
@@ -58,6 +58,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     (made.folder / "plugins").mkdir()
     (made.folder / "plugins" / "sender.py").write_text(SENDER)
     return made
+
+
+@pytest.fixture(scope="module")
+def told_store(bench: Bench) -> Path:
+    """As `store`, with any number of labels a row."""
+    return bench.store("told", {"train": told(37, 3, VOCABULARY, 0), "test": told(13, 3, VOCABULARY, 1)}, labels=3)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +116,20 @@ def test_two_processes_train_and_evaluate_like_one_and_end_with_one_document(ben
     assert torch.allclose(weights(bench.folder / "two"), weights(bench.folder / "alone"), atol=1e-6)
     assert any("OMP_NUM_THREADS=1 is yours and kept" in note for note in document["notes"]) or document["machine"]["cores"] // 2 <= 1
     assert "[rank 0] train: done" in log, "one log, with the number of the rank before every line"
+
+
+def test_two_processes_learn_any_number_of_labels_like_one(bench: Bench, told_store: Path) -> None:
+    """The last step has one row, so that a rank has none, and the evaluation's 13 rows are not the same number on both."""
+    alone = run(bench.context(told_store, "told alone", **ALONE))
+    split = ["--per-device-train-batch-size", "3", "--gradient-accumulation-steps", "2", "--per-device-eval-batch-size", "1"]
+    code, document, log = launched(bench, told_store, "told two", *split, "--train-sampling-strategy", "sequential")
+    assert code == 0, log
+    assert [entry["loss"] for entry in document["details"]["log"] if "loss" in entry] == pytest.approx(
+        [entry["loss"] for entry in alone.details["log"] if "loss" in entry], rel=1e-5
+    )
+    for name in ("eval_loss", "eval_micro_f1", "eval_macro_f1", "eval_exact_match"):
+        assert document["metrics"][name] == pytest.approx(alone.metrics[name], rel=1e-5), name
+    assert torch.allclose(weights(bench.folder / "told two"), weights(bench.folder / "told alone"), atol=1e-6)
 
 
 @pytest.mark.parametrize(("ranks", "options", "pieces"), [(4, [], "on"), (2, ["--ddp-find-unused-parameters"], "off")])

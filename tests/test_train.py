@@ -22,7 +22,7 @@ from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, Stor
 from ftcli.records import Step
 from ftcli.testing import tiny_model
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
-from stores import learnable, packed
+from stores import learnable, packed, told
 
 RAGGED = [([10 + (number * 7 + place) % 300 for place in range(2 + number % 17)], None) for number in range(48)]
 
@@ -64,6 +64,7 @@ def global_batches(bench: Bench, classify: Path) -> dict[str, Path]:
     """Stores whose first 48 rows are the global batch."""
     return {
         "classify": classify,
+        "classify, any number": bench.store("any number", {"train": told(48, 4, VOCABULARY, 0)}, labels=4),
         "pretrain, ragged": bench.store("ragged", {"train": RAGGED}),
         "pretrain, packed": bench.store("packs", {"train": packed(48, 32, VOCABULARY, 3)}),
         "sft, ragged": bench.store("answers", {"train": [(ids, _answered(ids)) for ids, _ in RAGGED]}, task="sft"),
@@ -73,7 +74,7 @@ def global_batches(bench: Bench, classify: Path) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("task", ["classify", "pretrain, ragged", "pretrain, packed", "sft, ragged", "sft, packed"])
+@pytest.mark.parametrize("task", ["classify", "classify, any number", "pretrain, ragged", "pretrain, packed", "sft, ragged", "sft, packed"])
 def test_loss_and_gradient_do_not_depend_on_how_a_global_batch_is_accumulated(
     bench: Bench, global_batches: dict[str, Path], task: str
 ) -> None:

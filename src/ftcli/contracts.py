@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from ftcli.errors import WorkerDied
 from ftcli.records import BadRow, Check, Piece, ShardPlan
+from ftcli.records import Columns as Columns  # noqa: PLC0414 - those who write a format take it from here
+from ftcli.records import LabelKind as LabelKind  # noqa: PLC0414
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,21 +26,6 @@ Reject = Callable[[BadRow], None]
 """What a reader does with a bad row: `ftcli.core.reject` has the strict one, which raises, and the quarantine."""
 
 # -- sources -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Which columns to read. `label_kind` is settled once, while planning, so that every worker reads the same type."""
-
-    text: str
-    label: str | None = None
-    label_kind: Literal["string", "int"] | None = None
-    labels_only: bool = False
-    """Batches hold `label` alone: the text column is neither decoded nor checked."""
-    chat: tuple[str, ...] | None = None
-    """Columns of conversations (mode sft). A row has some of them, and `text` of a batch is what `ftcli.core.conversation.as_document` makes of it."""
-    renamed: tuple[tuple[str, str], ...] = ()
-    """(column of the data, the known column of conversations that it stands for)."""
 
 
 class SourceFormat(Protocol):
@@ -67,12 +54,13 @@ class SourceFormat(Protocol):
         """
         ...
 
-    def label_kind(self, path: str, column: str, settings: Settings) -> Literal["string", "int"] | None:
-        """What the label column holds, from the first row that tells; None when none does (under quarantine)."""
+    def label_kind(self, path: str, column: str, settings: Settings) -> LabelKind | None:
+        """What the label column holds, from the first row that tells; None when none does (under quarantine, or lists that are all empty)."""
         ...
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
-        """Record batches with `text` (large_string, UTF-8 checked, no nulls) and, if asked for, `label` (large_string or int64, no nulls).
+        """Record batches with `text` (large_string, UTF-8 checked, no nulls) and, if asked for, `label` (large_string or int64, or a list of
+        them; no nulls).
 
         Args:
             reject: called for every bad row, in the order of the file, before a batch with a later row is given out. Nothing is coerced.
@@ -200,8 +188,9 @@ class Task(Protocol):
         """Loss of uniform guessing: ln(labels) or ln(vocabulary)."""
         ...
 
-    def labels(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """One label a row (classify), or one a token (pretrain; -100 on the first token of every document), not shifted."""
+    def labels(self, rows: Rows) -> np.ndarray[Any, np.dtype[Any]]:
+        """One label a row (classify; int64), or whether each label holds (float32 [rows, labels]), or one a token (pretrain; int64, -100 on
+        the first token of every document), not shifted."""
         ...
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
@@ -227,7 +216,7 @@ class Collator(Protocol):
     """The only place that pads or makes tensors. Called with `Rows`, returns the model's keyword arguments."""
 
     def __call__(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """`input_ids` int64 [rows, width], `labels` int64, and `attention_mask` or `position_ids` int64 [rows, width]."""
+        """`input_ids` int64 [rows, width], `labels` as the task has them, and `attention_mask` or `position_ids` int64 [rows, width]."""
         ...
 
 

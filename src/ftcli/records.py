@@ -167,6 +167,32 @@ BadCode = Literal[
 """Why a row is rejected; the list is closed."""
 
 
+LabelKind = Literal["string", "int", "strings", "ints"]
+"""What a label column holds: one label a row, or a list of any number of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns to read. `label_kind` is settled once, while planning, so that every worker reads the same type."""
+
+    text: str
+    label: str | None = None
+    label_kind: LabelKind | None = None
+    label_separator: str | None = None
+    """Stands between the labels of a row where the column holds strings; readers give the strings as they are, `read_shard` parts them."""
+    labels_only: bool = False
+    """Batches hold `label` alone: the text column is neither decoded nor checked."""
+    chat: tuple[str, ...] | None = None
+    """Columns of conversations (mode sft). A row has some of them, and `text` of a batch is what `ftcli.core.conversation.as_document` makes of it."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """(column of the data, the known column of conversations that it stands for)."""
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a row has any number of labels."""
+        return self.label_kind in {"strings", "ints"} or (self.label_kind == "string" and self.label_separator is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class BadRow:
     """A row that cannot be used, with where it lies in the decompressed content; unknown is None."""

@@ -29,6 +29,11 @@ class DatasetSettings(Section):
     output_dir: Path | None = setting(None, "Where the prepared data are published.")
     text_column: str = setting("text", "Column that holds the text.")
     label_column: str | None = setting(None, "Column that holds the label (classification).")
+    label_separator: str | None = setting(
+        None,
+        "What stands between the labels of a row where the label column holds strings (a|b): any number of labels a row.",
+        min_length=1,
+    )
     label_names: list[str] | None = setting(None, "Label names in id order; default: the sorted distinct labels of all splits.")
     rename_columns: list[str] | None = setting(
         None, "Mode sft: known columns under the data's names, as instruction=question,output=answer.", flag="--rename"

@@ -119,6 +119,7 @@ PREDICT = CommandSpec(
         Own("file", "JSON lines with messages, the text column or prompt.", "path", ("--input",)),
         Own("batch_size", "Texts at a time.", "int", ("--batch-size",), 16),
         Own("max_new_tokens", "Tokens that a language model may say.", "int", ("--max-new-tokens",), 64),
+        Own("threshold", "Probability from which a label holds, where a text may have several.", "float", ("--threshold",), 0.5),
         Own("plain", "No chat template.", "switch", ("--plain",), False),
     ),
     works=False,

@@ -73,7 +73,7 @@ def _shown(spec: CommandSpec, key: str) -> bool:
 
 def _own(own: Own, group: str) -> Option:
     takes: Takes = "switch" if own.kind == "switch" else "list" if own.kind == "list" else "value"
-    metavar = {"text": "TEXT", "int": "INT", "path": "PATH", "switch": "", "list": "TEXT,…"}[own.kind]
+    metavar = {"text": "TEXT", "int": "INT", "float": "FLOAT", "path": "PATH", "switch": "", "list": "TEXT,…"}[own.kind]
     help_ = own.help
     if own.required:
         help_ += " [required]"

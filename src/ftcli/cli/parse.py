@@ -173,11 +173,12 @@ def _converted(own: Own, raw: str, flag: str) -> Any:
         if not raw:
             raise UsageError(f"{flag} is empty", "Give a path.")
         return Path(raw)
-    if own.kind == "int":
+    if own.kind in {"int", "float"}:
         try:
-            return int(raw.replace("_", ""))
+            return int(raw.replace("_", "")) if own.kind == "int" else float(raw)
         except ValueError:
-            raise UsageError(f"{flag} = {raw!r}: not a whole number", f"Write {flag} 1000, for example.") from None
+            word, example = ("whole number", "1000") if own.kind == "int" else ("number", "0.3")
+            raise UsageError(f"{flag} = {raw!r}: not a {word}", f"Write {flag} {example}, for example.") from None
     return raw
 
 

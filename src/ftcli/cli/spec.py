@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["text", "int", "path", "switch", "list", "words", "paths"]
+Kind = Literal["text", "int", "float", "path", "switch", "list", "words", "paths"]
 """words, paths: the last positional argument, which takes all words that are left."""
 
 

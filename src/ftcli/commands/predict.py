@@ -26,6 +26,7 @@ def run(
     file: Path | None,
     batch_size: int,
     max_new_tokens: int,
+    threshold: float,
     plain: bool,
 ) -> Report:
     """Labels with probabilities, or answers, for the texts and for those of a file; `details["predictions"]` has all of them.
@@ -36,6 +37,8 @@ def run(
     for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
         if value < 1:
             raise UsageError(f"{name} = {value}", "It must be 1 at least.")
+    if not 0 < threshold < 1:
+        raise UsageError(f"threshold = {threshold}", "It is a probability between 0 and 1.")
     asked: list[Asked] = [*texts, *(read_texts(file, context.settings.dataset.text_column) if file is not None else ())]
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(compute_threads(context.settings.runtime.threads, context.machine.cores).value)
@@ -43,7 +46,13 @@ def run(
     context.progress.start("predict", len(asked), "rows")
     clock = time.perf_counter()
     found = predict(
-        loaded, asked, batch_size=batch_size, max_new_tokens=max_new_tokens, chat=not plain, on_progress=context.progress.advance
+        loaded,
+        asked,
+        batch_size=batch_size,
+        max_new_tokens=max_new_tokens,
+        threshold=threshold,
+        chat=not plain,
+        on_progress=context.progress.advance,
     )
     seconds = time.perf_counter() - clock
     context.progress.close()

@@ -16,7 +16,7 @@ from ftcli.contracts import Executor
 from ftcli.core.apart import Apart, Early
 from ftcli.core.dialogue import prepare_worker
 from ftcli.core.durable import WRITE_ERRORS, refusal
-from ftcli.core.encode import Rescue, collect_labels, encode_shard, shard_name
+from ftcli.core.encode import NO_LABEL, Rescue, collect_labels, encode_shard, shard_name
 from ftcli.core.engine import proved_engine
 from ftcli.core.floor import SHARES, beside_machine, verdict
 from ftcli.core.footprint import Footprint
@@ -220,6 +220,10 @@ def _refuse_nothing(context: Context, recipe: Recipe, tally: Tally, names: Seque
         )
     for split in empty:
         context.note(f"the split {split} is empty")
+    if recipe.plan.columns.multi_label:
+        total = sum(tally.rows.values())
+        given = sum(count for label, count in tally.labels.items() if label != NO_LABEL)
+        context.note(f"{given / total:.3g} of {len(names or ())} labels a row; {tally.labels[NO_LABEL]:,} of {total:,} rows have none")
     unused = [name for number, name in enumerate(names or ()) if not tally.labels[number]]
     if unused:
         context.note(f"{len(unused)} of {len(names or ())} labels have no row: {', '.join(unused[:10])}{' …' if len(unused) > 10 else ''}")
@@ -242,6 +246,7 @@ def _small_files(recipe: Recipe, job: Job, tally: Tally, names: list[str] | None
             packed=recipe.policy.packed,
             rows=tally.rows[split],
             targets=recipe.template is not None,
+            multi_label=recipe.plan.columns.multi_label,
             size=tally.output_bytes[split],
         )
         files |= {f"{split}/{name}": content for name, content in metadata.items()}

@@ -14,11 +14,12 @@ from ftcli.core.arrays import numbers, strings, values
 from ftcli.core.columns import shown
 from ftcli.core.job import Job
 from ftcli.core.join import Group, as_batch, parted, share_out
+from ftcli.core.label_lists import Labels, is_list
 from ftcli.core.policy import Counts, Documents, TooLong
 from ftcli.core.ragged import Ints, take_ranges, to_offsets
 from ftcli.core.reject import Fault
 
-Accepted = tuple[Encoded, Documents, Ints | None, Counts, dict[int, Fault]]
+Accepted = tuple[Encoded, Documents, Labels | None, Counts, dict[int, Fault]]
 """What was kept of a batch, its rows after the policy, their labels, the counts, and the rows that cannot be used."""
 
 
@@ -84,12 +85,23 @@ def _too_long(job: Job, rows: pa.RecordBatch, row: int, tokens: int, limit: int,
     )
 
 
-def _labels(rows: pa.RecordBatch, job: Job) -> tuple[Ints | None, dict[int, Fault]]:
-    """Label ids of the rows, int64 [rows], and the rows whose label is unknown."""
+def _labels(rows: pa.RecordBatch, job: Job) -> tuple[Labels | None, dict[int, Fault]]:
+    """The labels of the rows, and the rows of which one is unknown."""
     if job.label_ids is None:
         return None, {}
     column = rows.column("label")
-    known = [*job.label_ids]
+    if not is_list(column.type):
+        return _ids(column, job.label_ids, job)
+    ids, unknown = _ids(column.flatten(), job.label_ids, job)
+    row_of = np.repeat(np.arange(len(column)), values(pc.list_value_length(column)))
+    found = np.zeros((len(column), len(job.label_ids)), np.uint8)
+    found[row_of, ids] = 1
+    return found, {int(row_of[item]): fault for item, fault in reversed(unknown.items())}
+
+
+def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tuple[Ints, dict[int, Fault]]:
+    """Label ids, int64, and the places of labels that are unknown, in order."""
+    known = [*label_ids]
     ids = pc.index_in(
         column, value_set=numbers(np.array(known, np.int64)) if pa.types.is_integer(column.type) else strings(map(str, known))
     )
@@ -100,6 +112,6 @@ def _labels(rows: pa.RecordBatch, job: Job) -> tuple[Ints | None, dict[int, Faul
             reason = f"the label {shown(column[row].as_py()).rpartition(' (')[0]} is not among the label names"
             faults[row] = Fault("unknown-label", reason, job.columns.label or "", hint)
         ids = ids.fill_null(0)
-    order: Ints = np.fromiter(job.label_ids.values(), np.int64, len(job.label_ids))
+    order: Ints = np.fromiter(label_ids.values(), np.int64, len(label_ids))
     found: Ints = order[values(ids)]
     return found, faults

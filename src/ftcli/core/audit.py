@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ftcli.core.label_flags import names_of
 from ftcli.core.store import Rows
 
 IGNORED = -100
@@ -39,10 +40,15 @@ def decoded_rows(rows: Rows, tokenizer: Any, label_names: list[str] | None) -> l
         ids = rows.input_ids.row(place)
         text = BOUNDARY.join(tokenizer.decode(part.tolist(), skip_special_tokens=False) for part in _documents(rows, place))
         label = None if rows.labels is None else int(rows.labels[place])
+        several = None if rows.flags is None else ", ".join(names_of(rows.flags[place], label_names)) or "(none)"
         entry: dict[str, Any] = {
             "row": int(rows.index[place]),
             "text": text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + " …",
-            "label": label if label is None or label_names is None or not 0 <= label < len(label_names) else label_names[label],
+            "label": several
+            if several is not None
+            else label
+            if label is None or label_names is None or not 0 <= label < len(label_names)
+            else label_names[label],
             "tokens": len(ids),
             "ids": ids[:SHOWN_IDS].tolist(),
         }
@@ -63,7 +69,7 @@ def batch_runs(batch: Mapping[str, Any], row: int) -> dict[str, str]:
         values = positions[row].numpy()
         parts = np.split(values, np.flatnonzero(np.diff(values) != 1) + 1)
         found["positions"] = _short([f"{part[0]}–{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts])
-    if labels is not None and labels.ndim == 2:
+    if labels is not None and labels.ndim == 2 and not labels.is_floating_point():
         found["targets"] = _runs(["no" if label == IGNORED else "yes" for label in labels[row].tolist()])
     return found
 

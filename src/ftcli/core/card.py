@@ -22,6 +22,8 @@ METRICS = (
     "eval_loss",
     "eval_accuracy",
     "eval_macro_f1",
+    "eval_micro_f1",
+    "eval_exact_match",
     "perplexity",
     "chance_accuracy",
     "majority_accuracy",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ class Dynamic:
         self.spec = spec
 
     def __call__(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """`input_ids`, `attention_mask` [rows, width] and `labels` [rows] or [rows, width], int64.
+        """`input_ids`, `attention_mask` [rows, width] and `labels` [rows] or [rows, width], int64, or as the task has them for rows.
 
         Raises:
             DataError: the rows hold several documents each, which a mask of padding cannot keep apart.
@@ -42,7 +44,7 @@ class Dynamic:
         slots = np.arange(width)
         return slots < lengths[:, None] if self.spec.padding_side == "right" else slots >= width - lengths[:, None]
 
-    def _labels(self, rows: Rows, real: NDArray[np.bool_]) -> Ints:
+    def _labels(self, rows: Rows, real: NDArray[np.bool_]) -> NDArray[Any]:
         labels = self.spec.task.labels(rows)
         one_a_row = self.spec.task.needs_labels and len(labels) == len(rows)
         return labels if one_a_row else _filled(real, labels, IGNORED)
@@ -99,5 +101,5 @@ def _filled(real: NDArray[np.bool_], values: NDArray[np.signedinteger], padding:
     return grid
 
 
-def _tensors(arrays: dict[str, Ints]) -> dict[str, torch.Tensor]:
+def _tensors(arrays: dict[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -11,13 +11,17 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ftcli.contracts import Columns
+from ftcli.contracts import Columns, LabelKind
+from ftcli.core.label_lists import checked, is_list, item_type, row_of_item
 from ftcli.errors import DataError
 from ftcli.records import BadCode
 
-Kind = Literal["string", "int"]
+Kind = LabelKind
 Role = Literal["text", "label"]
 T = TypeVar("T")
+WORDS: dict[Kind, str] = {"int": "whole numbers", "string": "strings", "ints": "lists of whole numbers", "strings": "lists of strings"}
+ONE: dict[Kind, Kind] = {"int": "int", "string": "string", "ints": "int", "strings": "string"}
+"""The kind of a list's items; any other kind itself."""
 LEAST, MOST = -(2**63), 2**63 - 1
 
 
@@ -38,7 +42,8 @@ def wanted(columns: Columns) -> list[tuple[Role, str, Kind]]:
 
 
 def target_type(kind: Kind) -> pa.DataType:
-    return pa.int64() if kind == "int" else pa.large_string()
+    one = pa.int64() if ONE[kind] == "int" else pa.large_string()
+    return one if ONE[kind] == kind else pa.list_(one)
 
 
 def batch_of(columns: Columns, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
@@ -74,25 +79,30 @@ def kind_of_type(where: str, name: str, type_: pa.DataType) -> Kind:
     """The label kind of an Arrow column.
 
     Raises:
-        DataError: it holds neither strings nor whole numbers.
+        DataError: it holds neither strings nor whole numbers, nor lists of them.
     """
-    if pa.types.is_dictionary(type_):
-        type_ = type_.value_type
-    if _is_string(type_):
-        return "string"
-    if pa.types.is_integer(type_):
-        return "int"
-    raise DataError(f"{where}: column {name!r} holds {type_}; labels must be strings or whole numbers", "Nothing is coerced: convert it.")
+    if _is_string(item_type(type_)):
+        return "strings" if is_list(type_) else "string"
+    if pa.types.is_integer(item_type(type_)):
+        return "ints" if is_list(type_) else "int"
+    raise DataError(
+        f"{where}: column {name!r} holds {type_}; labels must be strings or whole numbers, or lists of them",
+        "Nothing is coerced: convert it.",
+    )
 
 
-def kind_of_value(name: str, value: object) -> Kind:
-    """The label kind of a Python value; raises BadValue (index 0)."""
+def kind_of_value(name: str, value: object) -> Kind | None:
+    """The label kind of a Python value, None of an empty list, which does not tell; raises BadValue (index 0)."""
     if isinstance(value, str):
         return "string"
     if isinstance(value, Integral) and not isinstance(value, bool):
         return "int"
+    if isinstance(value, (list, tuple)):
+        first = kind_of_value(name, value[0]) if value else None
+        if first in {"string", "int", None}:
+            return "strings" if first == "string" else "ints" if first == "int" else None
     code: BadCode = "null" if value is None else "wrong-type"
-    raise BadValue(0, code, f"{name!r} is {shown(value)}; labels must be strings or whole numbers", name)
+    raise BadValue(0, code, f"{name!r} is {shown(value)}; labels must be strings or whole numbers, or lists of them", name)
 
 
 def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array, longest: int = MOST) -> pa.Array:
@@ -117,6 +127,8 @@ def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array,
         raise BadValue(pc.index(column.is_null(), pa.scalar(True)).as_py(), "null", f"{name!r} is null; {_must(role, kind)}", name)
     if not _fits(column.type, kind):
         raise DataError(f"{where}: column {name!r} holds {column.type}; {_must(role, kind)}", "Nothing is coerced: convert the column.")
+    if ONE[kind] != kind:
+        return _checked_lists(where, name, kind, column, longest)
     if kind == "string" and column.nbytes > longest:
         check_lengths(name, pc.binary_length(column.cast(target_type(kind))), longest)
     try:
@@ -124,6 +136,14 @@ def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array,
     except pa.ArrowInvalid:
         large = pc.index(pc.greater(column, pa.scalar(MOST, pa.uint64())), pa.scalar(True)).as_py()
         raise BadValue(large, "out-of-range", f"{name!r} is beyond 64 bits", name) from None
+
+
+def _checked_lists(where: str, name: str, kind: Kind, column: pa.Array, longest: int) -> pa.Array:
+    """A list column without nulls as the contract wants it; what is wrong with an item is said of its row."""
+    try:
+        return checked(column, lambda items: check_arrow(where, "label", name, ONE[kind], items, longest))
+    except BadValue as bad:
+        raise BadValue(row_of_item(column, bad.index), bad.code, f"an item of {bad.reason}", name, bad.hint) from None
 
 
 def check_lengths(name: str, lengths: pa.Array, longest: int) -> None:
@@ -164,7 +184,7 @@ def _first_invalid(column: pa.Array) -> int | None:
 
 def check_values(role: Role, name: str, kind: Kind, values: list[Any]) -> pa.Array:
     """Python values as the contract wants them; raises BadValue for the first that is not right."""
-    if set(map(type, values)) - {int if kind == "int" else str}:
+    if ONE[kind] != kind or set(map(type, values)) - {int if kind == "int" else str}:
         for index, value in enumerate(values):
             check_value(role, name, kind, value, index)
     try:
@@ -177,8 +197,13 @@ def check_values(role: Role, name: str, kind: Kind, values: list[Any]) -> pa.Arr
 
 def check_value(role: Role, name: str, kind: Kind, value: object, index: int) -> bool:
     """True; or raises BadValue that says what `value` is and what it must be."""
+    if ONE[kind] != kind and isinstance(value, (list, tuple)):
+        try:
+            return all(check_value(role, name, ONE[kind], item, index) for item in value)
+        except BadValue as bad:
+            raise BadValue(index, bad.code, f"an item of {bad.reason}", name) from None
     right = isinstance(value, str) if kind == "string" else isinstance(value, Integral) and not isinstance(value, bool)
-    if not right:
+    if not right or ONE[kind] != kind:
         code: BadCode = "null" if value is None else "wrong-type"
         raise BadValue(index, code, f"{name!r} is {shown(value)}; {_must(role, kind)}", name)
     if isinstance(value, Integral) and not LEAST <= int(value) <= MOST:
@@ -240,7 +265,7 @@ def _word(value: object) -> str:
 def _must(role: Role, kind: Kind) -> str:
     if role == "text":
         return "text must be a string"
-    return "labels must be whole numbers, as in the first row" if kind == "int" else "labels must be strings, as in the first row"
+    return f"labels must be {WORDS[kind]}, as in the first row"
 
 
 def _is_string(type_: pa.DataType) -> bool:
@@ -248,4 +273,6 @@ def _is_string(type_: pa.DataType) -> bool:
 
 
 def _fits(type_: pa.DataType, kind: Kind) -> bool:
-    return _is_string(type_) if kind == "string" else bool(pa.types.is_integer(type_))
+    if is_list(type_) != (ONE[kind] != kind):
+        return False
+    return _is_string(item_type(type_)) if ONE[kind] == "string" else bool(pa.types.is_integer(item_type(type_)))

@@ -12,7 +12,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ftcli.core import progress
 from ftcli.core.accept import accept
@@ -20,6 +19,7 @@ from ftcli.core.dialogue import encode_conversations
 from ftcli.core.engine import REFERENCE, load_encoder
 from ftcli.core.job import Job, plugins_of
 from ftcli.core.join import Group, as_batch, joined
+from ftcli.core.label_lists import Labels
 from ftcli.core.policy import Counts, Documents, without_first
 from ftcli.core.publish import ShardWriter
 from ftcli.core.ragged import take_ranges, to_offsets
@@ -33,6 +33,9 @@ from ftcli.errors import WorkerDied
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Piece, ShardPlan, Split
 
+NO_LABEL = -1
+"""In place of a label's id."""
+
 
 @dataclass(slots=True)
 class ShardTally:
@@ -45,6 +48,7 @@ class ShardTally:
     lengths: Counter[int] = field(default_factory=Counter)
     """Documents by length in tokens, after the length policy."""
     labels: Counter[int] = field(default_factory=Counter)
+    """Rows by label id; a row of several labels counts with each, one without any as `NO_LABEL`."""
     targets: Counter[str] = field(default_factory=Counter)
     """Tokens that are learned, by split; counted for conversations only."""
     shapes: Counter[str] = field(default_factory=Counter)
@@ -80,7 +84,8 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
                 split: stack.enter_context(
                     RowWriter(
                         writer.path(name),
-                        labels=job.label_ids is not None,
+                        labels=job.label_ids is not None and not job.columns.multi_label,
+                        flags=len(job.label_ids or ()) if job.columns.multi_label else 0,
                         targets=job.chat,
                         packed=job.policy.packed,
                         buffer_rows=job.buffer_rows,
@@ -188,7 +193,7 @@ def _encoded(job: Job, shard: ShardPlan, plugins: Plugins, tally: ShardTally, re
 
 
 def _write(
-    writer: RowWriter, split: Split, documents: Documents, labels: NDArray[np.int64] | None, job: Job, plugins: Plugins, tally: ShardTally
+    writer: RowWriter, split: Split, documents: Documents, labels: Labels | None, job: Job, plugins: Plugins, tally: ShardTally
 ) -> None:
     lengths, counts = np.unique(documents.lengths, return_counts=True)
     tally.lengths.update(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
@@ -197,7 +202,10 @@ def _write(
         documents = without_first(documents)
         tally.targets[split] += int(np.count_nonzero(documents.ids & TARGET))
     if labels is not None:
-        tally.labels.update(dict(enumerate(np.bincount(labels).tolist())))
+        counted = np.bincount(labels) if labels.ndim == 1 else labels.sum(0, dtype=np.int64)
+        tally.labels.update(dict(enumerate(counted.tolist())))
+        if labels.ndim == 2 and (none := int(np.count_nonzero(~labels.any(1)))):
+            tally.labels[NO_LABEL] += none
     if not job.policy.packed:
         tally.rows[split] += len(documents.lengths)
         writer.add(documents.ids, documents.lengths, labels)

@@ -51,6 +51,7 @@ def _documents(rows: Rows) -> Rows:
         None if rows.labels is None else rows.labels[most : most + 1],
         _joined([documents]),
         None if targets is None else _joined([np.concatenate([targets[start:stop] for start, stop in places])]),
+        flags=None if rows.flags is None else rows.flags[most : most + 1],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ftcli.core.label_flags import LabelFlags, label_codes
 from ftcli.core.ragged import to_offsets
 from ftcli.core.store import Ragged, Rows, SplitData
 from ftcli.core.targets import IGNORED
@@ -31,6 +32,10 @@ class Few(SplitData):
         return self._rows.labels
 
     @property
+    def flags(self) -> LabelFlags | None:
+        return None if self._rows.flags is None else LabelFlags(self._rows.flags.shape[1], [self._rows.flags])
+
+    @property
     def packed(self) -> bool:
         return self._rows.seq_lengths is not None
 
@@ -44,6 +49,7 @@ class Few(SplitData):
             None if have.labels is None else have.labels[wanted],
             None if have.seq_lengths is None else _gather(have.seq_lengths, wanted),
             None if have.targets is None else _gather(have.targets, wanted),
+            flags=None if have.flags is None else have.flags[wanted],
         )
 
 
@@ -58,11 +64,12 @@ def short_rows(split: SplitData, seed: int, count: int, longest: int) -> Rows:
     beginnings: dict[bytes, int] = {}
     for place in range(len(rows)):
         ids = rows.input_ids.row(place)[:longest]
-        if len(ids) >= 2 or split.labels is not None:
+        if len(ids) >= 2 or rows.labels is not None or rows.flags is not None:
             beginnings.setdefault(ids.tobytes(), place)
     places = list(beginnings.values())
-    if rows.labels is not None:  # one label after the other, so that a few rows have as many labels as they can
-        labels = rows.labels[np.array(places, dtype=np.int64)]
+    each = rows.labels if rows.flags is None else label_codes(rows.flags)
+    if each is not None:  # one label after the other, so that a few rows have as many labels as they can
+        labels = each[np.array(places, dtype=np.int64)]
         turn = np.array([int((labels[:number] == label).sum()) for number, label in enumerate(labels)])
         places = [places[number] for number in np.lexsort((np.arange(len(places)), turn))]
     chosen = np.array(places[:count], dtype=np.int64)
@@ -80,7 +87,7 @@ def cut(rows: Rows, longest: int) -> Rows:
         for column in (rows.input_ids, rows.targets)
     )
     assert ids is not None
-    return Rows(rows.index, ids, rows.labels, documents, targets)
+    return Rows(rows.index, ids, rows.labels, documents, targets, flags=rows.flags)
 
 
 def first_learned(targets: NDArray[np.int32], longest: int) -> int:

@@ -92,8 +92,8 @@ def require_targets(batch: Mapping[str, torch.Tensor]) -> None:
 
     from ftcli.core.tasks import count_targets
 
-    if batch["labels"].dtype not in {torch.int64, torch.int32}:
-        raise Missing("the labels are no whole numbers (see FT302)")
+    if batch["labels"].dtype not in {torch.int64, torch.int32} and (batch["labels"].dtype != torch.float32 or batch["labels"].ndim != 2):
+        raise Missing("the labels are of the wrong kind (see FT302)")
     if not count_targets(batch["labels"]):
         raise Missing("the first batch has no target (see FT302)")
 

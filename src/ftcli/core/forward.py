@@ -11,7 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
-from ftcli.core.tasks import IGNORED
+from ftcli.core.health import strangers_loss
+from ftcli.core.tasks import IGNORED, any_number
 from ftcli.errors import ModelError
 
 HISTOGRAM_BINS = 40
@@ -21,7 +22,8 @@ LARGE = 1e-7
 
 @dataclass
 class Forward:
-    """What came out. `logits` fp32 [targets, classes] are those that a label is compared with; `labels` int64 [targets]."""
+    """What came out. `logits` fp32 [targets, classes] are those that a label is compared with; `labels` int64 [targets], or float [targets,
+    classes] where a row has any number of labels."""
 
     model: PreTrainedModel
     batch: Mapping[str, torch.Tensor]
@@ -40,7 +42,10 @@ class Forward:
 
     @property
     def implied_loss(self) -> float:
-        """Loss that these logits give to labels drawn uniformly: mean(logsumexp z - mean z). ln(classes) for flat logits."""
+        """Loss that these logits give to labels drawn uniformly: mean(logsumexp z - mean z), ln(classes) for flat logits; or, of any number of
+        labels, to those of other rows, ln 2 for flat logits."""
+        if any_number(self.labels):
+            return strangers_loss(self.logits, self.labels)
         return float((self.logits.logsumexp(-1) - self.logits.mean(-1)).mean())
 
     @property
@@ -50,7 +55,9 @@ class Forward:
 
     @property
     def effective_targets(self) -> float:
-        """1 / sum of squared label shares: how many labels the batch really tests."""
+        """1 / sum of squared label shares: how many labels the batch really tests; of any number of labels, the rows."""
+        if any_number(self.labels):
+            return float(len(self.labels))
         _, counts = np.unique(self.labels.cpu().numpy(), return_counts=True)
         return float(counts.sum() ** 2 / (counts.astype(float) ** 2).sum())
 
@@ -114,7 +121,7 @@ def forward(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Tas
     labels = batch["labels"]
     if logits.ndim == 3:
         logits, labels = logits[:, :-1], labels[:, 1:]
-    kept = labels != IGNORED
+    kept = labels != IGNORED if not any_number(labels) else labels.ne(IGNORED).any(1)
     return Forward(model, batch, task, logits[kept].float(), labels[kept], loss)
 
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ftcli.contracts import CollatorKind, Task
 from ftcli.core.backend import tokenizer_hash
 from ftcli.core.collate import rounded
+from ftcli.core.label_flags import LabelFlags
 from ftcli.core.store import INPUT_IDS, SplitData, Store
 from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
 
@@ -119,12 +120,24 @@ def check_output(folder: Path, *, resume: bool, overwrite: bool) -> None:
 
 def _check_labels(store: Store, split: SplitData, name: str, model: PreTrainedModel) -> None:
     labels, count = split.labels, model.config.num_labels
+    if split.flags is not None and model.config.problem_type is not None:
+        _check_flags(store, split.flags, name, count)
     if labels is None or model.config.problem_type is None:
         return
     wrong = np.flatnonzero((labels < 0) | (labels >= count))
     if len(wrong):
         raise DataError(
             f"{store.path}: row {wrong[0]} of {name} has the label {labels[wrong[0]]}, the {count} labels are 0 to {count - 1} ({len(wrong):,} such rows)",
+            "The data are damaged: prepare them again.",
+        )
+
+
+def _check_flags(store: Store, flags: LabelFlags, name: str, count: int) -> None:
+    if flags.width != count:
+        raise DataError(f"{store.path}: {name} has {flags.width} labels, the model {count}", "The data are damaged: prepare them again.")
+    if odd := next(flags.odd(), None):
+        raise DataError(
+            f"{store.path}: row {odd[0]} of {name} has {odd[1]:g} where a label holds (1) or not (0)",
             "The data are damaged: prepare them again.",
         )
 

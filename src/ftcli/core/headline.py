@@ -95,7 +95,11 @@ def _train(doc: Mapping[str, Any]) -> list[Card]:
     return [
         _first_loss(doc),
         Card("Final loss", number(m("final_loss")), f"{number(m('steps'))} steps, {number(m('epochs'))} epochs"),
-        Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}"),
+        Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}")
+        if m("eval_micro_f1") is None
+        else Card(
+            "Held-out F1", percent(m("eval_micro_f1")), f"over all labels; all right in {percent(m('eval_exact_match'))} of the rows"
+        ),
         Card("Held-out loss", number(m("eval_loss"))),
         Card("Throughput", quantity(m("real_tokens_per_second"), "tokens/s"), f"without padding; MFU {percent(m('mfu'))}"),
         Card("Padding", percent(m("padding_share")), "of the slots computed"),

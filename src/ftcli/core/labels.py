@@ -36,7 +36,7 @@ def label_map(
     if dataset.label_column is None:
         return None, None
     if dataset.label_names:
-        return dataset.label_names, by_name(dataset.label_names, integers=recipe.plan.columns.label_kind == "int")
+        return dataset.label_names, by_name(dataset.label_names, integers=recipe.plan.columns.label_kind in {"int", "ints"})
     context.progress.start("labels", sum(shard.size for shard in recipe.plan.shards), "B")
     found: set[Label] = set()
 

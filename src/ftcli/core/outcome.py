@@ -20,7 +20,7 @@ from ftcli.core.trainer import FtcliTrainer
 from ftcli.errors import FtcliError
 from ftcli.records import Check, RunStatus
 
-LOGGED = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_accuracy")
+LOGGED = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_accuracy", "eval_micro_f1", "eval_exact_match")
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes that `ru_maxrss` counts in."""
 
@@ -50,7 +50,7 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
     per_token = flops.flops_per_token(run.model, documents(run.train))
     devices = trainer.args.world_size
     whole_rate = _times(rates["real_tokens_per_second"], devices)
-    labels = run.model.config.num_labels if run.task.needs_labels else None
+    labels = run.model.config.num_labels if run.task.needs_labels and run.train.flags is None else None
     metrics = {
         "first_loss": first[0],
         "expected_first_loss": expected,
@@ -58,6 +58,8 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "eval_loss": evaluated.get("eval_loss"),
         "eval_accuracy": evaluated.get("eval_accuracy"),
         "eval_macro_f1": evaluated.get("eval_macro_f1"),
+        "eval_micro_f1": evaluated.get("eval_micro_f1"),
+        "eval_exact_match": evaluated.get("eval_exact_match"),
         "perplexity": evaluated.get("eval_perplexity"),
         "chance_accuracy": None if labels is None else 1 / labels,
         "majority_accuracy": majority(run) if labels is not None else None,

@@ -15,8 +15,10 @@ from ftcli.contracts import Task
 from ftcli.core.budget import affordable, told, within
 from ftcli.core.few import Few, short_rows
 from ftcli.core.forward import forward, inputs_of
+from ftcli.core.label_flags import label_codes
 from ftcli.core.rehearsal import restored
 from ftcli.core.store import Rows
+from ftcli.core.tasks import IGNORED, any_number
 
 if TYPE_CHECKING:
     from ftcli.core.probe import Probe
@@ -56,10 +58,11 @@ class ByHeart:
 def by_heart(probe: Probe) -> ByHeart:
     """Steps on a few short rows until the loss is `HALF` of the first. When one rate does not do it, the next of `RATES` is tried. The weights are put back."""
     given = short_rows(probe.train_split, probe.settings.train.seed, ROWS, LONGEST)
-    if probe.task.needs_labels and given.labels is not None and len(given) > 1 and len(set(given.labels.tolist())) == 1:
+    each = given.labels if given.flags is None else label_codes(given.flags)
+    if probe.task.needs_labels and each is not None and len(given) > 1 and len(set(each.tolist())) == 1:
         given = Few(given).rows([0, len(given) - 1])
     rows = within(given, affordable(probe.model, passes=3 * LEAST_STEPS, least=LEAST_PLACES))
-    batch = probe.collator(rows)
+    batch = telling(probe.collator(rows))
     steps = max(LEAST_STEPS, min(STEPS, STEPS * affordable(probe.model, 3 * STEPS, least=1) // batch["input_ids"].numel()))
     best: tuple[list[float], float] = ([], 0.0)
     for factor in RATES:
@@ -71,6 +74,16 @@ def by_heart(probe: Probe) -> ByHeart:
         if _share(best[0]) < HALF:
             break
     return ByHeart(*best, steps, told(rows, given))
+
+
+def telling(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The batch with the labels that tell its rows apart, where a row has any number of them: the others are learned without a look at the
+    text. Eight rows' loss is then above `HALF` of ln 2 for whoever says the same of every row."""
+    labels = batch["labels"]
+    same = labels.eq(labels[:1]).all(0) if any_number(labels) else None
+    if same is None or same.all():
+        return batch
+    return {**batch, "labels": labels.masked_fill(same, IGNORED)}
 
 
 def _share(losses: list[float]) -> float:
@@ -97,7 +110,8 @@ def learn(probe: Probe, steps: int, *, rows: int = 2000, batch_rows: int = 16) -
     """Train a classifier for `steps` steps on `rows` rows, and look at rows that it has not seen. The weights are put back.
 
     Returns:
-        Held-out loss, entropy of the held-out labels by the train labels' shares, held-out accuracy, share of the commonest label there.
+        Held-out loss, entropy of the held-out labels by the train labels' shares, held-out accuracy, share of the commonest label there. Where a
+        row has any number of labels, the last two count every label of every row, said or not said.
     """
     train, held_out = _two_parts(probe, rows)
     model, task, generator = probe.model, probe.task, np.random.default_rng(probe.settings.train.seed)
@@ -121,13 +135,25 @@ def learn(probe: Probe, steps: int, *, rows: int = 2000, batch_rows: int = 16) -
             places = list(range(start, min(start + batch_rows, len(unseen))))
             result = forward(model, probe.collator(unseen.rows(places)), task)
             loss += result.loss * len(places)
-            right += float((result.logits.argmax(-1) == result.labels).sum())
+            right += _right(result.logits, result.labels)
+    if train.flags is not None and held_out.flags is not None:
+        rows = len(train.flags)
+        share = (train.flags.sum(0) + 1.0) / (rows + 2.0)
+        there = held_out.flags.mean(0)
+        prior = float(-(there * np.log(share) + (1 - there) * np.log(1 - share)).mean())
+        return loss / len(unseen), prior, right / len(unseen), float(np.where(share > 0.5, there, 1 - there).mean())
     assert train.labels is not None
     assert held_out.labels is not None
     counts = np.bincount(train.labels, minlength=int(held_out.labels.max()) + 1) + 1.0
     prior = float(-np.log(counts / counts.sum())[held_out.labels].mean())
     majority = float((held_out.labels == counts.argmax()).mean())
     return loss / len(unseen), prior, right / len(unseen), majority
+
+
+def _right(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    if any_number(labels):
+        return float(((logits >= 0) == (labels > 0)).float().mean(-1).sum())
+    return float((logits.argmax(-1) == labels).sum())
 
 
 def _two_parts(probe: Probe, most: int) -> tuple[Rows, Rows]:

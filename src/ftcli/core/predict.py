@@ -98,12 +98,14 @@ def predict(
     *,
     batch_size: int,
     max_new_tokens: int,
+    threshold: float = THRESHOLD,
     chat: bool = True,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """An answer for each text, in their order: `labels` with probabilities, or `answer`.
 
     Args:
+        threshold: probability from which a label holds, where a text may have any number of them.
         chat: put a text into the tokenizer's chat template, if it has one, as what a user says (language models).
 
     Raises:
@@ -131,7 +133,7 @@ def predict(
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
             batch = [rows[row] for row in chosen]
-            found = _labels(loaded, batch) if loaded.classifies else _answers(loaded, batch, max_new_tokens)
+            found = _labels(loaded, batch, threshold) if loaded.classifies else _answers(loaded, batch, max_new_tokens)
             for row, answer in zip(chosen, found, strict=True):
                 answers[row] = answer
             on_progress(len(chosen))
@@ -179,7 +181,7 @@ def _padded(loaded: Loaded, rows: Sequence[Sequence[int]], *, left: bool) -> dic
     return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
 
 
-def _labels(loaded: Loaded, rows: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
+def _labels(loaded: Loaded, rows: Sequence[Sequence[int]], threshold: float) -> Iterator[dict[str, Any]]:
     config = loaded.model.config
     several = config.problem_type == "multi_label_classification"
     logits = loaded.model(**_padded(loaded, rows, left=False)).logits.float().cpu()
@@ -187,7 +189,7 @@ def _labels(loaded: Loaded, rows: Sequence[Sequence[int]]) -> Iterator[dict[str,
         likeliest = row.argsort(descending=True, stable=True)
         labels = [{"label": str(config.id2label[int(which)]), "probability": float(row[which])} for which in likeliest[:MOST_LABELS]]
         if several:
-            yield {"holds": [str(config.id2label[int(which)]) for which in likeliest if row[which] >= THRESHOLD], "labels": labels}
+            yield {"holds": [str(config.id2label[int(which)]) for which in likeliest if row[which] >= threshold], "labels": labels}
         else:
             yield {"label": labels[0]["label"], "probability": labels[0]["probability"], "labels": labels}
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ftcli.contracts import Columns, SourceFormat
-from ftcli.core.columns import Kind
+from ftcli.core.columns import WORDS, Kind
 from ftcli.core.conversation import columns_of
 from ftcli.core.find import Finder, Found
+from ftcli.core.label_lists import is_list, item_type, parted
 from ftcli.core.reject import Rejects, passing
 from ftcli.core.stamps import Hashed, SourceHashes
 from ftcli.core.streams import data_errors
@@ -115,7 +116,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
     trusted = [file.path for file in filled if file.format == "pickle" and dataset.trust_pickle]
     if trusted:
         finder.notes.append(f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {', '.join(trusted[:5])}")
-    columns = replace(read, label_kind=_label_kind(filled, finder.formats, settings))
+    columns = replace(read, label_kind=_label_kind(filled, finder.formats, settings), label_separator=dataset.label_separator)
     taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
     return Plan(
         shards=_shards(found, pieces, target),
@@ -144,14 +145,23 @@ def read_shard(
     for piece in shard.pieces:
         reader: SourceFormat = formats.get(piece.format)()
         for batch in reader.read(piece, columns, settings, rejects.of(piece) if rejects else passing(settings)):
-            yield piece, batch
+            yield piece, batch if columns.label_separator is None else _parted(batch, columns.label_separator)
+
+
+def _parted(batch: pa.RecordBatch, separator: str) -> pa.RecordBatch:
+    """The batch, its labels cut into lists where they are strings."""
+    place = batch.schema.get_field_index("label")
+    if place < 0 or is_list(batch.column(place).type) or pa.types.is_integer(item_type(batch.column(place).type)):
+        return batch
+    return batch.set_column(place, "label", parted(batch.column(place), separator))
 
 
 def scan_labels(shard: ShardPlan, columns: Columns, settings: Settings, formats: AnyRegistry) -> set[str] | set[int]:
     """The distinct labels of a shard; only the label column is decoded."""
     assert columns.label is not None
     batches = read_shard(shard, replace(columns, labels_only=True), settings, formats)
-    return {label for _, batch in batches for label in pc.unique(batch.column("label")).to_pylist()}
+    columns_read = (batch.column("label") for _, batch in batches)
+    return {label for column in columns_read for label in pc.unique(column.flatten() if is_list(column.type) else column).to_pylist()}
 
 
 def shard_size(total: int) -> int:
@@ -171,7 +181,7 @@ def _label_kind(found: list[Found], formats: dict[str, SourceFormat], settings: 
             first.setdefault(kind, file.path)
     if len(first) > 1 and settings.dataset.on_bad == "strict":
         raise DataError(
-            f"the label column {label!r} holds whole numbers in {first['int']} and strings in {first['string']}",
+            f"the label column {label!r} holds {' and '.join(f'{WORDS[kind]} in {path}' for kind, path in sorted(first.items()))}",
             "Make them of one kind: nothing is coerced.",
         )
     return next(iter(first), "string")

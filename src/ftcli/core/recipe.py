@@ -256,6 +256,7 @@ def _inputs(
     }
     return {
         **(spoken or {}),
+        **({"dataset.label_separator": dataset.label_separator} if dataset.label_separator else {}),
         "format version": FORMAT_VERSION,
         "sources": [[file.format, file.split, file.bytes, file.xxh3] for file in plan.files],
         "dataset.text_column": plan.columns.text,

@@ -18,7 +18,7 @@ verify
     pages           {"FT403": {"symptom", "cause", "found", "fix"}, ...}: of the checks that want something done
     mended          {"copies": [{"part", "source", "copy", "use", "reasons", "diff"}], "changed": [{"id", "before", "after", "summary", "fix"}], "left": [ids]}
 train
-    log             [{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_accuracy"}, ...]; unknown: None or absent
+    log             [{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_accuracy", "eval_micro_f1", …}, ...]; unknown: None or absent
     expected_first_loss  float; `metrics["expected_first_loss"]` stands in
     time            {"data_wait": seconds, "forward": seconds, ..., "other": seconds}: parts that took any
     padding         {"real tokens": slots, "padding": slots}
@@ -222,6 +222,8 @@ def _training_plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> l
         found.append(plots.curves("loss", "Loss", loss, level("expected first loss", expected), noisy=True, span="full"))
     if accuracy:
         found.append(plots.curves("accuracy", "Held-out accuracy", accuracy, chance, unit="%", span="full"))
+    if shares := curve("eval_micro_f1", "micro F1", "s3", marks=True) + curve("eval_exact_match", "all labels right", "s2", marks=True):
+        found.append(plots.curves("shares", "Held-out labels", shares, unit="%", span="full"))
     if norm:
         found.append(plots.curves("norm", "Gradient norm before clipping", norm, noisy=True))
     if rate:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
 from ftcli.core.forward import inputs_of
-from ftcli.core.tasks import IGNORED, count_targets
+from ftcli.core.tasks import IGNORED, any_number, count_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,17 @@ def own_loss(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Ta
         many = _number(task.loss(logits, labels, torch.tensor(10 * items)))
         parts = sum(_number(task.loss(logits[row : row + 1], labels[row : row + 1], torch.tensor(items))) for row in range(len(labels)))
         alone = _number(task.loss(logits, labels, None))
-        flat, targets = (logits, labels) if labels.ndim == 1 else (logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        plain = _number(functional.cross_entropy(flat.float(), targets, ignore_index=IGNORED))
+        plain = _number(_plain(logits.float(), labels))
     unit = whole or 1e-12
     return OwnLoss(many / unit, parts / unit, alone / unit, whole / (plain or 1e-12))
+
+
+def _plain(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """What torch's own functions make of them."""
+    if any_number(labels):
+        return functional.binary_cross_entropy_with_logits(logits, labels)
+    flat, targets = (logits, labels) if labels.ndim == 1 else (logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    return functional.cross_entropy(flat, targets, ignore_index=IGNORED)
 
 
 def loss_ratio(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> float | None:

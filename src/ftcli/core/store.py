@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ftcli.core.label_flags import Flags, LabelFlags
 from ftcli.core.publish import check_files, read_manifest
 from ftcli.core.ragged import row_hash
 from ftcli.errors import StoreError
@@ -46,7 +47,8 @@ class Ragged:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Some rows of a split, in the order asked for. `labels` int64 [rows] or None; `seq_lengths`: tokens of each document in a row, or None;
-    `targets`: a label a token, -100 where it is not learned, or None. `idle`: they stand in for no row at all, and nothing is to be learned of them."""
+    `targets`: a label a token, -100 where it is not learned, or None. `idle`: they stand in for no row at all, and nothing is to be learned of
+    them. `flags`: whether each label holds, float32 [rows, labels], where a row has any number of labels, or None."""
 
     index: NDArray[np.int64]
     input_ids: Ragged
@@ -54,6 +56,7 @@ class Rows:
     seq_lengths: Ragged | None = None
     targets: Ragged | None = None
     idle: bool = False
+    flags: Flags | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -81,11 +84,18 @@ class SplitData:
 
     @cached_property
     def labels(self) -> NDArray[np.int64] | None:
-        """Label id of every row, or None."""
-        if LABELS not in self.table.column_names or self.targeted:
+        """Label id of every row; None where there is none, or any number."""
+        if LABELS not in self.table.column_names or self.targeted or self.flags is not None:
             return None
         labels: NDArray[np.int64] = self.table.column(LABELS).to_numpy().astype(np.int64)
         return labels
+
+    @cached_property
+    def flags(self) -> LabelFlags | None:
+        """Whether each label holds, where a row has any number of labels; else None."""
+        if LABELS not in self.table.column_names or not pa.types.is_fixed_size_list(self.table.schema.field(LABELS).type):
+            return None
+        return LabelFlags.of_column(self.table.column(LABELS))
 
     @property
     def targeted(self) -> bool:
@@ -114,7 +124,8 @@ class SplitData:
         labels = None if self.labels is None else self.labels[wanted]
         seq_lengths = self._seq_lengths.gather(wanted) if self.packed else None
         targets = self._targets.gather(wanted) if self.targeted else None
-        return Rows(wanted, self._input_ids.gather(wanted), labels, seq_lengths, targets)
+        flags = None if self.flags is None else self.flags.gather(wanted)
+        return Rows(wanted, self._input_ids.gather(wanted), labels, seq_lengths, targets, flags=flags)
 
     def batches(self) -> Iterator[Rows]:
         """All rows in order, a record batch at a time. Nothing is copied but where rows begin."""

@@ -79,10 +79,12 @@ def tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Table
         found.append(Table("This machine alone", ("What", "Rate"), "tn", rows, note=note))
     if confusion := details.get("confusion"):
         rows = [
-            [one["true"], one["predicted"], number(one["rows"]), percent(one["share"]), one["example"] or ""]
+            [one["true"] or "(not so)", one["predicted"] or "(not said)", number(one["rows"]), percent(one["share"]), one["example"] or ""]
             for one in confusion["largest"]
         ]
         note = "Held-out rows with the first label that were taken for the second; the share is of the first one's rows."
+        if any(one["true"] is None or one["predicted"] is None for one in confusion["largest"]):
+            note = "Held-out rows whose label was not said, as a share of the rows that have it; or on which it was said wrongly, as a share of those."
         found.append(
             Table("Largest confusions", ("Label", "Taken for", "Rows", "Share", "Example"), "ttnnt", rows, stacked=True, note=note)
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ftcli.core.columns import LEAST, MOST, Kind, Role, kind_of_value, need_column, shown, target_type
+from ftcli.core.columns import LEAST, MOST, ONE, Kind, Role, check_value, kind_of_value, need_column, shown, target_type
 from ftcli.core.columns import BadValue as WrongKind
 from ftcli.errors import DataError
 from ftcli.records import BadCode
@@ -69,7 +69,8 @@ class Table:
             fault = self._row_fault(place)
             if fault is None:
                 try:
-                    return kind_of_value(name, self._cell(place, 0))
+                    if (kind := kind_of_value(name, self._cell(place, 0))) is not None:
+                        return kind
                 except WrongKind as wrong:
                     fault = ("wrong-type", wrong.reason, name, "Nothing is coerced: correct the row.")
             first = first or fault
@@ -125,8 +126,10 @@ class Table:
     def _arrays(self, cells: Cells) -> list[pa.Array] | None:
         """The columns of the contract; None where a value is wrong."""
         arrays = []
-        for values, (role, _, kind) in zip(cells, self.wanted, strict=True):
-            if set(map(type, values)) - {int if kind == "int" else str}:
+        for values, (role, name, kind) in zip(cells, self.wanted, strict=True):
+            if ONE[kind] != kind and any(self._value_fault(role, name, kind, value) for value in values):
+                return None
+            if ONE[kind] == kind and set(map(type, values)) - {int if kind == "int" else str}:
                 return None
             try:
                 array = pa.array(values, target_type(kind))
@@ -167,6 +170,12 @@ class Table:
     def _value_fault(self, role: Role, name: str, kind: Kind, value: Any) -> Fault | None:
         right = isinstance(value, str) if kind == "string" else isinstance(value, Integral) and not isinstance(value, bool)
         coerced = "Correct the row: nothing is coerced."
+        if ONE[kind] != kind:
+            try:
+                check_value(role, name, kind, value, 0)
+            except WrongKind as wrong:
+                return wrong.code, wrong.reason, name, coerced
+            return None
         if not right:
             kinds = "whole numbers" if kind == "int" else "strings"
             must = "text must be a string" if role == "text" else f"labels must be {kinds}, as in the first row"

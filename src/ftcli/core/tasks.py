@@ -29,13 +29,18 @@ def pad_id(tokenizer: PreTrainedTokenizerBase, *, needed: bool = True) -> int | 
     return found
 
 
+MULTI_LABEL = "multi_label_classification"
+"""transformers' `problem_type` of a classifier that may give a text any number of labels."""
+
+
 class Classify:
-    """One label a text, by a head on a pooled token."""
+    """One label a text, or any number of them where the prepared data have so, by a head on a pooled token."""
 
     name = "classify"
     needs_labels = True
     class_weights: NDArray[np.float32] | None = None
-    """What the loss of a row counts in training, by label; None: all the same."""
+    """What counts in training; None: all the same. One label a text: of a row, by its label, [labels]. Any number: of a label that does not
+    hold, and of one that does, [2, labels]."""
 
     def model_class(self) -> Any:
         from transformers import AutoModelForSequenceClassification  # 0.3 s, and `tokenize` needs no model
@@ -53,28 +58,34 @@ class Classify:
         names = label_names(store)
         config.id2label = dict(enumerate(names))
         config.label2id = {name: number for number, name in enumerate(names)}
-        config.problem_type = "single_label_classification"
+        several = store.split("train").flags is not None
+        config.problem_type = MULTI_LABEL if several else "single_label_classification"
         _special_tokens(config, tokenizer)
         config.pad_token_id = pad
 
     def chance_loss(self, config: Any, store: Store) -> float:  # noqa: ARG002 - the contract's
-        """ln(labels)."""
-        return math.log(config.num_labels)
+        """ln(labels), or ln 2 where each label is a question of its own."""
+        return math.log(2 if config.problem_type == MULTI_LABEL else config.num_labels)
 
-    def labels(self, rows: Rows) -> NDArray[np.int64]:
-        """One a row."""
+    def labels(self, rows: Rows) -> NDArray[Any]:
+        """One a row, int64 [rows]; or whether each holds, float32 [rows, labels]."""
+        if rows.flags is not None:
+            return rows.flags
         if rows.labels is None:
             raise DataError("the prepared data have no labels", "Prepare them with --label-column.")
         return rows.labels
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
-        """`logits` [rows, labels], `labels` [rows]."""
-        return _cross_entropy(logits, labels, items)
+        """`logits` [rows, labels], `labels` [rows] or [rows, labels]. Of the latter the targets are rows × labels: the mean over all of them is
+        what transformers' `BCEWithLogitsLoss` gives for one batch."""
+        return _binary(logits, labels, items) if any_number(labels) else _cross_entropy(logits, labels, items)
 
     def training_loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
-        """As `loss`, each row by the weight of its label: divided by rows, not by weights, so that it does not depend on how a step is cut."""
+        """As `loss`, each row by the weight of its label: divided by targets, not by weights, so that it does not depend on how a step is cut."""
         if self.class_weights is None:
             return self.loss(logits, labels, items)
+        if any_number(labels):
+            return _binary(logits, labels, items, self.class_weights)
         return _cross_entropy(logits, labels, items, self.class_weights)
 
 
@@ -153,9 +164,35 @@ def label_names(store: Store) -> list[str]:
     return names
 
 
+def any_number(labels: torch.Tensor) -> bool:
+    """Whether a batch's labels say of each label whether it holds (float [rows, labels]); label ids are whole numbers."""
+    return labels.is_floating_point()
+
+
 def count_targets(labels: torch.Tensor) -> torch.Tensor:
-    """Targets in a batch: rows, or tokens that a position before them predicts."""
-    return (labels if labels.ndim == 1 else labels[:, 1:]).ne(IGNORED).sum()
+    """Targets in a batch: rows, rows × labels where a row has any number of them, or tokens that a position before them predicts."""
+    return (labels if labels.ndim == 1 or any_number(labels) else labels[:, 1:]).ne(IGNORED).sum()
+
+
+def _binary(
+    logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None, weights: NDArray[np.float32] | None = None
+) -> torch.Tensor:
+    """Binary cross-entropy of every label, summed in float32, over `items`. `weights` [2, labels]: of labels that do not hold, and that do."""
+    import torch
+    from torch.nn import functional
+
+    known = labels.ne(IGNORED)
+    wanted = labels.clamp_min(0).float()
+    weight = known.float()
+    if weights is not None:
+        absent, held = torch.from_numpy(weights).to(logits.device)
+        weight = weight * torch.where(wanted > 0, held, absent)
+    total = functional.binary_cross_entropy_with_logits(logits.float(), wanted, weight=weight, reduction="sum")
+    return _over(total, known.sum() if items is None else items)
+
+
+def _over(total: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
+    return total / (items if isinstance(items, int) else items.to(total.device))
 
 
 def _cross_entropy(
@@ -166,9 +203,7 @@ def _cross_entropy(
 
     weight = None if weights is None else torch.from_numpy(weights).to(logits.device)
     total = functional.cross_entropy(logits.float(), labels, weight=weight, ignore_index=IGNORED, reduction="sum")
-    if items is None:
-        items = labels.ne(IGNORED).sum()
-    return total / (items.to(total.device) if isinstance(items, torch.Tensor) else items)
+    return _over(total, labels.ne(IGNORED).sum() if items is None else items)
 
 
 def _special_tokens(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -19,6 +19,7 @@ from ftcli.core.course import Course, clipping
 from ftcli.core.group import left, loss_of_a_rank
 from ftcli.core.guarding import Guard, Rollback
 from ftcli.core.heartbeat import Heartbeat
+from ftcli.core.label_flags import entropy
 from ftcli.core.lean import few_rows, lean
 from ftcli.core.memory import Pieces
 from ftcli.core.meter import Meter
@@ -123,6 +124,9 @@ def _course(run: Run, steps: int) -> Course:
         unlearned = -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
         share = majority(run)
         held_out = None if share is None or run.held_out is None else (share, len(run.held_out))
+    elif run.train.flags is not None:
+        plain = getattr(run.task, "class_weights", None) is None  # weighed losses stand still at chance
+        unlearned = entropy(run.train.flags.counts, len(run.train.flags)) if plain else chance
     planned = Schedule(
         steps, arguments.get_warmup_steps(steps), str(arguments.lr_scheduler_type.value), arguments.lr_scheduler_kwargs or {}
     )

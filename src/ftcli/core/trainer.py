@@ -16,7 +16,7 @@ from ftcli.contracts import Collator, Task
 from ftcli.core import adapter, checkpoints, saving
 from ftcli.core.agree import anyone, first_decides, gathered, stopped, summed
 from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset, common_batches, eval_batches
-from ftcli.core.confusion import Summary
+from ftcli.core.confusion import FlagSummary, Summary
 from ftcli.core.guarding import Guard
 from ftcli.core.health import Start, Watch, finite, finite_states, look_at
 from ftcli.core.held_out import HeldOut
@@ -92,7 +92,7 @@ class FtcliTrainer(Timed):
         self.head: LeanHead | None = None
         self._step_loss: torch.Tensor | None = None
         self._held_out = HeldOut(task)
-        self.confusion: Summary | None = None
+        self.confusion: Summary | FlagSummary | None = None
         """Of the last evaluation."""
         self._common_batches = 0
         super().__init__(args=args, data_collator=Counted(collator), train_dataset=train_dataset, compute_loss_func=self._loss, **rest)

@@ -9,18 +9,19 @@ import numpy as np
 
 from ftcli.contracts import Encoded
 from ftcli.core.job import Job
+from ftcli.core.label_lists import Labels
 from ftcli.core.policy import Documents
-from ftcli.core.ragged import Ints, row_hash, take_ranges, to_offsets
+from ftcli.core.ragged import row_hash, take_ranges, to_offsets
 from ftcli.records import ShardPlan, Split
 
-Routed = tuple[Split, Documents, Ints | None]
-"""Documents, the split they go to, and the label ids of their rows."""
+Routed = tuple[Split, Documents, Labels | None]
+"""Documents, the split they go to, and the labels of their rows."""
 PACK_WINDOW_TOKENS = 16_000_000
 """Documents are packed in windows of this many tokens (64 MB), so that memory does not grow with the shard. The one short pack that
 ends a window costs under 0.01 % at 1,024."""
 
 
-def by_split(documents: Documents, labels: Ints | None, encoded: Encoded, shard: ShardPlan, job: Job) -> Iterator[Routed]:
+def by_split(documents: Documents, labels: Labels | None, encoded: Encoded, shard: ShardPlan, job: Job) -> Iterator[Routed]:
     """Rows by split: the shard's own, or by a hash of the whole text's ids, so that equal texts never stand on both sides."""
     if labels is not None:
         labels = labels[documents.source]

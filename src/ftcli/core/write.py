@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ftcli.core.arrays import numbers
+from ftcli.core.label_lists import Labels
 from ftcli.core.ragged import Ids, Ints, to_offsets
 from ftcli.core.targets import labels_of, plain
 
@@ -24,13 +25,15 @@ BUFFER_TOKENS = 1 << 24
 """Tokens (64 MB) above which whole record batches are written however few rows they are, so that long rows do not fill the memory."""
 
 
-def schema(*, labels: bool, packed: bool, targets: bool = False) -> pa.Schema:
-    """Columns of prepared data: ids and length always, a label id a row or a label a token, and the lengths of the packed documents where
-    there are any."""
+def schema(*, labels: bool, packed: bool, targets: bool = False, flags: int = 0) -> pa.Schema:
+    """Columns of prepared data: ids and length always; a label id a row, or whether each of `flags` labels holds, or a label a token; and
+    the lengths of the packed documents where there are any."""
     ids = pa.list_(pa.int32())
     fields = [pa.field("input_ids", ids), pa.field("length", pa.int32())]
     if labels:
         fields.append(pa.field("labels", pa.int64()))
+    if flags:
+        fields.append(pa.field("labels", pa.list_(pa.float32(), flags)))
     if targets:
         fields.append(pa.field("labels", ids))
     if packed:
@@ -44,7 +47,7 @@ class _Rows:
 
     ids: Ids
     offsets: Ints
-    labels: NDArray[np.int64] | None
+    labels: Labels | None
     documents: Ids | None
     """Tokens of every document of packed rows."""
     document_offsets: Ints | None
@@ -64,12 +67,16 @@ class RowWriter:
     """Writes one file. Rows are buffered until `buffer_rows` or `BUFFER_TOKENS` are there, then written in batches of `BATCH_ROWS`.
 
     Args:
+        labels: a row has a label id.
         targets: ids carry marks of what is learned, which become a label a token.
+        flags: how many labels there are, of which a row has any number; 0: it has not.
         buffer_rows: an execution knob; at least one batch is always buffered.
     """
 
-    def __init__(self, path: Path, *, labels: bool, packed: bool, targets: bool = False, buffer_rows: int = BATCH_ROWS) -> None:
-        self._schema = schema(labels=labels, packed=packed, targets=targets)
+    def __init__(
+        self, path: Path, *, labels: bool, packed: bool, targets: bool = False, flags: int = 0, buffer_rows: int = BATCH_ROWS
+    ) -> None:
+        self._schema = schema(labels=labels, packed=packed, targets=targets, flags=flags)
         self._targets = targets
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, self._schema)
@@ -77,13 +84,13 @@ class RowWriter:
         self._pending: list[_Rows] = []
         self._pending_rows = self._pending_tokens = 0
 
-    def add(self, ids: Ids, lengths: Ints, labels: NDArray[np.int64] | None = None, seq_lengths: tuple[Ids, Ints] | None = None) -> None:
+    def add(self, ids: Ids, lengths: Ints, labels: Labels | None = None, seq_lengths: tuple[Ids, Ints] | None = None) -> None:
         """Append rows.
 
         Args:
             ids: int32, all rows joined.
             lengths: int64 [rows].
-            labels: int64 [rows].
+            labels: int64 [rows], or uint8 [rows, labels].
             seq_lengths: tokens of every document, joined, and documents of every row.
         """
         documents, counts = seq_lengths or (None, None)
@@ -139,13 +146,18 @@ def _batch(parts: Sequence[_Rows], schema: pa.Schema, *, targets: bool) -> pa.Re
     ids = np.concatenate([part.ids for part in parts])
     columns = [_lists(plain(ids) if targets else ids, lengths), numbers(lengths.astype(np.int32))]
     if parts[0].labels is not None:
-        columns.append(numbers(np.concatenate([part.labels for part in parts if part.labels is not None])))
+        labels = np.concatenate([part.labels for part in parts if part.labels is not None])
+        columns.append(numbers(labels) if labels.ndim == 1 else _flags(labels))
     if targets:
         columns.append(_lists(labels_of(ids), lengths))
     if parts[0].documents is not None:
         counts = np.concatenate([np.diff(part.document_offsets) for part in parts if part.document_offsets is not None])
         columns.append(_lists(np.concatenate([part.documents for part in parts if part.documents is not None]), counts))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _flags(labels: NDArray[np.uint8]) -> pa.FixedSizeListArray:
+    return pa.FixedSizeListArray.from_arrays(numbers(labels.astype(np.float32).ravel()), labels.shape[1])
 
 
 def _lists(values: Ids, lengths: Ints) -> pa.ListArray:
@@ -164,11 +176,14 @@ def split_metadata(
     rows: int,
     size: int,
     targets: bool = False,
+    multi_label: bool = False,
 ) -> dict[str, str]:
     """The small files that make a split's folder a `datasets.Dataset`: name → content."""
     integer = {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"}
     features: dict[str, Any] = {"input_ids": integer, "length": {"dtype": "int32", "_type": "Value"}}
-    if label_names is not None:
+    if label_names is not None and multi_label:
+        features["labels"] = {"feature": {"dtype": "float32", "_type": "Value"}, "length": len(label_names), "_type": "List"}
+    elif label_names is not None:
         features["labels"] = {"names": list(label_names), "_type": "ClassLabel"}
     if targets:
         features["labels"] = integer

@@ -1,0 +1,58 @@
+"""Label columns that hold any number of labels a row: lists, and strings that are cut into lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ftcli.core.arrays import flags, numbers, values
+from ftcli.core.ragged import Ints, to_offsets
+
+Labels = NDArray[np.int64] | NDArray[np.uint8]
+"""Of rows on their way into prepared data: a label id a row, int64 [rows]; or, where a row has any number of labels, whether each holds,
+uint8 [rows, labels]."""
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Whether an Arrow type holds lists."""
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+def item_type(type_: pa.DataType) -> pa.DataType:
+    """The type of a list's items, or the type itself; of a dictionary, that of its values."""
+    if is_list(type_):
+        type_ = type_.value_type
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+
+def checked(column: pa.Array, check: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """A column of lists without nulls, its items (all rows', joined) as `check` gives them back."""
+    column = column.cast(pa.list_(column.type.value_type))
+    return _lists(values(pc.list_value_length(column)).astype(np.int64), check(column.flatten()))
+
+
+def row_of_item(column: pa.Array, item: int) -> int:
+    """The row that an item (all rows', joined) stands in."""
+    counts = values(pc.list_value_length(column))
+    return int(np.searchsorted(np.cumsum(counts), item, side="right"))
+
+
+def parted(column: pa.Array, separator: str) -> pa.Array:
+    """Strings cut at `separator` into lists; spaces around a label go, and so does what is then empty.
+
+    >>> parted(pa.array(["a| b", "", "a|"], pa.large_string()), "|").to_pylist()
+    [['a', 'b'], [], ['a']]
+    """
+    lists = pc.split_pattern(column, separator)
+    items = pc.utf8_trim_whitespace(lists.flatten())
+    kept = values(pc.binary_length(items)) > 0
+    rows = np.repeat(np.arange(len(lists)), values(pc.list_value_length(lists)))
+    return _lists(np.bincount(rows[kept], minlength=len(lists)), items.filter(flags(kept)))
+
+
+def _lists(counts: Ints, items: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(numbers(to_offsets(counts).astype(np.int32)), items)
