@@ -6,7 +6,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import datasets
@@ -14,16 +14,19 @@ import numpy as np
 import pytest
 
 from cli_process import ended, spawn
+from ftcli import testing
 from ftcli.commands import cache
 from ftcli.context import Context
+from ftcli.core.manifest import fingerprint, read_manifest, seal
 from ftcli.core.publish import Attempt
 from ftcli.core.store import Store
 from ftcli.core.write import RowWriter, split_metadata
 from ftcli.errors import StoreError, UsageError
-from ftcli.records import Report
+from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA, Report
+from ftcli.testing import TEXTS, tiny_tokenizer
 from publish_cases import delete, flip, interrupt, truncate, zero_tail
 from reliability import size
-from tokenizing import Bar
+from tokenizing import Bar, prepare, without_plots, write  # noqa: F401 - a fixture
 
 DAMAGES = size(100, 1_000)
 SIZES = {"train": (500, 500, 500, 500), "validation": (150, 150)}
@@ -291,3 +294,123 @@ def test_clean_removes_what_nobody_holds_and_leaves_the_rest(prepared: Path, hel
     assert (foreign / "precious").exists()
     assert prepared.is_dir()
     assert any(f"left alone: {held.directory}, a process works on it" in note for note in report.notes)
+
+
+def test_ls_and_prune_are_list_and_clean(prepared: Path, tmp_path: Path) -> None:
+    dead = interrupt(tmp_path / "half")
+
+    assert call("ls", tmp_path).metrics == call("list", tmp_path).metrics
+    assert call("prune", tmp_path, dry_run=True).metrics["abandoned"] == 1
+    assert call("prune", tmp_path).metrics["removed"] == 1
+    assert not dead.exists()
+    assert prepared.is_dir()
+
+
+# -- why ---------------------------------------------------------------------------------------------------------------
+
+
+def made(folder: Path, inputs: Mapping[str, object] | None, sources: Sequence[Mapping[str, object]] = (), content: str = "c") -> Path:
+    """A directory with a manifest, and nothing else."""
+    folder.mkdir(parents=True)
+    told = {} if inputs is None else {"inputs": inputs}
+    number = fingerprint({"inputs": inputs, "sources": [{**source, "path": ""} for source in sources]})
+    manifest = {
+        "schema": MANIFEST_SCHEMA,
+        "fingerprint": number,
+        "content_hash": content,
+        "files": [],
+        "splits": {},
+        "sources": sources,
+        **told,
+    }
+    (folder / MANIFEST_NAME).write_bytes(seal({**manifest, "tokenizer": {"path": f"{folder.name}-tokenizer"}}))
+    return folder
+
+
+def source(path: str, content: str, split: str = "train") -> dict[str, object]:
+    return {"path": path, "format": "jsonl", "split": split, "bytes": 1234, "xxh3": content}
+
+
+def why(*folders: Path) -> dict[str, list[str]]:
+    return {name: values for name, *values in call("why", *folders).details["differences"]["rows"]}
+
+
+INPUTS = {
+    "tokenizer": "t1",
+    "packing.max_length": 320,
+    "chat template": "h1",
+    "dataset.seed": None,
+    "plugins": [["a", "1", "x"], ["b", "1", "y"]],
+}
+
+
+def test_why_lists_every_input_that_differs_with_both_values(tmp_path: Path) -> None:
+    changed = {
+        "tokenizer": "t2",
+        "packing.max_length": 512,
+        "dataset.seed": 42,
+        "plugins": [["a", "2", "x"], ["c", "1", "z"]],
+        "train.mode": "sft",
+    }
+    one = made(tmp_path / "one", INPUTS, [source("a", "1"), source("b", "2"), source("gone", "3"), source("old-name", "4")])
+    other = made(tmp_path / "other", changed, [source("a", "1"), source("b", "9"), source("new", "5"), source("new-name", "4")])
+
+    assert why(one, other) == {
+        "source b": ["jsonl for train, 1,234 bytes, content 2", "jsonl for train, 1,234 bytes, content 9"],
+        "source gone": ["jsonl for train, 1,234 bytes, content 3", "not there"],
+        "source new": ["not there", "jsonl for train, 1,234 bytes, content 5"],
+        "tokenizer": ["one-tokenizer, t1", "other-tokenizer, t2"],
+        "packing.max_length": ["320", "512"],
+        "chat template": ["h1", "unset"],
+        "dataset.seed": ["unset", "42"],
+        "plugin a": ["version 1, file x", "version 2, file x"],
+        "plugin b": ["version 1, file y", "not there"],
+        "plugin c": ["not there", "version 1, file z"],
+        "train.mode": ["unset", "sft"],
+    }
+    assert call("why", one, other).metrics["differences"] == 11
+    assert call("why", one, other).details["lines"][0] == "11 inputs differ."
+
+
+def test_why_says_that_files_were_only_put_in_another_order(tmp_path: Path) -> None:
+    one = made(tmp_path / "one", INPUTS, [source("a", "1"), source("b", "2")])
+    other = made(tmp_path / "other", INPUTS, [source("b", "2"), source("a", "1")])
+
+    assert why(one, other) == {"order of sources": ["number 1 is a", "number 1 is b"]}
+
+
+def test_why_says_when_nothing_differs_or_nothing_is_known(tmp_path: Path) -> None:
+    one = made(tmp_path / "one", INPUTS, [source("a", "1")])
+    moved = made(tmp_path / "moved", INPUTS, [source("elsewhere", "1")])
+    unequal = made(tmp_path / "unequal", INPUTS, [source("a", "1")], content="other")
+    old = made(tmp_path / "old", None)
+
+    assert call("why", one, moved).details["lines"][0].startswith("Nothing differs: both have the fingerprint ")
+    assert "do not have the same content" in call("why", one, unequal).details["lines"][0]
+    assert "a manifest does not say" in call("why", one, old).details["lines"][0]
+    assert call("why", one, moved).metrics["differences"] == 0
+
+
+def test_why_takes_the_beginning_of_a_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, other = made(Path("one"), INPUTS), made(Path("deep/other"), {**INPUTS, "packing.max_length": 9})
+    names = [read_manifest(folder)["fingerprint"] for folder in (one, other)]  # type: ignore[index]
+
+    assert why(Path(names[0][:16]), Path(names[1])) == {"packing.max_length": ["320", "9"]}
+    with pytest.raises(StoreError, match="no data prepared below here has a fingerprint that begins with 0123456789"):
+        call("why", one, Path("0123456789"))
+    with pytest.raises(StoreError, match="holds no data"):
+        call("why", one, tmp_path)
+    with pytest.raises(UsageError, match="compares two"):
+        call("why", one)
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_the_command_explains_two_real_directories(tmp_path: Path) -> None:
+    tiny_tokenizer(tmp_path / "tok")
+    for name, length in (("one", 32), ("other", 48)):
+        prepare(tmp_path / "tok", write(tmp_path / "a.jsonl", TEXTS), tmp_path / name, packing__max_length=length)
+    told = testing.run("cache", "why", "one", "other", cwd=tmp_path)
+
+    assert told.exit_code == 0
+    assert told.stdout.splitlines() == ["1 input differs.", "", "packing.max_length", "  one: 32", "  other: 48"]

@@ -26,13 +26,14 @@ Usage: ftcli [OPTIONS] COMMAND ...
 
 Commands:
   tokenize         Read, encode and pack text into prepared data.
+  inspect          Look at rows, token by token.
   verify           Prove that a run can learn before it starts.
   train            Train a model on prepared data.
   merge            Make one plain model of an adapter and its base.
   predict          Ask a trained model.
   benchmark        Measure tokenizing, batching or training.
   export           Write prepared data in the format of another trainer.
-  cache            Check, list or clear away prepared data.
+  cache            Check, list, compare or clear away prepared data.
   settings         Show settings, and where each value comes from.
   profiles         List, show or detect hardware profiles.
   plugins          List, examine or start plugins.

@@ -125,6 +125,34 @@ PREDICT = CommandSpec(
     works=False,
 )
 
+INSPECT = CommandSpec(
+    "inspect",
+    "Look at rows, token by token.",
+    "Shows rows of prepared data, or of sources as `ftcli tokenize` would write them with these options: every token with its text, which are learned,"
+    " special tokens, documents of packs, labels, and what was cut. Only the rows that are asked for are read of prepared data.",
+    (
+        "ftcli inspect prepared",
+        "ftcli inspect prepared --split validation --rows 0-4,17 --ids",
+        "ftcli inspect prepared --random 20 --seed 7 --format html --output rows.html",
+        "ftcli inspect chats.jsonl --mode sft --tokenizer-path tokenizer --max-length 1024",
+    ),
+    shows=(*DATA, "train.mode", "runtime.threads"),
+    hides=("dataset.output_dir", "dataset.num_proc", "dataset.batch_size", "dataset.writer_batch_size"),
+    own=(
+        Own("split", "The split; default: train.", "text", ("--split",)),
+        Own("rows", "Rows by number, from 0: 0-4,17. Default: the first 5.", "text", ("--rows",)),
+        Own("random", "So many random rows.", "int", ("--random",)),
+        Own("seed", "Seed of --random.", "int", ("--seed",), 0),
+        Own("ids", "The id of every token before its text.", "switch", ("--ids",), False),
+        Own("format", "What is printed; json is --json.", "text", ("--format",), "text", ("text", "html", "json")),
+        Own("output", "Write what --format makes into this file instead.", "path", ("--output",)),
+        Own("width", "Columns of a line; default: the terminal's, 100 in a pipe.", "int", ("--width",)),
+    ),
+    sources=True,
+    works=False,
+    computes=False,
+)
+
 BENCHMARK = CommandSpec(
     "benchmark",
     "Measure tokenizing, batching or training.",
@@ -260,14 +288,29 @@ PLUGINS = CommandSpec(
 
 CACHE = CommandSpec(
     "cache",
-    "Check, list or clear away prepared data.",
+    "Check, list, compare or clear away prepared data.",
     "verify: reads every byte of prepared directories and compares it with the manifest; lists all damages, exit code 1 when there are any."
-    " list: what is prepared below a folder, and what is unfinished. clean: removes what dead runs left behind; a run that would go on"
-    " with it starts anew.",
-    ("ftcli cache verify prepared", "ftcli cache list .", "ftcli cache clean . --dry-run"),
+    " list (ls): what is prepared below a folder, and what is unfinished. why A B: which inputs of two fingerprints differ. clean (prune): removes what"
+    " dead runs left behind; a run that would go on with it starts anew. Prepared data are never removed.",
+    (
+        "ftcli cache ls",
+        "ftcli cache verify prepared",
+        "ftcli cache why prepared other",
+        "ftcli cache prune . --dry-run",
+    ),
     own=(
-        Own("action", "list, verify or clean.", default="list", choices=("list", "verify", "clean")),
-        Own("folders", "Prepared directories (verify), or folders to look through; default: here.", "paths", default=()),
+        Own(
+            "action",
+            "list, why, verify or clean; ls is list, prune is clean.",
+            default="list",
+            choices=("list", "ls", "why", "verify", "clean", "prune"),
+        ),
+        Own(
+            "folders",
+            "Prepared directories (verify, why; why takes beginnings of fingerprints as well), or folders to look through; default: here.",
+            "paths",
+            default=(),
+        ),
         Own("dry_run", "Say what clean would remove, and remove nothing.", "switch", ("--dry-run",), False),
     ),
     works=False,
@@ -278,6 +321,7 @@ COMMANDS = {
     spec.name: spec
     for spec in (
         TOKENIZE,
+        INSPECT,
         VERIFY,
         TRAIN,
         MERGE,

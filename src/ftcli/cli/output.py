@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from ftcli.cli.streams import emit
 from ftcli.core.figures import GAP, number, quantity, seconds
 from ftcli.core.headline import headline, lede
+from ftcli.core.tokenlines import PIPE_WIDTH
+from ftcli.core.tokenlines import lines as token_lines
 from ftcli.errors import InterruptedRun
 from ftcli.records import Report, to_json
 
@@ -17,7 +20,20 @@ SHOWN = 3
 """Rows of evidence that a terminal shows; the HTML page and the JSON document have all."""
 WIDEST = 240
 ROWS_SHOWN = 3
-COLOURS = {"pass": 32, "ok": 32, "warn": 33, "interrupted": 33, "fail": 31, "error": 31, "failed": 31, "skipped": 2, "dim": 2}
+COLOURS = {
+    "pass": 32,
+    "ok": 32,
+    "warn": 33,
+    "interrupted": 33,
+    "fail": 31,
+    "error": 31,
+    "failed": 31,
+    "skipped": 2,
+    "dim": 2,
+    "learned": 32,
+    "special": 35,
+    "head": 1,
+}
 
 
 def write_json(report: Report, stream: TextIO) -> None:
@@ -39,7 +55,9 @@ def write_human(report: Report, stream: TextIO, *, notes: bool = True, verbose: 
     lines += report.details.get("lines", ())
     if "table" in report.details:
         lines += columns(report.details["table"]["head"], report.details["table"]["rows"])
-    if "lines" not in report.details:
+    if "looked" in report.details and "lines" not in report.details and not report.paths:
+        lines += _looked(report.details["looked"], stream)
+    elif "lines" not in report.details:
         lines += _checks(report, stream, verbose=verbose) + ([] if "table" in report.details else _figures(report))
         lines += _mended(report.details["mended"], stream) if "mended" in report.details else []
         if notes:
@@ -134,6 +152,12 @@ def _mended(mended: Mapping[str, Any], stream: TextIO) -> list[str]:
     flags = {"tokenizer.path": "--tokenizer-path", "model.config": "--model-config", "model.name_or_path": "--model-name-or-path"}
     use = " ".join(f"{flags.get(key, key)} {value}" for copy in mended["copies"] for key, value in copy["use"].items())
     return [*lines, "", f"Use it: {use}", *([f"Still to do: {', '.join(mended['left'])}"] if mended["left"] else [])]
+
+
+def _looked(looked: Mapping[str, Any], stream: TextIO) -> list[str]:
+    """Rows token by token, as wide as the terminal."""
+    width = looked["width"] or (shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if stream.isatty() else PIPE_WIDTH)
+    return token_lines(looked["rows"], width, lambda text, tone: colour(text, tone, stream), ids=looked["ids"])
 
 
 def _read_back(report: Report) -> list[str]:

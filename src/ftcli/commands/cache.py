@@ -1,11 +1,13 @@
-"""`ftcli cache`: what was prepared below a folder, whether it is still whole, and what dead runs left behind."""
+"""`ftcli cache`: what was prepared below a folder, whether it is still whole, why two differ, and what dead runs left behind."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,14 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.durable import size_of, writing
 from ftcli.core.figures import number, seconds, size
+from ftcli.core.inputs import changes
 from ftcli.core.lease import LEASE_NAME, Lease
 from ftcli.core.manifest import Damage, compare_files, read_manifest
 from ftcli.core.place import ATTEMPT
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Check, Report
 
+FINGERPRINT = re.compile("[0-9a-f]{4,32}")
 HINT = "Prepare it again with the same settings and --overwrite."
 
 
@@ -38,18 +42,21 @@ class Attempt:
 def run(context: Context, action: str, folders: Sequence[Path], dry_run: bool) -> Report:
     """
     Args:
-        action: list, verify or clean.
-        folders: prepared directories (verify) or folders to look through; none: here.
+        action: list (ls), why, verify or clean (prune).
+        folders: prepared directories (verify; two, or beginnings of fingerprints: why) or folders to look through; none: here.
         dry_run: clean says what it would remove.
 
     Raises:
-        UsageError: verify without a directory, --dry-run where nothing is removed.
+        UsageError: verify without a directory, why without two, --dry-run where nothing is removed.
         StoreError: a folder is not there, or verify is given one that ftcli did not prepare.
     """
+    action = {"ls": "list", "prune": "clean"}.get(action, action)
     if dry_run and action != "clean":
         raise UsageError(f"ftcli cache {action} removes nothing: --dry-run belongs to clean", "See: ftcli cache --help")
     if action == "verify":
         return _verify(context, folders)
+    if action == "why":
+        return _why(context, folders)
     for path in folders:
         if not path.is_dir():
             raise StoreError(f"{path} is no directory", "Name a folder to look through.")
@@ -97,8 +104,12 @@ def _manifest(folder: Path) -> dict[str, Any]:
     except StoreError as error:
         return {"damage": Damage(MANIFEST_NAME, "content", "a manifest with its own hash", error.message)}
     if manifest is None:
-        raise StoreError(f"{folder} holds no data prepared by ftcli ({MANIFEST_NAME} is missing)", "List them: ftcli cache list FOLDER")
+        raise _no_data(folder)
     return manifest
+
+
+def _no_data(folder: Path) -> StoreError:
+    return StoreError(f"{folder} holds no data prepared by ftcli ({MANIFEST_NAME} is missing)", "List them: ftcli cache list FOLDER")
 
 
 def _verdict(folder: Path, manifest: Mapping[str, Any], found: Sequence[Damage]) -> Check:
@@ -114,6 +125,69 @@ def _unlisted(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Files that the manifest does not list: `datasets` keeps its caches beside the data."""
     known = {entry["path"] for entry in manifest.get("files", ())} | {MANIFEST_NAME}
     return sorted(name for path in folder.rglob("*") if path.is_file() and (name := path.relative_to(folder).as_posix()) not in known)
+
+
+# -- why ---------------------------------------------------------------------------------------------------------------
+
+
+def _why(context: Context, named: Sequence[Path]) -> Report:
+    """Each input in which two prepared directories differ, with both values."""
+    if len(named) != 2:
+        raise UsageError(
+            f"ftcli cache why compares two prepared directories, {len(named)} are given", "Example: ftcli cache why prepared other"
+        )
+    folders = [_named(path) for path in named]
+    manifests = [read_manifest(folder) for folder in folders]
+    for folder, manifest in zip(folders, manifests, strict=True):
+        if manifest is None:
+            raise _no_data(folder)
+    one, other = (manifest or {} for manifest in manifests)
+    fingerprints = [str(manifest["fingerprint"]) for manifest in (one, other)]
+    found = changes(one, other)
+    if fingerprints[0] == fingerprints[1]:
+        same = one.get("content_hash") == other.get("content_hash")
+        title = "Nothing differs: both have the fingerprint " + fingerprints[0]
+        title += "." if same else ", but their files do not have the same content: see ftcli cache verify."
+        found = []
+    elif found is None:
+        title = "The fingerprints differ, but a manifest does not say what went into its own: it is of an older ftcli."
+    elif found:
+        title = f"{len(found):,} input{'' if len(found) == 1 else 's'} differ{'s' if len(found) == 1 else ''}."
+    else:
+        title = "The fingerprints differ, but no input that the manifests tell does: a version of ftcli in between gave one another name."
+    rows = [list(row) for row in found or ()]
+    metrics = {"fingerprints": fingerprints, "differences": len(rows)}
+    wide = ["input", *map(str, folders)]
+    lines = [
+        title,
+        *(
+            line
+            for name, *values in rows
+            for line in ("", name, *(f"  {where}: {value}" for where, value in zip(wide[1:], values, strict=True)))
+        ),
+    ]
+    return context.report("cache", metrics, details={"lines": lines, "differences": {"head": wide, "rows": rows}})
+
+
+def _named(path: Path) -> Path:
+    """A prepared directory by its path, or by the beginning of its fingerprint where one below here has it.
+
+    Raises:
+        StoreError: there is none; UsageError: several different ones have that beginning.
+    """
+    if path.is_dir() or not FINGERPRINT.fullmatch(str(path)):
+        return path
+    found: dict[str, Path] = {}
+    for folder in _walk([Path()]):
+        with suppress(StoreError):
+            manifest = read_manifest(folder)
+            if manifest is not None and manifest["fingerprint"].startswith(str(path)):
+                found.setdefault(manifest["fingerprint"], folder)
+    if len(found) > 1:
+        raise UsageError(f"{path} is the beginning of {len(found)} fingerprints: {', '.join(found)}", "Give more of it.")
+    if not found:
+        raise StoreError(f"no data prepared below here has a fingerprint that begins with {path}", "List them: ftcli cache ls FOLDER")
+    return next(iter(found.values()))
 
 
 # -- list and clean ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,17 +12,19 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from ftcli.contracts import Encoded, Packs
 from ftcli.core import progress
 from ftcli.core.accept import accept
 from ftcli.core.dialogue import encode_conversations
-from ftcli.core.engine import REFERENCE, load_encoder
+from ftcli.core.engine import REFERENCE, RowEncoder, load_encoder
 from ftcli.core.job import Job, plugins_of
 from ftcli.core.join import Group, as_batch, joined
 from ftcli.core.label_lists import Labels
 from ftcli.core.policy import Counts, Documents, without_first
 from ftcli.core.publish import ShardWriter
-from ftcli.core.ragged import take_ranges, to_offsets
+from ftcli.core.ragged import Ids, take_ranges, to_offsets
 from ftcli.core.read import read_shard, scan_labels
 from ftcli.core.reject import Fault, Rejects
 from ftcli.core.stamps import check_unchanged
@@ -134,6 +136,14 @@ def collect_labels(job: Job, shard: ShardPlan) -> list[str | int]:
     return labels
 
 
+def encode_texts(job: Job, encoder: RowEncoder, texts: pa.Array) -> tuple[Encoded, dict[int, Fault], Sequence[str]]:
+    """Ids of a batch (with the targets marked, where the texts are conversations), the rows that cannot be encoded, and the shapes of the conversations."""
+    if not job.chat:
+        return encoder.encode(texts), {}, ()
+    spoken = encode_conversations(job, encoder, texts)
+    return spoken.encoded, spoken.faults, spoken.shapes
+
+
 class _Meter:
     """Tells how many of a shard's source bytes are done: within a byte range by the text that came out of it, else piece by piece."""
 
@@ -168,13 +178,8 @@ def _encoded(job: Job, shard: ShardPlan, plugins: Plugins, tally: ShardTally, re
     for group in joined(reader, job.batch_size):
         tally.seconds["read"] += time.perf_counter() - clock
         clock = time.perf_counter()
-        texts, broken = as_batch(group).column("text"), dict[int, Fault]()
-        if job.chat:
-            spoken = encode_conversations(job, encoder, texts)
-            whole, broken = spoken.encoded, spoken.faults
-            tally.shapes.update(spoken.shapes)
-        else:
-            whole = encoder.encode(texts)
+        whole, broken, shapes = encode_texts(job, encoder, as_batch(group).column("text"))
+        tally.shapes.update(shapes)
         for members, (encoded, documents, labels, _, faults), shares in accept(job, group, whole, broken):
             if faults:
                 piece = members[0][0]
@@ -210,10 +215,14 @@ def _write(
         tally.rows[split] += len(documents.lengths)
         writer.add(documents.ids, documents.lengths, labels)
         return
-    packs = plugins.registry("packer").get(job.packing, "packing.strategy")().pack(documents.lengths, job.policy.max_length)
-    starts = to_offsets(documents.lengths)[packs.document] + packs.start
-    ids = take_ranges(documents.ids, starts, packs.length)
-    part_offsets = to_offsets(packs.length)
-    row_lengths = np.diff(part_offsets[packs.pack_offsets])
+    packs, ids = packed(job, plugins, documents)
+    row_lengths = np.diff(to_offsets(packs.length)[packs.pack_offsets])
     tally.rows[split] += len(row_lengths)
     writer.add(ids, row_lengths, None, (packs.length.astype(np.int32), np.diff(packs.pack_offsets)))
+
+
+def packed(job: Job, plugins: Plugins, documents: Documents) -> tuple[Packs, Ids]:
+    """A window's documents in packs, and the ids of all packs one after the other."""
+    packs: Packs = plugins.registry("packer").get(job.packing, "packing.strategy")().pack(documents.lengths, job.policy.max_length)
+    starts = to_offsets(documents.lengths)[packs.document] + packs.start
+    return packs, take_ranges(documents.ids, starts, packs.length)

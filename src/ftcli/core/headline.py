@@ -50,7 +50,11 @@ def lede(doc: Mapping[str, Any]) -> str:
         return f"{span}; the loss went from {number(metrics.get('first_loss'))} to {number(metrics.get('final_loss'))}."
     if kind == "benchmark" and metrics.get("ratios"):
         count = Counter(row["verdict"] for row in metrics["ratios"])
-        return f"{len(metrics['ratios'])} comparisons: " + ", ".join(f"{n} {verdict}" for verdict, n in count.items()) + "."
+        return (
+            f"{len(metrics['ratios'])} comparison{'s' if len(metrics['ratios']) > 1 else ''}: "
+            + ", ".join(f"{n} {verdict}" for verdict, n in count.items())
+            + "."
+        )
     return ""
 
 
@@ -121,8 +125,11 @@ def _benchmark(doc: Mapping[str, Any]) -> list[Card]:
     for row in doc["metrics"].get("ratios") or ():
         note = f"{row['verdict']}; {between(row['low'], row['high'], '×')}"
         ratios.append(Card(row["name"], quantity(row["median"], "×"), note, tones.get(row["verdict"], "")))
-    measurements = []
+    first: dict[str, Mapping[str, Any]] = {}  # plots and tables have a variant's other units
     for row in doc["metrics"].get("measurements") or ():
+        first.setdefault(row["name"], row)
+    measurements = []
+    for row in first.values():
         note = f"{between(row['low'], row['high'], row['unit'])}; {quantity(row['n'], 'runs')}"
         measurements.append(Card(row["name"], quantity(row["median"], row["unit"]), note))
     return ratios[: CARDS // 2] + measurements

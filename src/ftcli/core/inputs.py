@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ FORMAT_VERSION = 2
 """Raised when the same inputs would give other bytes."""
 SHOWN = 60
 """Characters of a value that a message shows."""
+ABSENT = "not there"
 
 
 def recorded(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,6 +36,64 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         elif before.get(name) != now.get(name):
             found.append(_difference(name, before.get(name), now.get(name)))
     return found
+
+
+def changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, str, str]] | None:
+    """Every input in which two manifests differ, with both values in full; a line for every file that has other content, came, went or moved.
+
+    None when one of them does not tell its inputs.
+    """
+    first, second = one.get("inputs"), other.get("inputs")
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return None
+    found = list(_changed_sources(one.get("sources") or (), other.get("sources") or ()))
+    for name in [*first, *(name for name in second if name not in first)]:
+        if first.get(name) == second.get(name):
+            continue
+        if name == "plugins":
+            found += _changed_plugins(first.get(name) or (), second.get(name) or ())
+        elif name == "tokenizer":
+            pair = [f"{(manifest.get('tokenizer') or {}).get('path')}, {_full(manifest['inputs'].get(name))}" for manifest in (one, other)]
+            found.append((name, pair[0], pair[1]))
+        else:
+            found.append((name, _full(first.get(name)), _full(second.get(name))))
+    return found
+
+
+def _changed_sources(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """File by file, paired by path and then by content; where all are the same, their order may not be."""
+    first, second = [{str(file["path"]): file for file in files} for files in (one, other)]
+    moved = {(file["xxh3"], file.get("split")): path for path, file in second.items() if path not in first}
+    for path, file in first.items():
+        twin = second.get(path)
+        if twin is None:
+            away = moved.pop((file["xxh3"], file.get("split")), None)
+            if away is None:
+                yield f"source {path}", _file(file), ABSENT
+            else:  # a path is no input
+                second.pop(away)
+        elif _file(file) != _file(twin):
+            yield f"source {path}", _file(file), _file(twin)
+    yield from ((f"source {path}", ABSENT, _file(file)) for path, file in second.items() if path not in first)
+    orders = [[(file["xxh3"], file.get("split")) for file in files] for files in (one, other)]
+    if orders[0] != orders[1] and sorted(map(str, orders[0])) == sorted(map(str, orders[1])):
+        at = next(place for place, (left, right) in enumerate(zip(*orders, strict=True)) if left != right)
+        yield "order of sources", f"number {at + 1} is {one[at]['path']}", f"number {at + 1} is {other[at]['path']}"
+
+
+def _file(file: Mapping[str, Any]) -> str:
+    return f"{file.get('format')} for {file.get('split')}, {file.get('bytes', 0):,} bytes, content {file.get('xxh3')}"
+
+
+def _changed_plugins(one: Sequence[Sequence[str]], other: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str]]:
+    first, second = [{plugin[0]: f"version {plugin[1]}, file {plugin[2]}" for plugin in plugins} for plugins in (one, other)]
+    for name in sorted({*first, *second}):
+        if first.get(name) != second.get(name):
+            yield f"plugin {name}", first.get(name, ABSENT), second.get(name, ABSENT)
+
+
+def _full(value: Any) -> str:
+    return "unset" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _difference(name: str, there: Any, now: Any) -> str:

@@ -61,7 +61,7 @@ def own_texts(context: Context) -> OwnTexts | None:
     draw = np.random.default_rng(context.settings.train.seed)
     texts: list[str] = []
     files: list[str] = []
-    pieces = list(_pieces(context, settings, found, draw))
+    pieces = list(drawn_pieces(context, settings, found, draw))
     for number, piece in enumerate(pieces):
         texts += _rows(context, settings, piece, -(-(MOST_ROWS - len(texts)) // (len(pieces) - number)), draw)
         files += [piece.path] if piece.path not in files else []
@@ -96,7 +96,7 @@ def _size(path: str) -> int | None:
         return None
 
 
-def _pieces(context: Context, settings: Settings, found: list[Found], draw: np.random.Generator) -> Iterator[Piece]:
+def drawn_pieces(context: Context, settings: Settings, found: list[Found], draw: np.random.Generator) -> Iterator[Piece]:
     """Pieces of at most `PLACES` files, larger files first in the draw, `PLACES` in all."""
     sizes = np.array([max(1, _size(file.path) or 0) for file in found], dtype=np.float64)
     chosen = draw.choice(len(found), size=min(PLACES, len(found)), replace=False, p=sizes / sizes.sum())

@@ -96,30 +96,31 @@ def render_html(report: Report, when: datetime | None = None) -> str:
     doc = to_json(report)
     metrics, details = doc["metrics"], doc["details"]
     settings = [(key, _setting(item["value"]), item["origin"]) for key, item in sorted(doc["settings"].items())]
-    return (
-        _environment()
-        .get_template("report.html.jinja")
-        .render(
-            css=resources.files("ftcli.core").joinpath("report.css").read_text(encoding="utf-8"),
-            doc=doc,
-            when=when,
-            version=__version__,
-            lede=lede(doc),
-            cards=headline(doc),
-            rating=details.get("verdict") or details.get("rating"),
-            stages=_stages(doc["checks"]),
-            pages=details.get("pages") or {},
-            plots=_plots(metrics, details),
-            tables=tables(metrics, details),
-            machine=_machine(doc["machine"]),
-            gpu=[(key, _evidence(value), "") for key, value in (details.get("gpu") or {}).items()],
-            chosen=Table("Settings", ("Setting", "Value", "Origin"), "cct", [row for row in settings if row[2] != "default"], stacked=True),
-            defaults=Table("Defaults", ("Setting", "Value"), "cc", [row[:2] for row in settings if row[2] == "default"], folded=True),
-            plugins=_plugins(doc["plugins"]),
-            files=[(name, path, "") for name, path in doc["paths"].items()],
-            scalars=Table("All figures", ("Metric", "Value"), "cn", _scalars(metrics), folded=True),
-        )
+    return render_page(
+        "report.html.jinja",
+        doc=doc,
+        when=when,
+        lede=lede(doc),
+        cards=headline(doc),
+        rating=details.get("verdict") or details.get("rating"),
+        stages=_stages(doc["checks"]),
+        pages=details.get("pages") or {},
+        plots=_plots(metrics, details),
+        tables=tables(metrics, details),
+        machine=_machine(doc["machine"]),
+        gpu=[(key, _evidence(value), "") for key, value in (details.get("gpu") or {}).items()],
+        chosen=Table("Settings", ("Setting", "Value", "Origin"), "cct", [row for row in settings if row[2] != "default"], stacked=True),
+        defaults=Table("Defaults", ("Setting", "Value"), "cc", [row[:2] for row in settings if row[2] == "default"], folded=True),
+        plugins=_plugins(doc["plugins"]),
+        files=[(name, path, "") for name, path in doc["paths"].items()],
+        scalars=Table("All figures", ("Metric", "Value"), "cn", _scalars(metrics), folded=True),
     )
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A page that needs nothing else, from a template beside this module, with the styles of all pages."""
+    css = resources.files("ftcli.core").joinpath("report.css").read_text(encoding="utf-8")
+    return _environment().get_template(template).render(css=css, version=__version__, **values)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ftcli.core.label_flags import Flags, LabelFlags
 from ftcli.core.publish import check_files, read_manifest
-from ftcli.core.ragged import row_hash
+from ftcli.core.ragged import row_hash, to_offsets
 from ftcli.errors import StoreError
 from ftcli.records import MANIFEST_NAME
 
@@ -136,6 +136,21 @@ class SplitData:
             targets = _ragged(batch.column(LABELS)) if self.targeted else None
             labels = None if self.labels is None else self.labels[index]
             yield Rows(index, lists[INPUT_IDS], labels, lists.get(SEQ_LENGTHS), targets)
+
+    def few(self, index: Sequence[int]) -> Rows:
+        """Rows by number as `rows` gives them, for looking at some: nothing of the other rows is read, where `rows` reads where each begins."""
+        wanted = np.asarray(index, dtype=np.int64)
+        if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
+            raise IndexError(f"split {self.name!r} has {len(self)} rows")
+        labels = None
+        if LABELS in self.table.column_names and not self.targeted:
+            labels = np.array([self.table.column(LABELS)[row].as_py() for row in wanted.tolist()], np.int64)
+        ids, seq_lengths, targets = (
+            _few(self.table.column(name), wanted) if there else None
+            for name, there in ((INPUT_IDS, True), (SEQ_LENGTHS, self.packed), (LABELS, self.targeted))
+        )
+        assert ids is not None
+        return Rows(wanted, ids, labels, seq_lengths, targets)
 
     @cached_property
     def _input_ids(self) -> _Chunks:
@@ -279,6 +294,16 @@ class _Chunks:
 def _ragged(column: pa.ListArray) -> Ragged:
     offsets = column.offsets.to_numpy().astype(np.int64)
     return Ragged(column.values.to_numpy(zero_copy_only=True)[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def _few(column: pa.ChunkedArray, wanted: NDArray[np.int64]) -> Ragged:
+    starts = np.cumsum([0, *map(len, column.chunks)])
+    pieces = []
+    for row in wanted.tolist():
+        chunk = int(np.searchsorted(starts, row, side="right")) - 1
+        begin, end = column.chunk(chunk).slice(row - int(starts[chunk]), 1).offsets.to_pylist()
+        pieces.append(column.chunk(chunk).values.slice(begin, end - begin).to_numpy())
+    return Ragged(np.concatenate(pieces) if pieces else np.zeros(0, np.int32), to_offsets(np.array(list(map(len, pieces)), np.int64)))
 
 
 def _how_to_prepare(path: Path) -> str:

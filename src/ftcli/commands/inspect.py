@@ -1,0 +1,98 @@
+"""`ftcli inspect`: rows of prepared data or of sources, token by token."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.core.look import described, learned
+from ftcli.core.look_raw import of_sources
+from ftcli.core.look_store import of_store, spelling_of
+from ftcli.core.picked import Picked
+from ftcli.core.store import Store
+from ftcli.core.tokenlines import PIPE_WIDTH, lines
+from ftcli.errors import StoreError, UsageError
+from ftcli.records import MANIFEST_NAME, Report, to_json
+
+FORMATS = ("text", "html", "json")
+
+
+def run(
+    context: Context,
+    split: str | None = None,
+    rows: str | None = None,
+    random: int | None = None,
+    seed: int = 0,
+    format: str = "text",  # noqa: A002 - the option's name
+    output: Path | None = None,
+    width: int | None = None,
+    ids: bool = False,
+) -> Report:
+    """`details["looked"]` has every row, as `ftcli.core.look.described` gives it, and how it is to be shown.
+
+    Args:
+        rows: "0-4,17"; random: so many by `seed`; neither: the first few.
+        width: columns; None: those of the terminal.
+
+    Raises:
+        UsageError, StoreError, DataError, TokenizerError: named in the message.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"there is no format {format!r}", f"--format takes {', '.join(FORMATS)}.")
+    if width is not None and width < 20:
+        raise UsageError(f"--width {width}: too narrow for tokens", "Give 20 columns at least.")
+    sources = context.settings.dataset.sources or []
+    if not sources:
+        raise UsageError("nothing to look at: name prepared data or sources", "Example: ftcli inspect prepared --rows 0-4")
+    picked = Picked.of_words(rows, random, seed)
+    if not context.settings.tokenizer.path and not Path(sources[0]).exists():
+        raise StoreError(f"{sources[0]} is not there", "Name prepared data, or sources together with --tokenizer-path.")
+    counts: dict[str, int] = {}
+    prepared = len(sources) == 1 and (Path(sources[0]) / MANIFEST_NAME).exists()
+    if prepared:
+        store = Store.open(Path(sources[0]))
+        looked = of_store(context, store, split, picked)
+        spelling = spelling_of(context, store, looked.rows)
+    else:
+        if not context.settings.tokenizer.path:
+            raise UsageError(
+                f"{sources[0]} is not prepared ({MANIFEST_NAME} is missing), and sources need a tokenizer",
+                "Add --tokenizer-path, and the options of ftcli tokenize that you mean to use.",
+            )
+        looked, spelling, counts = of_sources(context, split, picked)
+    found = described(looked, spelling)
+    known = [count for row in found if (count := learned(row)) is not None]
+    metrics: dict[str, Any] = {
+        "rows_shown": len(found),
+        "rows": looked.total,
+        "tokens_shown": sum(row["tokens"] for row in found),
+        "tokens_learned": sum(known) if known else None,
+        **counts,
+    }
+    details = {"looked": {"what": ", ".join(sources), "prepared": prepared, "rows": found, "ids": ids, "width": width}}
+    report = context.report("inspect", metrics, details=details)
+    return _formatted(report, format, output)
+
+
+def _formatted(report: Report, kind: str, output: Path | None) -> Report:
+    """The report with a page in place of the rows, or with the file that was written."""
+    if kind == "html":
+        from ftcli.core.look_page import page
+
+        text = page(report)
+        if output is None:
+            return replace(report, details={**report.details, "lines": text.splitlines()})
+    elif output is None:
+        return report
+    elif kind == "json":
+        text = json.dumps(to_json(report), ensure_ascii=False, indent=1) + "\n"
+    else:
+        looked = report.details["looked"]
+        text = "\n".join(lines(looked["rows"], looked["width"] or PIPE_WIDTH, ids=looked["ids"])) + "\n"
+    from ftcli.core.report import write_document
+
+    write_document(output, text)
+    return replace(report, paths={**report.paths, kind: str(output)})
