@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformers.utils import logging as transformers_logging
-
 from ftcli.context import Context
+from ftcli.core.libraries import libraries
 from ftcli.core.merge import merge
 from ftcli.records import Report
 
@@ -17,5 +16,5 @@ def run(context: Context, adapter: Path, output: Path) -> Report:
     Raises:
         UsageError, ModelError, MissingExtraError, PublishError: named in the message; then nothing was written.
     """
-    transformers_logging.disable_progress_bar()
-    return context.report("merge", merge(adapter, output), paths={"output": str(output)})
+    with libraries():
+        return context.report("merge", merge(adapter, output), paths={"output": str(output)})

@@ -6,10 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers.utils import logging as transformers_logging
-
 from ftcli.context import Context
+from ftcli.core.libraries import libraries
 from ftcli.core.predict import Asked, load, predict, read_texts
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads
@@ -40,22 +38,21 @@ def run(
     if not 0 < threshold < 1:
         raise UsageError(f"threshold = {threshold}", "It is a probability between 0 and 1.")
     asked: list[Asked] = [*texts, *(read_texts(file, context.settings.dataset.text_column) if file is not None else ())]
-    transformers_logging.disable_progress_bar()
-    torch.set_num_threads(compute_threads(context.settings.runtime.threads, context.machine.cores).value)
-    loaded = load(model)
-    context.progress.start("predict", len(asked), "rows")
-    clock = time.perf_counter()
-    found = predict(
-        loaded,
-        asked,
-        batch_size=batch_size,
-        max_new_tokens=max_new_tokens,
-        threshold=threshold,
-        chat=not plain,
-        on_progress=context.progress.advance,
-    )
-    seconds = time.perf_counter() - clock
-    context.progress.close()
+    with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
+        loaded = load(model)
+        context.progress.start("predict", len(asked), "rows")
+        clock = time.perf_counter()
+        found = predict(
+            loaded,
+            asked,
+            batch_size=batch_size,
+            max_new_tokens=max_new_tokens,
+            threshold=threshold,
+            chat=not plain,
+            on_progress=context.progress.advance,
+        )
+        seconds = time.perf_counter() - clock
+        context.progress.close()
     metrics = {"rows": len(found), "rows_per_second": len(found) / seconds}
     predictions = [{"text": text, **answer} for text, answer in zip(asked, found, strict=True)]
     head = ["text", "label", "probability"] if loaded.classifies else ["text", "answer"]

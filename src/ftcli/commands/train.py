@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-
-import torch
-from transformers.utils import logging as transformers_logging
 
 from ftcli.commands import tokenize
 from ftcli.context import Context
@@ -17,6 +12,7 @@ from ftcli.core import pulse
 from ftcli.core.card import write_card
 from ftcli.core.durable import refusal
 from ftcli.core.gate import RUN_FILE
+from ftcli.core.libraries import libraries
 from ftcli.core.preflight import preflight
 from ftcli.core.report import write_report
 from ftcli.core.run import Run, prepare
@@ -43,7 +39,7 @@ def run(context: Context) -> Report:
     context = _prepared(context)
     threads = compute_threads(context.settings.runtime.threads, context.machine.cores)
     rank = pulse.current()
-    with _libraries(threads.value), Signals(apart=0.0 if rank is None else SAME_WISH_SECONDS) as signals:
+    with libraries(threads.value), Signals(apart=0.0 if rank is None else SAME_WISH_SECONDS) as signals:
         prepared = prepare(context)
         checks = preflight(context, prepared)
         outcome = fit(prepared, signals)
@@ -101,20 +97,6 @@ def _prepared(context: Context) -> Context:
 def _is_raw(source: Path) -> bool:
     """Whether it is no output of `ftcli tokenize`; a damaged one is, and is refused when it is opened."""
     return not (source / MANIFEST_NAME).exists()
-
-
-@contextmanager
-def _libraries(threads: int) -> Iterator[None]:
-    """torch computes with `threads`, and transformers draws no bars of its own; both as before afterwards."""
-    before, bars = torch.get_num_threads(), transformers_logging.is_progress_bar_enabled()
-    torch.set_num_threads(threads)
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def _write(path: Path, report: Report) -> None:

@@ -143,6 +143,8 @@ def token_batches(
 
 def planned(probe: Probe) -> TokenBatches | None:
     """`token_batches` of the run that is looked at."""
+    if probe.settings.train.max_tokens_per_batch is None:  # collators import torch, which a quick look does without
+        return None
     name, store = probe.collator_name, probe.store
     kind = probe.context.plugins.registry("collator").get(name, "loader.collator")
     return token_batches(
