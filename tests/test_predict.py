@@ -111,7 +111,7 @@ def test_a_run_has_a_card_without_a_path_of_this_machine_and_can_be_asked(tmp_pa
     for words in (
         'base_model: "base"',
         'library_name: "peft"',
-        "made for tests",
+        "| train | ",
         "| validation | 8 |",
         "| eval_accuracy |",
         "| model.lora_r |",
