@@ -21,7 +21,7 @@ pytest_plugins = ["reliability"]
 REAL_DATA = Path(os.environ.get("FTCLI_REAL_DATA") or Path(__file__).resolve().parent.parent.parent / "shared" / "data")
 """Read here, because the isolation below hides FTCLI_* variables."""
 
-SECTIONS = ("DATASET", "TOKENIZER", "PACKING", "LOADER", "MODEL", "TRAIN", "RUNTIME", "BENCHMARK", "TRACKING", "FTCLI")
+SECTIONS = ("DATASET", "TOKENIZER", "PACKING", "LOADER", "MODEL", "TRAIN", "LAUNCH", "RUNTIME", "BENCHMARK", "TRACKING", "FTCLI")
 HIDDEN = tuple(f"{section}_" for section in SECTIONS)
 UNMEASURED = ("COVERAGE_PROCESS_",)
 """Coverage of other processes is measured in quick tests alone: it doubles the time that torch and transformers take to be imported."""
@@ -124,6 +124,18 @@ def _isolated(request: pytest.FixtureRequest, _fonts: Path, tmp_path_factory: py
         name for name in before.keys() | after.keys() if before.get(name) != after.get(name) and not name.startswith(LIBRARIES)
     )
     assert not changed, f"the test changed os.environ: {', '.join(changed)}"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes on one thread, so that sums come out alike, and leaves its random state as it was."""
+    import torch  # 1.3 s, and most tests do without
+
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
 
 
 @pytest.fixture(scope="session")

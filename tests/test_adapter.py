@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,9 @@ from ftcli.testing import tiny_model
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SHORT = {"train__max_steps": 2, "train__learning_rate": 1e-2, "train__per_device_train_batch_size": 8, "train__eval_strategy": "no"}
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +17,7 @@ from ftcli.errors import UsageError
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed
 
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

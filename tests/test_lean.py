@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,20 +24,13 @@ from ftcli.core.train import fit
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed, rows_of, spec_for, split_of
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 TEXTS = [[5, 9, 7, 3], [8, 4, 6, 9, 2, 3, 7, 5, 6], [3, 3]]
 PIECES = "cross-entropy in pieces on"
 UNMASKED = "right padding without a mask on"
 BOTH = ("decoder layers on", "last layer for pooled tokens only on")
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
 
 
 def model_of(kind: str, task: Any = None, **changes: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,12 @@ from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import context, rows_of, spec_for, split_of, told
 from tokenizing import left_behind, prepare, without_plots
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 no_html = without_plots
 TEXTS = ("a first text", "the second", "third one here", "fourth text", "fifth")
 LABELS: tuple[tuple[str, ...], ...] = (("b", "a"), (), ("c",), ("a", "a"), ("b",))
 FLAGS = [[1, 1, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
 
 
 @pytest.fixture(scope="module")

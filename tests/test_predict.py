@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,9 @@ from ftcli.testing import run as ftcli
 from runs import VOCABULARY, Bench
 from stores import learnable
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ASKED = list(TEXTS[:5])
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
 
 
 def _model(folder: Path, kind: str = "qwen3", labels: int | None = None, **config: Any) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,14 @@ from ftcli.testing import tiny_model
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed, told
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RAGGED = [([10 + (number * 7 + place) % 300 for place in range(2 + number % 17)], None) for number in range(48)]
 
 
 def _answered(ids: Sequence[int]) -> list[int]:
     """A label a token: about one in three is learned, the number differs from row to row."""
     return [token if place and token % 3 == 0 else IGNORED for place, token in enumerate(ids)]
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
 
 
 @pytest.fixture(scope="module")
