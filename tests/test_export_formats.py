@@ -20,13 +20,14 @@ from stores import Row, write_store
 
 PLAIN: list[Row] = [([1, 2, 3], None), ([4], None), ([5, 6], None)]
 CLASSES: list[Row] = [([1, 2, 3], 1), ([4], 0)]
+SEVERAL: list[Row] = [([1, 2, 3], (1.0, 1.0)), ([4], (0.0, 0.0))]
 ANSWERS: list[Row] = [([1, 2, 3], [-100, -100, 3]), ([4, 5], [-100, 5])]
 PACKED: list[Row] = [([1, 2, 3, 4], None, [3, 1]), ([5, 6], None, [2])]
 LONG: list[Row] = [(list(range(start, start + length)), None) for start, length in [(0, 300), (7, 1), (60_000, 255), (9, 256), (1, 70_000)]]
 
 
 def a_store(folder: Path, rows: Sequence[Row], vocab_size: int = 1000) -> Store:
-    labelled = isinstance(rows[0][1], int)
+    labelled = isinstance(rows[0][1], int | tuple)
     names = ["bad", "good"] if labelled else None
     tokenizer = {"path": "tokenizer", "hash": "none", "vocab_size": vocab_size}
     return write_store(folder, {"train": rows}, label_names=names, tokenizer=tokenizer)
@@ -46,6 +47,7 @@ def export(store: Store, output: Path, kind: str, **wishes: object) -> list[Path
     [
         (PLAIN[:1], {"input_ids": [1, 2, 3], "length": 3}),
         (CLASSES[:1], {"input_ids": [1, 2, 3], "length": 3, "labels": 1}),
+        (SEVERAL[:1], {"input_ids": [1, 2, 3], "length": 3, "labels": [1.0, 1.0]}),
         (ANSWERS[:1], {"input_ids": [1, 2, 3], "length": 3, "labels": [-100, -100, 3]}),
         (PACKED[:1], {"input_ids": [1, 2, 3, 4], "length": 4, "seq_lengths": [3, 1]}),
     ],
@@ -188,11 +190,21 @@ def test_mds_refuses_a_row_without_tokens(tmp_path: Path) -> None:
 # -- what does not fit -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "rows"), [("megatron", CLASSES), ("megatron", ANSWERS), ("nanotron", CLASSES)])
+LOSING = [
+    ("megatron", CLASSES),
+    ("megatron", ANSWERS),
+    ("megatron", SEVERAL),
+    ("nanotron", CLASSES),
+    ("nanotron", SEVERAL),
+    ("mds", SEVERAL),
+]
+
+
+@pytest.mark.parametrize(("kind", "rows"), LOSING)
 def test_labels_are_never_lost_in_silence(kind: str, rows: Sequence[Row], tmp_path: Path) -> None:
     store = a_store(tmp_path / "store", rows)
 
-    with pytest.raises(UsageError, match=f"{kind} holds tokens alone"):
+    with pytest.raises(UsageError, match="mds has no form" if kind == "mds" else f"{kind} holds tokens alone"):
         export(store, tmp_path / "refused", kind)
     assert export(store, tmp_path / "asked", kind, tokens_only=True)
 

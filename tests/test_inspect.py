@@ -40,6 +40,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tiny_tokenizer(root / "tok") / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     texts = [f"{row} {TEXTS[row % 8]} 가·나\t송 {TEXTS[row * 3 % 8] * (row % 4 * 2)}" for row in range(120)]
     write(root / "a.jsonl", texts, [("bad", "good")[row % 2] for row in range(120)])
+    labels = [["a", "b"][row % 3 : 1 + row % 2] for row in range(120)]
+    rows = [json.dumps({"text": text, "labels": held}) for text, held in zip(texts, labels, strict=True)]
+    (root / "several.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    (root / "several.csv").write_text(
+        "text,labels\n" + "".join(f"word {row},{'|'.join(held)}\n" for row, held in enumerate(labels)), encoding="utf-8"
+    )
     (root / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in CHATS), encoding="utf-8")
     return root
 
@@ -59,6 +65,16 @@ def text_of(report: Report, width: int = 100, *, ids: bool = False) -> list[str]
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("a.jsonl", {"dataset__label_column": "label", "packing__max_length": 64, "dataset__validation_fraction": 0.3}),
+    ("several.jsonl", {"dataset__label_column": "labels", "dataset__validation_fraction": 0.3}),
+    (
+        "several.csv",
+        {
+            "dataset__label_column": "labels",
+            "dataset__label_separator": "|",
+            "dataset__label_names": ["b", "a"],
+            "dataset__validation_fraction": 0.3,
+        },
+    ),
     ("a.jsonl", {"packing__strategy": "concat", "packing__max_length": 100, "dataset__test_fraction": 0.3}),
     ("a.jsonl", {"packing__truncation_strategy": "split", "packing__max_length": 50, "tokenizer__add_eos": True}),
     ("chats.jsonl", {"train__mode": "sft", "packing__strategy": "bfd", "packing__max_length": 200}),
@@ -149,13 +165,19 @@ def test_only_the_rows_that_are_asked_for_are_read(packs: Path, monkeypatch: pyt
 def test_few_rows_are_the_rows(packs: Path, tmp_path: Path) -> None:
     labelled = write_store(tmp_path / "labelled", {"train": [([5, 6], 1), ([7], 0), ([8, 9, 5], 1)]}, label_names=["a", "b"], shards=2)
     targeted = write_store(tmp_path / "sft", {"train": [([5, 6], [-100, 6]), ([7, 8, 9], [-100, -100, 9])]}, task="sft")
-    for made, index in ((Store.open(packs), [0, 39, 11]), (labelled, [2, 0]), (targeted, [1, 0]), (labelled, [])):
+    several = write_store(tmp_path / "several", {"train": [([5], (1.0, 0.0)), ([6], (0.0, 0.0)), ([7], (1.0, 1.0))]}, shards=2)
+    for made, index in ((Store.open(packs), [0, 39, 11]), (several, [2, 0]), (labelled, [2, 0]), (targeted, [1, 0]), (labelled, [])):
         one, other = made.split("train").few(index), made.split("train").rows(index)
         for name in ("input_ids", "seq_lengths", "targets"):
             left, right = getattr(one, name), getattr(other, name)
             assert (left is None) == (right is None)
             assert left is None or (np.array_equal(left.values, right.values) and np.array_equal(left.offsets, right.offsets))
-        assert np.array_equal(one.labels, other.labels) if one.labels is not None else other.labels is None
+        for name in ("labels", "flags"):
+            left, right = getattr(one, name), getattr(other, name)
+            assert np.array_equal(left, right) if left is not None else right is None
+    assert np.array_equal(
+        np.concatenate([rows.flags for rows in several.split("train").batches()]), several.split("train").rows([0, 1, 2]).flags
+    )
     with pytest.raises(IndexError, match="3 rows"):
         labelled.split("train").few([3])
 
@@ -177,9 +199,11 @@ def test_documents_learned_and_special_tokens_have_marks(world: Path, tmp_path: 
 def test_a_label_has_its_name_and_a_token_label_is_the_stored_one(world: Path, tmp_path: Path) -> None:
     tokenizer = {"path": str(world / "tok"), "hash": ""}
     write_store(tmp_path / "labelled", {"train": [([70, 71], 1)]}, label_names=["spam", "ham"], tokenizer=tokenizer)
+    write_store(tmp_path / "several", {"train": [([70], (1.0, 1.0)), ([71], (0.0, 0.0))]}, label_names=["spam", "ham"], tokenizer=tokenizer)
     write_store(tmp_path / "sft", {"train": [([70, 71, 72], [-100, 71, -100])]}, task="sft", tokenizer=tokenizer)
 
     assert text_of(look(tmp_path / "labelled"))[:2] == ["row 0 of train, 2 tokens, label ham (1)", "  d│e"]
+    assert text_of(look(tmp_path / "several"))[:4:3] == ["row 0 of train, 1 token, label spam, ham", "row 1 of train, 1 token, label none"]
     assert text_of(look(tmp_path / "sft"))[:2] == ["row 0 of train, 3 tokens, 1 learned", "  d│⟦e⟧│f"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,11 @@ class Looked:
     """Rows of the split, where that is known."""
 
 
+def together(names: Iterable[str]) -> str:
+    """Any number of labels in words."""
+    return ", ".join(names) or "none"
+
+
 def described(looked: Looked, spelling: Spelling | None) -> list[dict[str, Any]]:
     """One dictionary a row, for JSON, terminal and page:
 
@@ -47,7 +52,7 @@ def described(looked: Looked, spelling: Spelling | None) -> list[dict[str, Any]]
     ids, texts  a token each; texts is None without a tokenizer
     special     places of special tokens
     labels      a token each, -100 where nothing is learned; None where the task does not learn tokens
-    label, label_id
+    label, label_id    of any number of labels the names, joined, and no id
     documents   tokens of each
     notes       sentences
     """

@@ -17,8 +17,9 @@ from ftcli.core.encode import encode_texts, packed
 from ftcli.core.engine import load_encoder
 from ftcli.core.job import Job, plugins_of
 from ftcli.core.join import Group, as_batch, joined
+from ftcli.core.label_flags import names_of
 from ftcli.core.labels import by_name
-from ftcli.core.look import Looked
+from ftcli.core.look import Looked, together
 from ftcli.core.own_texts import drawn_pieces
 from ftcli.core.picked import Picked
 from ftcli.core.policy import Counts, Documents, LengthPolicy, without_first
@@ -109,7 +110,8 @@ class _Reading:
         lengths = np.diff(encoded.offsets)
         for row in np.unique(documents.source).tolist():
             label = batch.column("label")[int(kept[row])].as_py() if self.job.columns.label else None
-            self.texts[self.read + row] = Text(int(lengths[row]), None if label is None else str(label))
+            shown = together(map(str, sorted(set(label)))) if isinstance(label, list) else None if label is None else str(label)
+            self.texts[self.read + row] = Text(int(lengths[row]), shown)
 
     def rows(self, shard: ShardPlan, split: Split) -> Iterator[tuple[int, Iterator[Row]]]:
         """Rows of the shard that go to `split`, window by window, with their number; to be taken before the next window is."""
@@ -130,8 +132,10 @@ class _Reading:
             for number, (low, high) in enumerate(pairwise(offsets.tolist())):
                 text = self.texts[int(documents.source[number])]
                 note = _cut(self.job.policy, text.tokens, int(parts[number]), "the text")
-                label_id = None if label_ids is None else int(label_ids[number])
+                label_id = None if label_ids is None or label_ids.ndim > 1 else int(label_ids[number])
                 label = text.label if label_id is None or self.names is None else self.names[label_id]
+                if label_ids is not None and label_ids.ndim > 1 and self.names is not None:
+                    label = together(names_of(label_ids[number], list(self.names)))
                 yield Row(documents.ids[low:high], [high - low], label, label_id, note)
 
         return len(documents.lengths), rows()

@@ -9,7 +9,8 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.backend import tokenizer_hash
 from ftcli.core.excerpt import document_starts
-from ftcli.core.look import Looked
+from ftcli.core.label_flags import names_of
+from ftcli.core.look import Looked, together
 from ftcli.core.picked import Picked
 from ftcli.core.spelling import Spelling
 from ftcli.core.store import Rows, Store
@@ -36,6 +37,8 @@ def of_store(context: Context, store: Store, split: str | None, picked: Picked) 
     if rows.labels is not None:
         names, label_ids = store.label_names or [], rows.labels.tolist()
         label_names = [names[number] if 0 <= number < len(names) else None for number in label_ids]
+    elif rows.flags is not None:
+        label_names = [together(names_of(flags, store.label_names)) for flags in rows.flags]
     task = None
     try:
         task = context.plugins.registry("task").get(store.manifest.get("task") or "pretrain", "the manifest's task")()

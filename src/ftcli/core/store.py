@@ -135,22 +135,23 @@ class SplitData:
             index = np.arange(start, start := start + batch.num_rows)
             targets = _ragged(batch.column(LABELS)) if self.targeted else None
             labels = None if self.labels is None else self.labels[index]
-            yield Rows(index, lists[INPUT_IDS], labels, lists.get(SEQ_LENGTHS), targets)
+            flags = None if self.flags is None else self.flags.gather(index)
+            yield Rows(index, lists[INPUT_IDS], labels, lists.get(SEQ_LENGTHS), targets, flags=flags)
 
     def few(self, index: Sequence[int]) -> Rows:
         """Rows by number as `rows` gives them, for looking at some: nothing of the other rows is read, where `rows` reads where each begins."""
         wanted = np.asarray(index, dtype=np.int64)
         if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"split {self.name!r} has {len(self)} rows")
-        labels = None
-        if LABELS in self.table.column_names and not self.targeted:
+        labels, flags = None, None if self.flags is None else self.flags.gather(wanted)
+        if LABELS in self.table.column_names and not self.targeted and flags is None:
             labels = np.array([self.table.column(LABELS)[row].as_py() for row in wanted.tolist()], np.int64)
         ids, seq_lengths, targets = (
             _few(self.table.column(name), wanted) if there else None
             for name, there in ((INPUT_IDS, True), (SEQ_LENGTHS, self.packed), (LABELS, self.targeted))
         )
         assert ids is not None
-        return Rows(wanted, ids, labels, seq_lengths, targets)
+        return Rows(wanted, ids, labels, seq_lengths, targets, flags=flags)
 
     @cached_property
     def _input_ids(self) -> _Chunks:
