@@ -358,6 +358,11 @@ def test_a_collator_that_pads_much_warns(world: World, collator: str) -> None:
     assert check.evidence["bucketed"] < check.evidence["dynamic"] < check.evidence["fixed"]
 
 
+def test_the_packed_collator_computes_no_padding_of_single_texts(world: World) -> None:
+    check = world.quiet("collator packed", world.run("classify", **{"loader.collator": "packed"}), stages=STAGE)["FT211"]
+    assert check.summary.startswith("0.0% of the slots are padding with the collator packed")
+
+
 def test_the_padding_is_that_of_the_samplers() -> None:
     from ftcli.core.batch import EpochSampler, LengthGroupedSampler
     from ftcli.core.batch import padding as real

@@ -63,9 +63,10 @@ def test_positions_of_packed_texts_restart_and_their_first_token_is_no_target(le
         assert batch["labels"][number].tolist() == targets
 
 
-def test_rows_of_one_text_each_can_be_packed_too() -> None:
-    batch = Packed(spec_for(Pretrain()))(rows_of([[5, 6, 7], [8, 9]]))
-    assert batch["position_ids"].tolist() == [[0, 1, 2], [0, 1, 0]]
+def test_rows_of_one_text_each_are_padded_for_a_model_that_leaves_padding_out() -> None:
+    batch = Packed(spec_for(Classify()))(rows_of([[5, 6, 7], [8, 9]], [1, 0]))
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch["labels"].tolist() == [1, 0]
 
 
 def test_padding_collators_refuse_rows_of_several_texts() -> None:

@@ -42,9 +42,9 @@ def test_data_of_another_tokenizer_are_refused_and_both_are_named(tmp_path: Path
     ("collator", "packed", "task", "message"),
     [
         (CollatorKind(Dynamic), True, Pretrain(), "see each other's texts"),
-        (CollatorKind(Packed, packed=True), False, Pretrain(), "needs packed rows"),
         (CollatorKind(Packed, packed=True), True, Classify(), "needs one label a row"),
         (CollatorKind(Dynamic), False, Classify(), None),
+        (CollatorKind(Packed, packed=True), False, Classify(), None),
         (CollatorKind(Packed, packed=True), True, Pretrain(), None),
     ],
 )

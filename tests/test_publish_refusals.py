@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -26,7 +27,7 @@ from ftcli.core.place import check_place
 from ftcli.core.recipe import settle
 from ftcli.core.space import Shortage, estimate
 from ftcli.core.store import Store
-from ftcli.errors import FtcliError, PublishError, StoreError
+from ftcli.errors import EngineError, FtcliError, PublishError, StoreError
 from publish_cases import NEW, OLD, prepare
 from reliability import size
 from stores import write_store
@@ -208,6 +209,19 @@ def test_the_estimate_is_near_what_the_output_takes(values, packed, kinds, tmp_p
     tokenize.run(context(kinds["bpe"], source, tmp_path / "out", **values))
     taken = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*.arrow"))
     assert 0.6 * taken < told < 1.6 * taken
+
+
+@pytest.mark.usefixtures("no_html")
+def test_where_there_is_room_for_a_token_a_byte_no_text_is_encoded(kinds, tmp_path):
+    made = context(kinds["bpe"], write(tmp_path / "data.jsonl", corpus(300)), tmp_path / "out")
+    recipe = settle(made)
+    near = estimate(made, recipe)
+    exact = estimate(made, recipe, near)
+    recipe = replace(recipe, tokenizer=None)
+    with pytest.raises(EngineError, match="first rows"):
+        estimate(made, recipe)
+    most = estimate(made, recipe, 10 * near)
+    assert exact == near < most <= 10 * near
 
 
 def test_an_empty_text_needs_no_space(kinds, tmp_path):

@@ -15,7 +15,7 @@ from ftcli.context import Context
 from ftcli.contracts import Executor
 from ftcli.core.apart import Apart, Early
 from ftcli.core.dialogue import prepare_worker
-from ftcli.core.durable import WRITE_ERRORS, refusal
+from ftcli.core.durable import WRITE_ERRORS, free_bytes, refusal
 from ftcli.core.encode import NO_LABEL, Rescue, collect_labels, encode_shard, shard_name
 from ftcli.core.engine import proved_engine
 from ftcli.core.floor import SHARES, beside_machine, verdict
@@ -95,7 +95,7 @@ def _start(context: Context, early: Early, plan: Plan) -> None:
 
 
 def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe, footprint: Footprint) -> Report:
-    need = estimate(context, recipe)
+    need = estimate(context, recipe, free_bytes(recipe.output))
     with open_attempt(context, recipe.output, recipe.fingerprint, inputs=recipe.inputs, need_bytes=need, on_block=early.stop) as attempt:
         if attempt.ready is not None:
             accept(attempt.ready, context.settings, recipe.output)

@@ -62,17 +62,20 @@ class Packed(Dynamic):
     """Rows of several documents: positions restart with each, and there is no mask.
 
     Positions that restart and a mask that is absent make transformers (5.23, sdpa, eager and flash attention) keep documents apart,
-    provided the model uses no cache. Padding at the end of a row is a document of its own.
+    provided the model uses no cache. Padding at the end of a row is a document of its own. Rows of one document each are padded as ever: the model
+    leaves the padding out (`ftcli.core.side_by_side`).
     """
 
     def __call__(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """`input_ids`, `position_ids` and `labels` [rows, width], int64."""
+        """`input_ids`, `position_ids` and `labels` [rows, width], int64; as `Dynamic` for rows of one document each."""
+        if rows.seq_lengths is None:
+            return super().__call__(rows)
         lengths = rows.input_ids.lengths
         width = self.width(lengths)
         slots = np.arange(width)
         real = slots < lengths[:, None]
         positions = slots - lengths[:, None]
-        positions[real] = _restarting(lengths if rows.seq_lengths is None else rows.seq_lengths.values.astype(np.int64))
+        positions[real] = _restarting(rows.seq_lengths.values.astype(np.int64))
         return _tensors(
             {
                 "input_ids": _filled(real, rows.input_ids.values, self.spec.pad_token_id),

@@ -43,11 +43,6 @@ def check_collator(name: str, kind: CollatorKind, task: Task, split: SplitData, 
         )
     if split.packed and not kind.packed:
         raise SettingsError(f"loader.collator = {name}: packed rows would see each other's texts", "Leave it unset, or set it to packed.")
-    if kind.packed and not split.packed:
-        raise SettingsError(
-            f"loader.collator = {name} needs packed rows, and {store.path} has one text a row",
-            "Prepare it with --packing bfd, or leave the collator unset.",
-        )
 
 
 def check_data(

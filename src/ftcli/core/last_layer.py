@@ -18,6 +18,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutputWithPast
 
+from ftcli.core.varlen import DOCUMENTS, Documents
+
 Tensor = torch.Tensor
 ELSE = ("past_key_values", "inputs_embeds", "labels", "use_cache", "output_hidden_states", "output_attentions")
 """Arguments that ask for more than logits: the model's own forward answers them."""
@@ -73,7 +75,7 @@ class LastLayer:
         def forward(hidden_states: Tensor, attention_mask: Tensor | None = None, **more: Any) -> Tensor:
             if self._pooled is None:
                 return self._layer_forward(hidden_states, attention_mask=attention_mask, **more)  # type: ignore[no-any-return]
-            return pooled_layer(self.layer, hidden_states, attention_mask, more["position_embeddings"], self._pooled)
+            return pooled_layer(self.layer, hidden_states, more.get(DOCUMENTS, attention_mask), more["position_embeddings"], self._pooled)
 
         return forward
 
@@ -86,28 +88,48 @@ def pooled_places(ids: Tensor, padding: int | None) -> Tensor:
     return (places * (ids != padding)).argmax(-1)
 
 
-def pooled_layer(layer: Any, x: Tensor, mask: Tensor | None, turns: tuple[Tensor, Tensor], pooled: Tensor) -> Tensor:
-    """The layer's output at `pooled` [rows], as [rows, 1, hidden]; `x` [rows, width, hidden], `mask` [rows or 1, 1, width, width] or None (causal)."""
+def pooled_layer(layer: Any, x: Tensor, mask: Tensor | Documents | None, turns: tuple[Tensor, Tensor], pooled: Tensor) -> Tensor:
+    """The layer's output at `pooled` [texts], as [texts, 1, hidden].
+
+    Args:
+        x: [texts, width, hidden], or [1, tokens, hidden] where the texts stand side by side.
+        mask: [texts or 1, 1, width, width]; None (causal); or where the texts are.
+        pooled: the place in each text.
+    """
     attention, (cos, sin) = layer.self_attn, turns
     rows, width = x.shape[:2]
-    each = torch.arange(rows, device=x.device)
+    if isinstance(mask, Documents):
+        each, place = torch.zeros_like(pooled), mask.offsets[:-1] + pooled
+    else:
+        each, place = torch.arange(rows, device=x.device), pooled
     normed = layer.input_layernorm(x)
-    heads = (rows, -1, attention.head_dim)
-    q = _normed(attention, "q_norm", attention.q_proj(normed[each, pooled]).view(heads))
+    heads = (len(place), -1, attention.head_dim)
+    q = _normed(attention, "q_norm", attention.q_proj(normed[each, place]).view(heads))
     k = _normed(attention, "k_norm", attention.k_proj(normed).view(rows, width, *heads[1:]))
     v = attention.v_proj(normed).view(rows, width, *heads[1:])
-    turned = (part.expand(rows, -1, -1)[each, pooled][:, None] for part in (cos, sin))
+    turned = (part.expand(rows, -1, -1)[each, place][:, None] for part in (cos, sin))
     q, k = _turn(q, *turned), _turn(k, cos[:, :, None], sin[:, :, None])
-    if mask is None:
-        seen = (torch.arange(width, device=x.device) <= pooled[:, None])[:, None, None]
+    if isinstance(mask, Documents):
+        until = (mask.offsets[:-1] + pooled + 1).tolist()
+        texts = [slice(*bounds) for bounds in zip(mask.offsets.tolist(), until, strict=False)]
+        out = torch.stack([_seen(attention, q[[text]], k[:, part], v[:, part], None) for text, part in enumerate(texts)])
     else:
-        seen = mask.expand(rows, -1, -1, -1)[each, :, pooled][:, :, None]
-    out = functional.scaled_dot_product_attention(
-        q[:, :, None], k.transpose(1, 2), v.transpose(1, 2), attn_mask=seen, scale=attention.scaling, enable_gqa=q.shape[1] != k.shape[2]
-    )
-    x = x[each, pooled] + attention.o_proj(out.reshape(rows, -1))
+        if mask is None:
+            seen = (torch.arange(width, device=x.device) <= pooled[:, None])[:, None, None]
+        else:
+            seen = mask.expand(rows, -1, -1, -1)[each, :, place][:, :, None]
+        out = _seen(attention, q, k, v, seen)
+    x = x[each, place] + attention.o_proj(out.reshape(len(place), -1))
     x = x + layer.mlp(layer.post_attention_layernorm(x))
     return x[:, None]
+
+
+def _seen(attention: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """One query of each row, `q` [rows, heads, size], over `k` and `v` [rows, width, fewer heads, size]."""
+    grouped = q.shape[1] != k.shape[2]
+    return functional.scaled_dot_product_attention(
+        q[:, :, None], k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=attention.scaling, enable_gqa=grouped
+    )
 
 
 def _normed(attention: nn.Module, name: str, heads: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,17 +17,34 @@ from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 
 from ftcli.contracts import Collator, Task
-from ftcli.core import last_layer, lean_head, lean_layers, lean_mask
+from ftcli.core import last_layer, lean_head, lean_layers, lean_mask, side_by_side
 from ftcli.core.last_layer import LastLayer, logits_of
 from ftcli.core.lean_head import LeanHead
+from ftcli.core.side_by_side import Texts
 from ftcli.core.store import SplitData
 from ftcli.core.tasks import count_targets
+from ftcli.errors import SettingsError
 
-LOGITS, GRADIENT, LOSS = 1e-4, 1e-4, 1e-5
-"""Largest difference in float32: of a logit, in standard deviations of the logits; of a weight's gradient, of its norm; of the loss, of itself. Found on Qwen3, Qwen2 and
-Llama of 2 to 28 layers: 1e-6 and 4e-6; a wrong mask, epsilon or activation: 1e-2 and more."""
-TINY = 1e-7
-"""Of the whole gradient's norm: what a weight's own gradient may differ by where it is next to nothing."""
+LOSS = 1e-5
+"""Largest difference of the loss in float32, of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Largest differences that rounding may cause."""
+
+    logits: float
+    """In standard deviations of the logits."""
+    gradient: float
+    """Of a weight's gradient, of its norm."""
+    tiny: float
+    """Of the whole gradient's norm: what a weight's own gradient may differ by where it is next to nothing."""
+
+
+EXACT = Limits(1e-4, 1e-4, 1e-7)
+"""Float32. Found on Qwen3, Qwen2 and Llama of 2 to 28 layers: 1e-6 and 4e-6; a wrong mask, epsilon or activation: 1e-2 and more."""
+HALF = Limits(5e-2, 0.1, 1e-2)
+"""16 bits. Texts that see each other change logits by 0.1 to 6."""
 
 SAMPLE = 2**16
 FEW = 64
@@ -46,6 +64,7 @@ def lean(
     *,
     wanted: str,
     use_head: Callable[[LeanHead | None], None] | None = None,
+    texts: Texts | None = None,
 ) -> Iterator[str]:
     """Inside, the model computes leanly where it can; yields what was done and why.
 
@@ -53,16 +72,28 @@ def lean(
         batches: a few rows as the collator makes them: with padding if the run has any, and without.
         wanted: "auto" or "off".
         use_head: gets the output layer in pieces where that is to be used for the loss, and None at the end.
+        texts: of rows whose texts can be computed side by side; None: they cannot.
+
+    Raises:
+        SettingsError: padding is to be left out, and cannot be.
     """
     reason = "train.lean_step says so" if wanted == "off" else _ruled_out(model, arguments)
-    if reason:
-        yield f"lean step off: {reason}"
+    elsewhere = reason or _not_here(model, arguments)
+    if elsewhere and (reason or texts is None):
+        _need(texts, elsewhere)
+        yield f"lean step off: {elsewhere}"
         return
     said: list[str] = []
     replaced: list[nn.Module] = []
-    truths = [_computed(model, task, batch) for batch in batches]
+    batches = [{name: value.to(arguments.device) for name, value in batch.items()} for batch in batches]
     try:
-        for name, impossible, forwards in _parts(model, batches, arguments):
+        if texts is not None:
+            said.append(f"texts side by side {_beside(model, task, batches, arguments, texts, replaced, HALF if elsewhere else EXACT)}")
+        if elsewhere:
+            yield f"lean step: {'; '.join(said)}; the rest off: {elsewhere}"
+            return
+        truths = [_computed(model, task, batch) for batch in batches]
+        for name, impossible, forwards in _parts(model, batches, arguments, unpadded=texts is not None and texts.unpad):
             reason = impossible or _tried(model, task, batches, truths, forwards)
             if reason is None:
                 _put(forwards)
@@ -100,27 +131,74 @@ def few_rows(split: SplitData, collator: Collator) -> list[dict[str, torch.Tenso
     return [collator(split.rows(some)) for some in (rows, rows[:1])]
 
 
-def _ruled_out(model: PreTrainedModel, arguments: TrainingArguments) -> str | None:
+def _beside(
+    model: PreTrainedModel,
+    task: Task,
+    batches: Sequence[Batch],
+    arguments: TrainingArguments,
+    texts: Texts,
+    replaced: list[nn.Module],
+    limits: Limits,
+) -> str:
+    """Try texts side by side and, where they give the same, put it in place; what was done and why."""
+    half = limits is HALF
+    if texts.unpad and not any(bool((batch["attention_mask"] == 0).any()) for batch in batches):
+        return "not needed (no row has padding)"
+    reason = side_by_side.why_not(model, batches, texts, sixteen_bits=arguments.bf16 or arguments.fp16 or model.dtype != torch.float32)
+    if reason is None:
+        forwards = side_by_side.forwards(model, unpad=texts.unpad)
+        kind = torch.float16 if arguments.fp16 else torch.bfloat16
+        with torch.autocast(arguments.device.type, kind, enabled=half and (arguments.bf16 or arguments.fp16)):
+            truths = [_computed(model, task, batch) for batch in batches]
+            reason = _tried(model, task, batches, truths, forwards, limits)
+    _need(texts, reason)
+    if reason is not None:
+        return f"off ({reason})"
+    _put(forwards)
+    replaced += forwards
+    return "on, proved equal on this model"
+
+
+def _need(texts: Texts | None, reason: str | None) -> None:
+    if texts is not None and texts.unpad and reason is not None:
+        raise SettingsError(
+            f"loader.collator = packed computes rows side by side without padding, which this run cannot: {reason}",
+            "Leave loader.collator unset: batches of similar length leave about 1 % of the slots empty.",
+        )
+
+
+def _not_here(model: PreTrainedModel, arguments: TrainingArguments) -> str | None:
+    """Why nothing but texts side by side can be used."""
     if arguments.device.type != "cpu":
         return f"it is for CPUs, and the device is {arguments.device.type}"
-    for name in ("torch_compile", "activation_checkpointing", "fsdp", "deepspeed"):
-        if getattr(arguments, name, None):
-            return f"{name} replaces the model's code itself"
-    if getattr(model, "is_activation_checkpointing", False):
-        return "activation checkpointing replaces the model's code itself"
+    if arguments.activation_checkpointing or getattr(model, "is_activation_checkpointing", False):
+        return "activation_checkpointing replaces the model's code itself"
     if model.dtype != torch.float32:
         return f"the weights are {str(model.dtype).removeprefix('torch.')}, and equality is proved in float32"
+    return None
+
+
+def _ruled_out(model: PreTrainedModel, arguments: TrainingArguments) -> str | None:
+    for name in ("torch_compile", "fsdp", "deepspeed"):
+        if getattr(arguments, name, None):
+            return f"{name} replaces the model's code itself"
     active = [name for name, module in model.named_modules() if isinstance(module, nn.Dropout) and module.p]
     config = model.config.get_text_config()
     active += [name for name in ("attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout") if getattr(config, name, 0)]
     return f"dropout ({active[0]}) draws other numbers in every forward pass" if active else None
 
 
-def _parts(model: PreTrainedModel, batches: Sequence[Batch], arguments: TrainingArguments) -> Iterator[tuple[str, str | None, Forwards]]:
+def _parts(
+    model: PreTrainedModel, batches: Sequence[Batch], arguments: TrainingArguments, *, unpadded: bool
+) -> Iterator[tuple[str, str | None, Forwards]]:
     """Name, why it cannot be tried, and what it would replace; each is looked at when those before it stand."""
     reason = lean_layers.why_not(model) or _no_autocast(arguments)
     yield "decoder layers", reason, {} if reason else lean_layers.forwards(model)
-    reason = lean_mask.why_not(model, [batch["attention_mask"] for batch in batches if "attention_mask" in batch])
+    reason = (
+        "there is none"
+        if unpadded
+        else lean_mask.why_not(model, [batch["attention_mask"] for batch in batches if "attention_mask" in batch])
+    )
     yield "right padding without a mask", reason, {} if reason else lean_mask.forwards(model)
     reason = last_layer.why_not(model)
     yield "last layer for pooled tokens only", reason, {} if reason else LastLayer(model).forwards
@@ -157,7 +235,14 @@ def _sample(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.flatten()[::step].clone()
 
 
-def _tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], truths: Sequence[Computed], forwards: Forwards) -> str | None:
+def _tried(
+    model: PreTrainedModel,
+    task: Task,
+    batches: Sequence[Batch],
+    truths: Sequence[Computed],
+    forwards: Forwards,
+    limits: Limits = EXACT,
+) -> str | None:
     """Why the replacements cannot be used; None: they give the same. They are taken out again."""
     before = {module: module.__dict__.get("forward") for module in forwards}
     _put(forwards)
@@ -170,7 +255,7 @@ def _tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], truths:
         for module, forward in before.items():
             if forward is not None:
                 module.forward = forward
-    return next((words for truth, each in zip(truths, found, strict=True) if (words := difference(truth, each))), None)
+    return next((words for truth, each in zip(truths, found, strict=True) if (words := difference(truth, each, limits))), None)
 
 
 def _head_tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], truths: Sequence[Computed], head: LeanHead) -> str | None:
@@ -192,17 +277,17 @@ def _head_tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], tr
     return None
 
 
-def difference(truth: Computed, found: Computed) -> str | None:
+def difference(truth: Computed, found: Computed, limits: Limits = EXACT) -> str | None:
     """What differs by more than rounding; None: nothing."""
     if truth[0].shape != found[0].shape:
         return f"logits of the shape {tuple(found[0].shape)} instead of {tuple(truth[0].shape)}"
-    gap = float((truth[0] - found[0]).abs().max() / truth[0].std().clamp_min(1e-30))
-    if not gap <= LOGITS:
+    gap = float((truth[0].float() - found[0].float()).abs().max() / truth[0].float().std().clamp_min(1e-30))
+    if not gap <= limits.logits:
         return f"logits differ by {gap:.1g} standard deviations"
     whole = float(torch.stack([each.norm() for each in truth[1].values()]).norm())
     for name, gradient in truth[1].items():
         apart = float((gradient - found[1][name]).norm())
-        if not apart <= GRADIENT * float(gradient.norm()) + TINY * whole:
+        if not apart <= limits.gradient * float(gradient.norm()) + limits.tiny * whole:
             return f"the gradient of {name} differs by {apart / max(float(gradient.norm()), 1e-30):.1g}"
     return None
 

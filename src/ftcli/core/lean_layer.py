@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from ftcli.core.varlen import Documents, attend
+
 Tensor = torch.Tensor
 
 
@@ -29,7 +31,7 @@ class Shape:
 
 
 class LeanLayer(torch.autograd.Function):
-    """x [B, S, H] → [B, S, H]. `cos` and `sin` [1 or B, S, D]; `mask` None (causal) or what scaled_dot_product_attention takes."""
+    """x [B, S, H] → [B, S, H]. `cos` and `sin` [1 or B, S, D]; `mask` None (causal), what scaled_dot_product_attention takes, or where the texts are."""
 
     @staticmethod
     def forward(
@@ -37,7 +39,7 @@ class LeanLayer(torch.autograd.Function):
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        mask: Tensor | None,
+        mask: Tensor | Documents | None,
         shape: Shape,
         norm1: Tensor,
         wq: Tensor,
@@ -68,10 +70,13 @@ class LeanLayer(torch.autograd.Function):
         with torch.enable_grad():  # a graph of its own, so that torch chooses the kernel of the backward pass too
             leaves = [part.detach().transpose(1, 2).requires_grad_() for part in (turned_q, turned_k, v)]
             grouped = shape.heads != shape.kv_heads
-            seen = functional.scaled_dot_product_attention(
-                leaves[0], leaves[1], leaves[2], mask, is_causal=mask is None and width > 1, scale=shape.scale, enable_gqa=grouped
-            )
-        attended = seen.detach().transpose(1, 2).reshape(-1, inner)
+            if isinstance(mask, Documents):
+                seen = attend(leaves[0], leaves[1], leaves[2], mask, scale=shape.scale)
+            else:
+                seen = functional.scaled_dot_product_attention(
+                    leaves[0], leaves[1], leaves[2], mask, is_causal=mask is None and width > 1, scale=shape.scale, enable_gqa=grouped
+                ).transpose(1, 2)
+        attended = seen.detach().reshape(-1, inner)
         middle = torch.addmm(x, attended, wo.t())
         normed2, root2 = _normalised(middle, shape.norm_eps[1])
         both = normed2 @ (torch.cat((wg, wu)) * norm2).t()
@@ -107,7 +112,7 @@ class LeanLayer(torch.autograd.Function):
         dwo = dmiddle.t() @ attended
         seen, leaves = ctx.attention
         ctx.attention = None
-        dseen = (dmiddle @ wo).view(rows, width, shape.heads, shape.head_dim).transpose(1, 2)
+        dseen = (dmiddle @ wo).view(rows, width, shape.heads, shape.head_dim)
         dq, dk, dv = (part.transpose(1, 2) for part in torch.autograd.grad(seen, leaves, dseen))
         dqkv = torch.empty(rows, width, shape.heads + 2 * shape.kv_heads, shape.head_dim, dtype=grad.dtype)
         into_q, into_k, into_v = torch.split(dqkv, [shape.heads, shape.kv_heads, shape.kv_heads], 2)

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ftcli.core.lean_layer import LeanLayer, Shape
+from ftcli.core.varlen import DOCUMENTS
 
 Tensor = torch.Tensor
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -88,7 +89,7 @@ def _forward(layer: Any) -> Any:
             return original(hidden_states, attention_mask=attention_mask, **more)  # type: ignore[no-any-return]
         q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
         result: Tensor = LeanLayer.apply(
-            hidden_states, *turns, attention_mask, shape, layer.input_layernorm.weight, q.weight, k.weight, v.weight, q.bias, k.bias, v.bias,
+            hidden_states, *turns, more.get(DOCUMENTS, attention_mask), shape, layer.input_layernorm.weight, q.weight, k.weight, v.weight, q.bias, k.bias, v.bias,
             None if q_norm is None else q_norm.weight, None if k_norm is None else k_norm.weight, attention.o_proj.weight,
             layer.post_attention_layernorm.weight, mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight,
         )  # type: ignore[no-untyped-call]  # fmt: skip

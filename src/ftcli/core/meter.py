@@ -75,6 +75,8 @@ class Meter:
     targets: Any = 0
     """Of the loss, in all processes where Trainer adds them up; a tensor on the device where they are counted there."""
     steps: int = 0
+    unpadded: bool = False
+    """The model leaves padding out: a batch's slots are its tokens."""
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     _open: list[str] = field(default_factory=list)
     _mark: float = 0.0
@@ -134,8 +136,9 @@ class Meter:
 
     def count(self, batch: dict[str, Any]) -> list[int]:
         """Take what `Counted` put there out of a batch: the count, which is added, and the row numbers, which are returned."""
-        self.tokens += batch.pop(TOKENS)
-        self.slots += batch["input_ids"].numel()
+        tokens = batch.pop(TOKENS)
+        self.tokens += tokens
+        self.slots += tokens if self.unpadded else batch["input_ids"].numel()
         rows: list[int] = batch.pop(ROWS).tolist()
         return rows
 

@@ -16,9 +16,10 @@ from ftcli.core.balance import balance
 from ftcli.core.batch import EpochSampler, LengthGroupedSampler, padding
 from ftcli.core.model import build
 from ftcli.core.order import ORDERS
+from ftcli.core.side_by_side import Texts
 from ftcli.core.slots import TokenBatches, rows_a_batch, token_batches
 from ftcli.core.store import SplitData, Store
-from ftcli.errors import UsageError
+from ftcli.errors import SettingsError, UsageError
 
 SAMPLE = 100_000
 """Rows whose lengths stand for all in an estimate."""
@@ -40,6 +41,16 @@ class Run:
     arguments: TrainingArguments
     train: SplitData
     held_out: SplitData | None
+    unpadded: bool = False
+    """Rows of one text each are computed side by side, without padding."""
+
+    @property
+    def texts(self) -> Texts | None:
+        """What stands side by side; None: every row is one text, padded."""
+        if not self.train.packed and not self.unpadded:
+            return None
+        splits = (self.train, *([self.held_out] if self.held_out else []))
+        return Texts(max(int(split.lengths.max(initial=0)) for split in splits), self.unpadded)
 
     @property
     def trackers(self) -> list[str]:
@@ -78,7 +89,15 @@ def prepare(context: Context) -> Run:
     task = _task(context, store)
     train = store.split("train")
     name, kind = _collator(context, task, train, store)
-    batches = token_batches(settings, train.lengths, collator=name, kind=kind, max_length=store.max_length, ranks=arguments.world_size)
+    unpadded = kind.packed and not train.packed
+    if unpadded and settings.train.lean_step == "off":
+        raise SettingsError(
+            f"loader.collator = {name} on rows of one text each is a part of the lean step, and train.lean_step = off",
+            "Leave one of them unset.",
+        )
+    batches = token_batches(
+        settings, train.lengths, collator=name, kind=kind, max_length=store.max_length, ranks=arguments.world_size, unpadded=unpadded
+    )
     if batches is not None:
         context.note(batches.said)
     balance(context, task, train, store.label_names)
@@ -102,6 +121,7 @@ def prepare(context: Context) -> Run:
         arguments=arguments,
         train=train,
         held_out=store.split(store.eval_split) if store.eval_split else None,
+        unpadded=unpadded,
     )
 
 

@@ -40,13 +40,14 @@ class TokenBatches:
         widths: slots that every row takes alone, [rows]; a batch takes its rows times its widest one.
         budget: slots of a batch at most.
         order: "random", "grouped" (by width) or "sequential".
+        unpadded: a batch takes the sum of its rows' slots instead.
 
     Raises:
         SettingsError: a row is wider than the budget.
     """
 
-    def __init__(self, widths: Ints, budget: int, *, order: str, seed: int, ranks: int) -> None:
-        self.widths, self.budget, self.order, self.seed, self.ranks = widths, budget, order, seed, ranks
+    def __init__(self, widths: Ints, budget: int, *, order: str, seed: int, ranks: int, unpadded: bool = False) -> None:
+        self.widths, self.budget, self.order, self.seed, self.ranks, self.unpadded = widths, budget, order, seed, ranks, unpadded
         self.epoch = 0
         if widths.max(initial=0) > budget:
             row, many = int(widths.argmax()), int((widths > budget).sum())
@@ -90,7 +91,7 @@ class TokenBatches:
         """For the notes of a run."""
         steps = len(self) // self.ranks
         return (
-            f"batches of at most {self.budget:,} tokens, padding included: {steps:,} an epoch{' and process' if self.ranks > 1 else ''}, "
+            f"batches of at most {self.budget:,} tokens{'' if self.unpadded else ', padding included'}: {steps:,} an epoch{' and process' if self.ranks > 1 else ''}, "
             f"of {len(self.widths) / max(1, len(self)):.1f} rows on average; train.per_device_train_batch_size is not used"
         )
 
@@ -100,6 +101,9 @@ class TokenBatches:
 
     def _sizes(self, rows: Ints, bounds: Ints) -> tuple[Ints, Ints]:
         sizes = bounds[:, 1] - bounds[:, 0]
+        if self.unpadded:
+            filled = np.concatenate([[0], np.cumsum(self.widths[rows])])
+            return sizes, filled[bounds[:, 1]] - filled[bounds[:, 0]]
         widest = [self.widths[rows[start:end]].max(initial=0) for start, end in bounds.tolist()]
         return sizes, sizes * np.array(widest, np.int64)
 
@@ -112,22 +116,26 @@ class TokenBatches:
         """All rows in an order, and where its batches end."""
         count = len(self.widths)
         if self.order == "sequential":
-            return np.arange(count), _ends(self.widths, self.budget)
+            return np.arange(count), self._ends(self.widths)
         rows = np.random.default_rng([self.seed, epoch, attempt]).permutation(count)
         if self.order == "grouped" and count:
             chunks = max(1, round(self.widths.sum() / (CHUNK_BATCHES * self.ranks * self.budget)))
             rows = rows[_by_width(self.widths[rows], -(-count // chunks))]
-        return rows, _ends(self.widths[rows], self.budget)
+        return rows, self._ends(self.widths[rows])
+
+    def _ends(self, widths: Ints) -> Ints:
+        return (_filled if self.unpadded else _ends)(widths, self.budget)
 
 
 def token_batches(
-    settings: Settings, lengths: Ints, *, collator: str, kind: CollatorKind, max_length: int, ranks: int
+    settings: Settings, lengths: Ints, *, collator: str, kind: CollatorKind, max_length: int, ranks: int, unpadded: bool = False
 ) -> TokenBatches | None:
     """A run's batches by `train.max_tokens_per_batch`; None where it is unset and a batch has a fixed number of rows.
 
     Args:
         lengths: tokens of every row.
         collator, max_length: what a row is padded to, as ftcli's collators do.
+        unpadded: the model leaves padding out.
 
     Raises:
         SettingsError: a row is wider than the budget.
@@ -138,7 +146,7 @@ def token_batches(
     widths = -(-np.maximum(lengths, max_length if collator == "fixed" else 1) // multiple) * multiple
     seed = train.seed if train.data_seed is None else train.data_seed
     order = ORDERS.get(train.train_sampling_strategy or "", kind.order)
-    return TokenBatches(widths, train.max_tokens_per_batch, order=order, seed=seed, ranks=ranks)
+    return TokenBatches(widths, train.max_tokens_per_batch, order=order, seed=seed, ranks=ranks, unpadded=unpadded)
 
 
 def planned(probe: Probe) -> TokenBatches | None:
@@ -154,6 +162,7 @@ def planned(probe: Probe) -> TokenBatches | None:
         kind=kind,
         max_length=store.max_length,
         ranks=int(os.environ.get("WORLD_SIZE", "1")),
+        unpadded=kind.packed and not probe.train_split.packed,
     )
 
 
@@ -187,6 +196,17 @@ def _ends(widths: Ints, budget: int) -> Ints:
         most = widths[start : start + budget // widths.item(start)]
         start += int((np.maximum.accumulate(most) * numbers[: len(most)]).searchsorted(limit, "right"))
         ends.append(start)
+    return np.array(ends, np.int64)
+
+
+def _filled(widths: Ints, budget: int) -> Ints:
+    """As `_ends`, where a batch takes the sum of its rows."""
+    until = np.cumsum(widths)
+    ends: list[int] = []
+    taken = 0
+    while (ends[-1] if ends else 0) < len(widths):
+        ends.append(int(until.searchsorted(taken + budget, "right")))
+        taken = int(until[ends[-1] - 1])
     return np.array(ends, np.int64)
 
 

@@ -138,8 +138,9 @@ def _whole(run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]],
     """Steps, last evaluation and result; or, after a signal, a checkpoint."""
     try:
         wanted = run.context.settings.train.lean_step
-        with lean(run.model, run.task, few, run.arguments, wanted=wanted, use_head=trainer.use_head) as said:
+        with lean(run.model, run.task, few, run.arguments, wanted=wanted, use_head=trainer.use_head, texts=run.texts) as said:
             run.context.note(said)
+            trainer.meter.unpadded = run.unpadded
             _steps(trainer, checkpoint)
         if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
             _final_evaluation(trainer)

@@ -1,0 +1,153 @@
+"""A model that computes the texts of a batch side by side: packed ones without a mask, padded ones without their padding.
+
+The base model's `forward` says where texts begin and end, and transformers' sdpa attention, when it is told so, attends inside of each. Padding is
+taken out before the first layer, and zeros are put in its place behind the last one, so that heads find what they know: rows and widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from ftcli.core.lean_mask import right_padded
+from ftcli.core.targets import IGNORED
+from ftcli.core.varlen import DOCUMENTS, Documents, attend
+
+Tensor = torch.Tensor
+CACHED = ("past_key_values", "inputs_embeds", "use_cache", "output_hidden_states", "output_attentions")
+_unmasked: ContextVar[bool] = ContextVar("unmasked", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What stands side by side in a run."""
+
+    longest: int
+    """Tokens of its longest row."""
+    unpad: bool = False
+    """Rows of one text each, whose padding is to be left out; else rows hold several texts."""
+
+
+def why_not(model: Any, batches: Sequence[Mapping[str, Tensor]], texts: Texts, *, sixteen_bits: bool) -> str | None:
+    """Why it cannot be tried.
+
+    Args:
+        batches: those of the proof; without several texts in a row they would prove nothing.
+        sixteen_bits: whether attention gets 16-bit numbers, which the kernel of a GPU needs.
+    """
+    config = model.config.get_text_config()
+    if model.config._attn_implementation != "sdpa":
+        return f"attention is {model.config._attn_implementation}, not sdpa"
+    if base_of(model) is None:
+        return "the model has no base"
+    window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
+    if window is not None and window < texts.longest:
+        return f"attention reaches back {window} tokens, and rows have up to {texts.longest}"
+    if _on_gpu(model) and not sixteen_bits:
+        return "the GPU's kernel takes 16-bit numbers"
+    several = texts.unpad or any(_learned_texts(batch) > len(batch["labels"]) for batch in batches)
+    return None if several else "no row of the sample holds several texts"
+
+
+def _on_gpu(model: nn.Module) -> bool:
+    return next(model.parameters()).is_cuda
+
+
+def _learned_texts(batch: Mapping[str, Tensor]) -> int:
+    """Texts with a target: padding is none."""
+    lengths = Documents.of_positions(batch["position_ids"]).lengths
+    return sum(bool(known.any()) for known in torch.split(batch["labels"].flatten().ne(IGNORED), lengths))
+
+
+def base_of(model: Any) -> Any:
+    """The module that gives states to the head, below adapters too; None: there is none."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return None if inner.base_model is inner else inner.base_model
+
+
+def forwards(model: Any, *, unpad: bool) -> dict[nn.Module, Any]:
+    """A function for the base model."""
+    AttentionInterface.register("sdpa", _attention)
+    AttentionMaskInterface.register("sdpa", _mask)
+    base = base_of(model)
+    original = base.forward
+
+    @wraps(original)
+    def forward(
+        input_ids: Tensor | None = None, attention_mask: Tensor | None = None, position_ids: Tensor | None = None, **more: Any
+    ) -> Any:
+        if input_ids is not None and not any(more.get(name) is not None and more[name] is not False for name in CACHED):
+            if attention_mask is None and position_ids is not None:
+                documents = Documents.of_positions(position_ids)
+                with _without_mask():
+                    return original(input_ids, position_ids=position_ids, **{**more, DOCUMENTS: documents})
+            if unpad and attention_mask is not None and position_ids is None and right_padded(attention_mask):
+                return _unpadded(base, original, input_ids, attention_mask.bool(), more)
+        if position_ids is not None:
+            more["position_ids"] = position_ids
+        return original(input_ids, attention_mask=attention_mask, **more)
+
+    return {base: forward}
+
+
+def _unpadded(base: Any, original: Any, ids: Tensor, real: Tensor, more: Mapping[str, Any]) -> Any:
+    documents = Documents.of_lengths(real.sum(1))
+    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)[real][None]
+    with _without_mask():
+        out = original(ids[real][None], position_ids=positions, **{**more, DOCUMENTS: documents})
+    states = out.last_hidden_state
+    if states.shape[1] == positions.shape[1]:  # the last layer may have computed one token a text only: those are rows already
+        padded = states.new_zeros(*ids.shape, states.shape[-1])
+        padded[real] = states[0]
+        out.last_hidden_state = padded
+        if getattr(out, "pooler_output", None) is not None:  # of the first token of each row, as encoders have it
+            out.pooler_output = base.pooler(padded)
+    return out
+
+
+@contextmanager
+def _without_mask() -> Iterator[None]:
+    token = _unmasked.set(True)
+    try:
+        yield
+    finally:
+        _unmasked.reset(token)
+
+
+def _mask(*args: Any, **more: Any) -> Any:
+    """transformers' `sdpa_mask`, but none where texts are told apart without one."""
+    return None if _unmasked.get() else sdpa_mask(*args, **more)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **more: Any,
+) -> tuple[Tensor, Any]:
+    """transformers' `sdpa_attention_forward`, but inside each text where the base model says where they are."""
+    documents: Documents | None = more.pop(DOCUMENTS, None)
+    if documents is None:
+        found: tuple[Tensor, Any] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **more
+        )
+        return found
+    if attention_mask is not None or any(more.get(name) is not None for name in ("position_bias", "softcap", "s_aux", "cache")):
+        raise NotImplementedError("attention with a bias of its own")
+    causal = more.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True)) if causal is None else bool(causal)
+    return attend(query, key, value, documents, scale=scaling, causal=causal, dropout=dropout), None

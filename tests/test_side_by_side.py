@@ -1,0 +1,295 @@
+"""Texts side by side: the logits and gradients of the masked and padded batch, without the mask and without the padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from ftcli.core import side_by_side, varlen
+from ftcli.core.collate import Dynamic, Packed
+from ftcli.core.last_layer import logits_of
+from ftcli.core.lean import HALF, _computed, difference, lean
+from ftcli.core.run import prepare
+from ftcli.core.side_by_side import Texts
+from ftcli.core.signals import Signals
+from ftcli.core.slots import IDLE, TokenBatches
+from ftcli.core.tasks import Classify, Pretrain
+from ftcli.core.train import fit
+from ftcli.core.varlen import Documents, attend
+from ftcli.errors import SettingsError
+from runs import ONE_STEP, VOCABULARY, Bench, step_of
+from stores import learnable, packed, rows_of, spec_for
+from test_lean import BOTH, TEXTS, arguments, batches_of, model_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ON = "texts side by side on, proved equal on this model"
+PACKS = Texts(16)
+ROWS = Texts(16, unpad=True)
+
+
+def packs(*documents: list[int]) -> dict[str, torch.Tensor]:
+    random = np.random.default_rng(0)
+    texts = [random.integers(1, 50, sum(each)).tolist() for each in documents]
+    return Packed(spec_for(Pretrain()))(rows_of(texts, documents=documents))
+
+
+PROOF = ([4, 2, 5], [3, 6])
+OTHER = ([1, 1, 7, 2], [12], [2, 9])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
+def test_attention_inside_texts_is_attention_under_their_mask(heads: tuple[int, int], causal: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, count, 9, 8, generator=generator).requires_grad_() for count in (heads[0], heads[1], heads[1]))
+    positions = torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7, 8]])
+    documents = Documents.of_positions(positions)
+    assert documents.lengths == [4, 1, 4, 9]
+    assert documents.offsets.tolist() == [0, 4, 5, 9, 18]
+    assert documents.offsets.dtype == torch.int32
+    assert documents.longest == 9
+    number = torch.tensor([[0] * 4 + [1] + [2] * 4, [0] * 9])
+    mask = number[:, :, None] == number[:, None]
+    if causal:
+        mask = mask & torch.ones(9, 9, dtype=torch.bool).tril()
+    masked = functional.scaled_dot_product_attention(q, k, v, mask[:, None], scale=0.5, enable_gqa=True).transpose(1, 2)
+    apart = attend(q, k, v, documents, scale=0.5, causal=causal)
+    assert torch.allclose(apart, masked, atol=1e-6)
+    towards = torch.randn(masked.shape, generator=generator)
+    for ours, theirs in zip(*(torch.autograd.grad(each, (q, k, v), towards) for each in (apart, masked)), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_row_begins_a_text_though_its_positions_go_on() -> None:
+    assert Documents.of_positions(torch.tensor([[0, 1, 2], [3, 4, 0]])).lengths == [3, 2, 1]
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch, module: Any) -> Iterator[list[tuple[int, bool]]]:
+    """Query lengths of every attention call, and whether it had a mask."""
+    seen: list[tuple[int, bool]] = []
+    attention = functional.scaled_dot_product_attention
+
+    def call(q: Any, k: Any, v: Any, attn_mask: Any = None, **more: Any) -> Any:
+        seen.append((q.shape[2], attn_mask is not None))
+        return attention(q, k, v, attn_mask, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "functional", SimpleNamespace(pad=functional.pad, scaled_dot_product_attention=call))
+        yield seen
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama", "gpt2"])
+def test_packs_compute_the_same_without_a_mask(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"n_embd": 32, "n_head": 4, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0} if kind == "gpt2" else {}
+    model, task = model_of(kind, Pretrain(), **changes), Pretrain()
+    other = packs(*OTHER)
+    truth = _computed(model, task, other)
+    with lean(model, task, [packs(*PROOF)], arguments(tmp_path), wanted="auto", texts=PACKS) as said:
+        assert ON in said
+        assert (BOTH[0] in said) == (kind != "gpt2")
+        with counted(monkeypatch, varlen) as seen:
+            assert difference(truth, _computed(model, task, other)) is None
+        texts = Documents.of_positions(other["position_ids"]).lengths
+        assert seen == [(length, False) for length in texts] * 2  # layers
+        with torch.no_grad():
+            assert torch.allclose(logits_of(model, other), model.eval()(**{**other, "labels": None})["logits"])
+        padded = Dynamic(spec_for(task))(rows_of(TEXTS))
+        assert logits_of(model, padded).isfinite().all()
+    assert not any("forward" in vars(module) for module in model.modules())
+    assert difference(truth, _computed(model, task, other)) is None
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama", "bert"])
+def test_rows_compute_the_same_without_their_padding(kind: str, tmp_path: Path) -> None:
+    model, task = model_of(kind, Classify()), Classify()
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        setattr(model.config, name, 0.0)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    other = Dynamic(spec_for(task, pad_to_multiple_of=4))(rows_of(TEXTS[::-1], [1, 4, 2]))
+    truth, tokens = _computed(model, task, other), []
+    with lean(model, task, batches_of(task), arguments(tmp_path), wanted="auto", texts=ROWS) as said:
+        assert ON in said
+        assert ("last layer for pooled tokens only on" in said) == ("decoder layers on" in said) == (kind != "bert")
+        assert "right padding without a mask off (there is none)" in said
+        handle = model.get_input_embeddings().register_forward_hook(lambda _module, _given, out: tokens.append(out.shape[:2]))
+        assert difference(truth, _computed(model, task, other)) is None
+        with torch.no_grad():
+            assert torch.allclose(logits_of(model.eval(), other), truth[0], atol=1e-5)
+            left = {**other, "input_ids": other["input_ids"].flip(1), "attention_mask": other["attention_mask"].flip(1)}
+            assert logits_of(model, left).isfinite().all()
+        handle.remove()
+    assert tokens == [(1, sum(map(len, TEXTS)))] * 2 + [(3, 12)]  # padding on the left is nothing that it knows
+
+
+def test_a_language_models_rows_compute_the_same_without_their_padding(tmp_path: Path) -> None:
+    model, task = model_of("qwen3", Pretrain()), Pretrain()
+    other = Dynamic(spec_for(task))(rows_of(TEXTS[::-1]))
+    truth = _computed(model, task, other)
+    with lean(model, task, batches_of(task), arguments(tmp_path), wanted="auto", texts=ROWS) as said:
+        assert ON in said
+        assert difference(truth, _computed(model, task, other)) is None
+
+
+def test_under_autocast_and_in_sixteen_bits_attention_alone_is_apart(tmp_path: Path) -> None:
+    model, task, other = model_of("qwen3", Pretrain()), Pretrain(), packs(*OTHER)
+    truth = _computed(model, task, other)
+    with lean(model, task, [packs(*PROOF)], arguments(tmp_path, bf16=True), wanted="auto", texts=PACKS) as said:
+        assert ON in said
+        assert "decoder layers off (autocast" in said
+        assert difference(truth, _computed(model, task, other)) is None
+    model = model.to(torch.bfloat16)
+    truth = _computed(model, task, other)
+    with lean(model, task, [packs(*PROOF)], arguments(tmp_path), wanted="auto", texts=PACKS) as said:
+        assert said == f"lean step: {ON}; the rest off: the weights are bfloat16, and equality is proved in float32"
+        assert difference(truth, _computed(model, task, other), HALF) is None
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("unpad", [False, True])
+def test_texts_that_see_each_other_are_found_by_the_proof(unpad: bool, half: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of all tests above: one text a row, whatever is said."""
+    one = lambda documents: Documents.of_lengths(torch.tensor([sum(documents.lengths)]))  # noqa: E731
+    monkeypatch.setattr(side_by_side, "attend", lambda q, k, v, documents, **more: attend(q, k, v, one(documents), **more))
+    task: Any = Classify() if unpad else Pretrain()
+    model = model_of("qwen3", task)
+    if half:
+        model = model.to(torch.bfloat16)
+    batches = batches_of(task) if unpad else [packs(*PROOF)]
+    context = lean(model, task, batches, arguments(tmp_path), wanted="auto", texts=ROWS if unpad else PACKS)
+    if unpad:
+        with pytest.raises(SettingsError, match="this run cannot: logits differ by"), context:
+            pass
+        return
+    with context as said:
+        assert "texts side by side off (logits differ by" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "texts", "reason"),
+    [
+        ({"attn_implementation": "eager"}, PACKS, "attention is eager, not sdpa"),
+        (
+            {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
+            PACKS,
+            "attention reaches back 8 tokens, and rows have up to 16",
+        ),
+        ({"attention_dropout": 0.1}, ROWS, "dropout (attention_dropout)"),
+    ],
+)
+def test_what_it_cannot_do_is_said(changes: dict[str, Any], texts: Texts, reason: str, tmp_path: Path) -> None:
+    task: Any = Classify() if texts.unpad else Pretrain()
+    model = model_of("qwen3", task, **changes)
+    batches = batches_of(task) if texts.unpad else [packs(*PROOF)]
+    context = lean(model, task, batches, arguments(tmp_path), wanted="auto", texts=texts)
+    if texts.unpad:
+        with pytest.raises(SettingsError) as refused, context:
+            pass
+        assert reason in refused.value.message
+        return
+    with context as said:
+        assert f"texts side by side off ({reason})" in said
+
+
+def test_packs_of_one_text_and_rows_without_padding_prove_nothing(tmp_path: Path) -> None:
+    model, task = model_of("qwen3", Pretrain()), Pretrain()
+    with lean(model, task, [packs([5], [3])], arguments(tmp_path), wanted="auto", texts=PACKS) as said:
+        assert "texts side by side off (no row of the sample holds several texts)" in said
+    with lean(model, task, batches_of(task)[1:], arguments(tmp_path), wanted="auto", texts=ROWS) as said:
+        assert "texts side by side not needed (no row has padding)" in said
+
+
+def test_a_gpu_without_sixteen_bits_keeps_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("qwen3", Pretrain())
+    monkeypatch.setattr(side_by_side, "_on_gpu", lambda _: True)
+    words = side_by_side.why_not(model, [packs(*PROOF)], PACKS, sixteen_bits=False)
+    assert words == "the GPU's kernel takes 16-bit numbers"
+    assert side_by_side.why_not(model, [packs(*PROOF)], PACKS, sixteen_bits=True) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_kernel_of_a_gpu_gives_the_same() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 64, 32, generator=generator).cuda().bfloat16() for heads in (4, 2, 2))
+    positions = torch.cat([torch.arange(20), torch.arange(44)]).expand(2, -1).cuda()
+    documents = Documents.of_positions(positions)
+    apart = attend(q, k, v, documents, scale=None)
+    own = attend(q.cpu().float(), k.cpu().float(), v.cpu().float(), Documents.of_positions(positions.cpu()), scale=None)
+    assert torch.allclose(apart.cpu().float(), own, atol=2e-2)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench.make(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.mark.parametrize("task", ["classify", "pretrain", "sft"])
+def test_a_step_by_the_packed_collator_is_the_step_of_the_padded_one_however_it_is_cut(bench: Bench, task: str) -> None:
+    rows: Any = learnable(16, 4, VOCABULARY, 0)
+    if task != "classify":
+        rows = [(ids, [-100, -100, *ids[2:]] if task == "sft" else None) for ids, _ in rows]
+    store = bench.store(task, {"train": rows}, labels=4 if task == "classify" else None, task=task)
+    found = {}
+    for name, size in (("dynamic", 16), ("packed", 16), ("packed", 4)):
+        context = bench.context(
+            store, f"run {task}", **ONE_STEP, loader__collator=name, train__per_device_train_batch_size=size,
+            train__gradient_accumulation_steps=16 // size,
+        )  # fmt: skip
+        found[name, size] = step_of(context)
+        [note] = [note for note in context.notes if note.startswith("lean step")]
+        assert (ON in note) == (name == "packed")
+    truth = found.pop(("dynamic", 16))
+    for loss, gradient in found.values():
+        assert loss == pytest.approx(truth[0], rel=1e-5)
+        assert (gradient - truth[1]).norm() <= 1e-4 * truth[1].norm()
+
+
+def test_a_run_leaves_padding_out_of_its_slots_and_learns(bench: Bench) -> None:
+    rows = learnable(256, 4, VOCABULARY, 0)
+    store = bench.store("learn", {"train": rows, "validation": learnable(32, 4, VOCABULARY, 1)}, labels=4)
+    context = bench.context(
+        store,
+        "learn run",
+        loader__collator="packed",
+        train__max_tokens_per_batch=256,
+        train__num_train_epochs=6,
+        train__learning_rate=3e-3,
+    )
+    outcome = fit(prepare(context), Signals())
+    assert outcome.metrics["padding_share"] == pytest.approx(0.0, abs=1e-9)
+    assert outcome.metrics["eval_accuracy"] > 0.6
+    assert any("batches of at most 256 tokens:" in note for note in context.notes)
+
+
+def test_packed_rows_use_it_without_being_asked(bench: Bench) -> None:
+    store = bench.store("packs", {"train": packed(16, 32, VOCABULARY, 0)})
+    context = bench.context(store, "packs run", **ONE_STEP, train__per_device_train_batch_size=8)
+    step_of(context)
+    assert any(ON in note for note in context.notes)
+
+
+@pytest.mark.parametrize("order", ["random", "grouped", "sequential"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_unpadded_batches_are_filled_by_the_sum_of_their_rows(order: str, ranks: int) -> None:
+    widths = np.random.default_rng(0).integers(1, 60, 500)
+    batches = TokenBatches(widths, 256, order=order, seed=0, ranks=ranks, unpadded=True)
+    _, slots = batches.slots()
+    found = list(batches)
+    assert sorted(row for batch in found for row in batch if row != IDLE) == list(range(500))
+    assert slots.tolist() == [sum(widths[row] for row in batch) for batch in found]
+    assert slots.max() <= 256
+    assert slots.sum() > 0.8 * 256 * len(found)
+    padded = TokenBatches(widths, 256, order="random", seed=0, ranks=ranks)
+    assert len(padded) > 1.4 * len(found), "the control"
+    assert not list(TokenBatches(widths[:0], 256, order=order, seed=0, ranks=ranks, unpadded=True))
