@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: help demo test check unit faults-tokenize faults-train mutants docs clean
+.PHONY: help demo test check unit faults-tokenize faults-train mutants docs site release clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -43,6 +43,13 @@ faults-train: $(DEV_STAMP)  ## the reliability tests of train and their table; F
 
 mutants: $(DEV_STAMP)  ## every fault that verify must find, planted in a healthy run: cause, caught by, seconds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -p no:xdist $(wildcard tests/test_checks_*.py) tests/test_incident2.py
+
+site: $(DEV_STAMP)  ## the documentation as a site: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+release: $(DEV_STAMP)  ## wheel and sdist, built twice and compared, their sums and a CycloneDX SBOM in dist/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
+	$(BIN)/python scripts/release.py
 
 docs: $(DEV_STAMP)  ## write the generated parts of docs/
 	$(BIN)/python docs/generate.py

@@ -25,7 +25,7 @@ echo "$site" > "$wheel_site/zz-dependencies.pth"
 # What the suite above has run is what the wheel holds, byte for byte. So only what an installation adds is left to try:
 # the entry point, modules and data files found where the wheel puts them, processes that start from there.
 python "$root/scripts/installed.py" "$root" "$wheel_site"
-cp -r tests examples benchmarks scripts optimize_env.sh pyproject.toml docs README.md "$work/"
+cp -r tests examples benchmarks scripts optimize_env.sh pyproject.toml docs README.md README.ko.md "$work/"
 cd "$work"
 PATH="$work/venv/bin:$PATH" ROWS=1000 bash examples/demo.sh > demo.log 2>&1 || { cat demo.log; exit 1; }
 tail -n 1 demo.log

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("ko/*.md")), ROOT / "README.md", ROOT / "README.ko.md"]
 
 _FENCE = re.compile(r"^(`{3,})(\w*)\s*$")
 _REMARK = re.compile(r"^<!-- ([^:>]+?)(?:: (.+?))? -->$")

@@ -128,6 +128,47 @@ def test_every_page_is_on_the_map() -> None:
         assert page.name == "index.md" or page.name in found, page.name
 
 
+@pytest.mark.parametrize(("page", "korean"), [("../README.md", "../README.ko.md"), ("index.md", "ko/index.md")])
+def test_the_korean_pages_have_the_commands_and_the_tables_of_the_english_ones(page: str, korean: str) -> None:
+    def typed(name: str) -> list[tuple[str, str]]:
+        return [(fence.language, fence.text) for fence in page_fences(DOCS / name)]
+
+    def first_cells(name: str) -> list[str]:
+        return [line.split("|")[1].replace("](docs/", "](").strip() for line in read(name).splitlines() if line.startswith("| [`ftcli")]
+
+    assert typed(korean) == typed(page)
+    assert first_cells(korean) == first_cells(page)
+    assert [words.strip() for words in re.findall(r"^\| (`ftcli \S+`) \|", read(korean), re.MULTILINE)] == re.findall(
+        r"^\| (`ftcli \S+`) \|", read(page), re.MULTILINE
+    )
+
+
+@pytest.mark.skipif(not (ROOT / "mkdocs.yml").is_file(), reason="the suite runs from the wheel: the repository is not around it")
+def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) -> None:
+    """`strict` in mkdocs.yml makes a warning (a broken link, a page outside of the menu) an error."""
+    pytest.importorskip("material", reason="the group site is not installed: make site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS).with_suffix(".html").as_posix().replace("README.html", "index.html")
+        assert (tmp_path / "site" / name).is_file(), name
+
+
+def test_a_page_that_nobody_placed_is_named(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("site_nav", DOCS / "site_nav.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shutil.copytree(DOCS, tmp_path / "docs")
+    assert module.nav(tmp_path / "docs") == module.nav()
+    (tmp_path / "docs" / "new.md").write_text("# New\n", encoding="utf-8")
+    with pytest.raises(LookupError, match="'new'"):
+        module.nav(tmp_path / "docs")
+
+
 def test_no_page_names_a_folder_of_the_machine_that_made_it() -> None:
     for page in PAGES:
         assert not re.search(r"(?<![\w.])/(home|work|tmp|root|Users)/", page.read_text(encoding="utf-8")), page.name
