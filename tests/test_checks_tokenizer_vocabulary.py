@@ -93,7 +93,7 @@ def load_tokenizer(settings):
 def test_truncation_on_the_left_warns_where_rows_were_cut_on_the_right(world: World, tmp_path: Path) -> None:
     values = {"tokenizer.path": world.tokenizer(tmp_path / "t", truncation_side="left"), "dataset.sources": [str(world.labelled)]}
     assert world.quiet("left truncation, nothing cut", values, stages=STAGE)["FT108"].status == "info"
-    values["dataset.sources"] = [str(world.prepare("cut", world.bpe, {"packing.max_length": 16}))]
+    values["dataset.sources"] = [str(world.prepare("cut-left", world.bpe, {"packing.max_length": 16}))]
     world.caught(
         "left truncation, rows cut on the right", values, "FT108", status="warn", words="cuts long texts on the left", stages=STAGE
     )
