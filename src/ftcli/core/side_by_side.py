@@ -147,7 +147,7 @@ def _attention(
         )
         return found
     if attention_mask is not None or any(more.get(name) is not None for name in ("position_bias", "softcap", "s_aux", "cache")):
-        raise NotImplementedError("attention with a bias of its own")
+        raise ValueError("attention with a bias of its own")
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True)) if causal is None else bool(causal)
     return attend(query, key, value, documents, scale=scaling, causal=causal, dropout=dropout), None

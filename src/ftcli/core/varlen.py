@@ -76,7 +76,7 @@ def _kernel(
     from torch.nn.attention.varlen import varlen_attn
 
     if dropout:
-        raise NotImplementedError("torch's variable-length attention has no dropout")
+        raise ValueError("torch's variable-length attention has no dropout")
     more: dict[str, Any] = {"enable_gqa": True} if grouped else {}
     window, longest = (-1, 0 if causal else -1), documents.longest
     offsets = documents.offsets
