@@ -176,6 +176,18 @@ def test_texts_that_see_each_other_are_found_by_the_proof(unpad: bool, half: boo
         assert "texts side by side off (logits differ by" in said
 
 
+def test_in_float32_the_limits_are_those_of_float32_also_where_it_is_the_only_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = model_of("qwen3", Pretrain()), arguments(tmp_path)
+    given.activation_checkpointing = True
+    with lean(model, Pretrain(), [packs(*PROOF)], given, wanted="auto", texts=PACKS) as said:
+        assert said.startswith(f"lean step: {ON}; the rest off: activation_checkpointing")
+    monkeypatch.setattr(side_by_side, "attend", lambda *parts, **more: attend(*parts, **more) * 1.002)
+    with lean(model, Pretrain(), [packs(*PROOF)], given, wanted="auto", texts=PACKS) as said:
+        assert "texts side by side off (logits differ by" in said
+    with lean(model.to(torch.bfloat16), Pretrain(), [packs(*PROOF)], given, wanted="auto", texts=PACKS) as said:
+        assert ON in said, "the control: it is within the rounding of 16 bits"
+
+
 @pytest.mark.parametrize(
     ("changes", "texts", "reason"),
     [

@@ -88,7 +88,7 @@ def lean(
     batches = [{name: value.to(arguments.device) for name, value in batch.items()} for batch in batches]
     try:
         if texts is not None:
-            said.append(f"texts side by side {_beside(model, task, batches, arguments, texts, replaced, HALF if elsewhere else EXACT)}")
+            said.append(f"texts side by side {_beside(model, task, batches, arguments, texts, replaced, alone=elsewhere is not None)}")
         if elsewhere:
             yield f"lean step: {'; '.join(said)}; the rest off: {elsewhere}"
             return
@@ -138,19 +138,25 @@ def _beside(
     arguments: TrainingArguments,
     texts: Texts,
     replaced: list[nn.Module],
-    limits: Limits,
+    *,
+    alone: bool,
 ) -> str:
-    """Try texts side by side and, where they give the same, put it in place; what was done and why."""
-    half = limits is HALF
+    """Try texts side by side and, where they give the same, put it in place; what was done and why.
+
+    Args:
+        alone: no other part is proved, so that 16 bits, where the run computes in them, may be those of the proof.
+    """
+    autocast = arguments.bf16 or arguments.fp16
+    sixteen_bits = autocast or model.dtype != torch.float32
     if texts.unpad and not any(bool((batch["attention_mask"] == 0).any()) for batch in batches):
         return "not needed (no row has padding)"
-    reason = side_by_side.why_not(model, batches, texts, sixteen_bits=arguments.bf16 or arguments.fp16 or model.dtype != torch.float32)
+    reason = side_by_side.why_not(model, batches, texts, sixteen_bits=sixteen_bits)
     if reason is None:
         forwards = side_by_side.forwards(model, unpad=texts.unpad)
         kind = torch.float16 if arguments.fp16 else torch.bfloat16
-        with torch.autocast(arguments.device.type, kind, enabled=half and (arguments.bf16 or arguments.fp16)):
+        with torch.autocast(arguments.device.type, kind, enabled=alone and autocast):
             truths = [_computed(model, task, batch) for batch in batches]
-            reason = _tried(model, task, batches, truths, forwards, limits)
+            reason = _tried(model, task, batches, truths, forwards, HALF if alone and sixteen_bits else EXACT)
     _need(texts, reason)
     if reason is not None:
         return f"off ({reason})"
