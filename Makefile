@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: help demo test check unit faults-tokenize faults-train mutants docs site release clean
+.PHONY: help demo test check unit faults-tokenize faults-train mutants docs site release audit clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -50,6 +50,11 @@ site: $(DEV_STAMP)  ## the documentation as a site: build/site/index.html
 release: $(DEV_STAMP)  ## wheel and sdist, built twice and compared, their sums and a CycloneDX SBOM in dist/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
 	$(BIN)/python scripts/release.py
+
+audit:  ## known vulnerabilities of what constraints.txt pins; needs the internet. One that cannot be looked up fails, too
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 docs: $(DEV_STAMP)  ## write the generated parts of docs/
 	$(BIN)/python docs/generate.py

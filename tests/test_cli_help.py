@@ -37,6 +37,7 @@ Commands:
   settings         Show settings, and where each value comes from.
   profiles         List, show or detect hardware profiles.
   plugins          List, examine or start plugins.
+  doctor           Describe this installation, to paste into an issue.
   train-tokenizer  Train a fast tokenizer on your text.
   sample-data      Write a sample corpus to try things on.
 

@@ -66,6 +66,21 @@ def test_the_workflow_runs_ci_on_every_python_that_is_promised() -> None:
     assert jobs["release"]["needs"] == ["test", "audit"]
 
 
+def test_the_audit_fails_where_nothing_could_be_looked_up() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\naudit:")[2].partition("\n\n")[0]
+    assert {"run": "make audit"} in jobs["audit"]["steps"]
+    assert "pip-audit --strict --requirement constraints.txt" in recipe
+
+
+def test_an_issue_begins_with_what_the_doctor_says() -> None:
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text(encoding="utf-8"))
+    asked = {field["id"]: field for field in form["body"] if "id" in field}
+    assert "ftcli doctor" in asked["doctor"]["attributes"]["description"]
+    assert asked["doctor"]["validations"]["required"]
+    assert all(field["type"] in {"markdown", "textarea", "input", "checkboxes"} for field in form["body"])
+
+
 def test_the_image_gets_every_folder_of_the_package() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     copied = {name for line in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE) for name in line.split()}

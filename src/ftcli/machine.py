@@ -16,6 +16,8 @@ from ftcli.records import Choice, Gpu, Machine
 
 ROOT = Path("/")
 """Where /proc and /sys are; tests point it at files of their own."""
+NO_LIMIT = 2**62
+"""Bytes from which a limit of cgroup v1 is none."""
 DiskKind = Literal["ssd", "hdd", "memory", "network", "unknown"]
 FLAGS_THAT_DECIDE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 NETWORK_FILE_SYSTEMS = {
@@ -68,6 +70,14 @@ def usable_cores() -> int:
 def free_memory() -> int:
     """Bytes that can be had now: of the machine, or of the cgroup where that has fewer."""
     return _memory({})[1]
+
+
+def cgroup_limits() -> tuple[float | None, int | None, int | None]:
+    """What this process's cgroups allow, the narrowest of them: cores, bytes of memory, processes; None where they set no limit."""
+    memory = [_read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes") for folder in _cgroup_folders("memory")]
+    processes = [_read(folder / "pids.max") for folder in _cgroup_folders("pids")]
+    least, most = (min((int(text) for text in found if text and text.isdecimal()), default=None) for found in (memory, processes))
+    return _cgroup_cores(), None if least is None or least >= NO_LIMIT else least, most
 
 
 def shared_memory() -> int | None:

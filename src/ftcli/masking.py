@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import PurePath
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 MASK = "***"
+NOT_SHOWN = "set, not shown"
 SHORTEST = 6
 """A shorter value may be a word of any text ("true", "1")."""
-_NAMES = re.compile(r"(?=.*(TOKEN(?!IZER|S)|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL))(?!.*(PATH|FILE|DIR)$)")
+_NAMES = re.compile(r"(?=.*((?<!GIGA)TOKEN(?!IZER|S)|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL))(?!.*(PATH|FILE|DIR)$)")
 _USER = re.compile(r"(:/{1,2})[^\s/'\"<>]+(?=@)")  # pathlib makes one slash of two
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
+    r"|pypi-[\w-]{16,}|nvapi-[\w-]{16,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
+    r"|[0-9a-fA-F]{32,}|(?=[A-Za-z]*[0-9])(?=[A-Z0-9]*[a-z])(?=[a-z0-9]*[A-Z])[A-Za-z0-9]{32,})(?![A-Za-z0-9])"
+)
+"""Tokens of services that people use beside this, and what is long and looks random."""
+_GIVEN = re.compile(
+    r"(?i)((?:(?<!giga)token(?!iz|s)|secret|passw(?:or)?d|passphrase|pwd|api[_ -]?key|access[_ -]?key|private[_ -]?key|credential|signature|\bsig)"
+    r"[\w-]*[\"']?\s*[=:]\s*[\"']?|\bauthorization:\s*(?:\w+\s+)?|\bbearer\s+)[^\s\"'&,;)}\]]+"
+)
+"""password=…, "api_key": "…", Authorization: …"""
+_HOMES = re.compile(r"((?:^|(?<=[^\w.~]))/(?:home|Users)/|\\Users\\)[^\s/\\'\":;,)]+")
+_PATH = re.compile(r"[^\s'\"]*[/\\][^\s'\"]*")
+PUBLIC = frozenset({"root", "ftcli", "home", "user", "users", "tmp", "usr", "lib", "python"})
+"""Names of users that name nobody, and parts of paths that a name must not hide."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\x1b(?!\[\d*m)")
 
 
@@ -49,3 +68,63 @@ def printable(text: str) -> str:
     'a\\\\x1b[2Jb'
     """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def private(text: str) -> str:
+    """`masked`, and without anything else that others should not read: what looks like a token, the home folder, names of users in paths.
+
+    >>> private("/home/kim/data?token=abc")
+    '/home/***/data?token=***'
+    """
+    text = _GIVEN.sub(rf"\1{MASK}", _TOKEN.sub(MASK, masked(text)))
+    homes, users = _people()
+    for home in homes:
+        text = re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text)
+    text = _HOMES.sub(rf"\1{MASK}", text)
+    if users:
+        names = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, users))})(?![A-Za-z0-9])")
+        text = _PATH.sub(lambda path: names.sub(MASK, path[0]), text)
+    return text
+
+
+def private_values(value: T) -> T:
+    """`value`, of any record, mapping or list, with every string in it private; what stands under the name of a secret is not shown at all."""
+    return _private(value)  # type: ignore[no-any-return]
+
+
+def _private(value: Any) -> Any:
+    if isinstance(value, str):
+        return private(value)
+    if isinstance(value, PurePath):
+        return private(str(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(value, **{field.name: _private(getattr(value, field.name)) for field in dataclasses.fields(value)})
+    if isinstance(value, Mapping):
+        return {_private(key): _hidden(item) if _NAMES.match(str(key).upper()) else _private(item) for key, item in value.items()}
+    return type(value)(map(_private, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _hidden(value: Any) -> Any:
+    return NOT_SHOWN if isinstance(value, str) and value else None if value is None else MASK
+
+
+def _people() -> tuple[list[str], list[str]]:
+    """Home folders of this user, and the user's names, longest first."""
+    environ = os.environ
+    homes = {os.path.expanduser("~")}  # noqa: PTH111 - Path.home() raises where there is none
+    names = {environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
+    try:
+        import pwd
+
+        entry = pwd.getpwuid(os.getuid())
+    except (ImportError, KeyError):  # Windows; a container's number without a name
+        pass
+    else:
+        homes.add(entry.pw_dir)
+        names.add(entry.pw_name)
+    homes |= {os.path.realpath(home) for home in homes}
+    names |= {os.path.basename(home) for home in homes}  # noqa: PTH119
+    kept = [name for name in names if len(name) > 2 and name.lower() not in PUBLIC]
+    return sorted((home for home in homes if home.count("/") and home.strip("/~")), key=len, reverse=True), sorted(
+        kept, key=len, reverse=True
+    )

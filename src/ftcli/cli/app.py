@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ftcli.cli.options import Option
 
 PROGRAM = "ftcli"
-COMPLETION_VARIABLE = "_FTCLI_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT = {"max_content_width": 100, "help_option_names": ["--help", "-h"]}
 HELP = (

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ftcli.cli.app import COMPLETION_VARIABLE, PROGRAM, Root
 from ftcli.cli.streams import prepare
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from ftcli.errors import FtcliError
 
 INTERRUPTED = 3
+COMPLETION_VARIABLE = "_FTCLI_COMPLETE"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,9 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ftcli.errors import FtcliError
 
     try:
+        from ftcli.cli.app import PROGRAM, Root
+
         code = Root(_execute).main(words, prog_name=PROGRAM, standalone_mode=False)
     except FtcliError as error:
         return _refuse(error, words)
+    except ImportError as error:
+        return _without(error, words)
     except SystemExit as end:  # completion ends this way
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
@@ -47,21 +51,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _execute(spec: CommandSpec, parsed: Parsed) -> int:
+    if spec.alone:
+        from ftcli.cli import doctor
+
+        return doctor.execute(parsed)
     from ftcli.cli.run import execute
 
     return execute(spec, parsed)
 
 
+def _without(error: ImportError, words: list[str]) -> int:
+    """Go on without a library that the command line itself needs: only the doctor can."""
+    if words[:1] == ["doctor"]:
+        from ftcli.cli import doctor
+
+        return doctor.rescue(words[1:])
+    from ftcli.errors import FtcliError
+
+    return _refuse(FtcliError(f"ftcli's installation is broken: {error}", "Run: ftcli doctor"), words)
+
+
 def _refuse(error: FtcliError, words: list[str]) -> int:
     """Report an error of the command line itself."""
     from ftcli.cli import output
+    from ftcli.markers import PROJECT
     from ftcli.masking import masked
     from ftcli.records import Report
 
     details = {"code": error.code, "message": masked(error.message), "hint": masked(error.hint)}
     output.write_error(details, sys.stderr)
     if "--json" in words:
-        command = words[0] if words and not words[0].startswith("-") else PROGRAM
+        command = words[0] if words and not words[0].startswith("-") else PROJECT
         output.write_json(Report(command=command, status="failed", seconds=0.0, metrics={}, error=details), sys.stdout)
     return error.exit_code
 

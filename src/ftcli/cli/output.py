@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from ftcli.cli.streams import emit
 from ftcli.core.figures import GAP, number, quantity, seconds
 from ftcli.core.headline import headline, lede
+from ftcli.core.part import page
 from ftcli.core.tokenlines import PIPE_WIDTH
 from ftcli.core.tokenlines import lines as token_lines
 from ftcli.errors import InterruptedRun
@@ -45,7 +46,7 @@ def write_human(report: Report, stream: TextIO, *, notes: bool = True, verbose: 
     """The report for people.
 
     `details["lines"]` is all that is printed, for the shell; else `details["title"]`, and `details["table"]` = {"head", "rows"} as columns
-    in place of figures.
+    in place of figures; `details["parts"]` as a page of Markdown.
 
     Args:
         notes: whether notes are printed; not needed where stderr has said them already.
@@ -53,11 +54,12 @@ def write_human(report: Report, stream: TextIO, *, notes: bool = True, verbose: 
     """
     lines: list[str] = [report.details["title"]] if "title" in report.details else []
     lines += report.details.get("lines", ())
+    lines += page(report.details["parts"]) if "parts" in report.details else ()
     if "table" in report.details:
         lines += columns(report.details["table"]["head"], report.details["table"]["rows"])
     if "looked" in report.details and "lines" not in report.details and not report.paths:
         lines += _looked(report.details["looked"], stream)
-    elif "lines" not in report.details:
+    elif not {"lines", "parts"} & set(report.details):
         lines += _checks(report, stream, verbose=verbose) + ([] if "table" in report.details else _figures(report))
         lines += _mended(report.details["mended"], stream) if "mended" in report.details else []
         if notes:

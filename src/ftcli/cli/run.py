@@ -7,8 +7,7 @@ import importlib
 import os
 import sys
 import time
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from ftcli.cli.parse import Parsed
 from ftcli.cli.signals import termination_interrupts
 from ftcli.cli.spec import CommandSpec
 from ftcli.cli.streams import emit
+from ftcli.cli.switches import Switches, typed_settings
 from ftcli.context import Context
 from ftcli.core import pulse
 from ftcli.core.holder import this_rank
@@ -26,7 +26,7 @@ from ftcli.machine import detect
 from ftcli.masking import masked
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Machine, Report, RunStatus
-from ftcli.sources import Resolved, check_key, resolve
+from ftcli.sources import Resolved, resolve
 
 if TYPE_CHECKING:
     from ftcli.context import Progress
@@ -41,35 +41,6 @@ class BugError(FtcliError):
     """Anything that is not an `FtcliError`: ours to mend."""
 
     code = "bug"
-
-
-@dataclass(frozen=True, slots=True)
-class Switches:
-    """The common options, with their variables."""
-
-    config: Path | None
-    profile: str | None
-    plugins_dir: Path | None
-    allow: tuple[str, ...] | None
-    json: bool
-    quiet: bool
-    verbose: bool
-
-    @classmethod
-    def of(cls, parsed: Parsed) -> Switches:
-        environ = os.environ
-        config = parsed.last("config") or environ.get("FTCLI_CONFIG")
-        folder = None if parsed.has("no_plugins") else parsed.last("plugins_dir") or environ.get("FTCLI_PLUGINS_DIR")
-        names = "" if parsed.has("no_plugins") else environ.get("FTCLI_PLUGINS")
-        return cls(
-            config=Path(config) if config else None,
-            profile=parsed.last("profile") or environ.get("FTCLI_PROFILE") or None,
-            plugins_dir=Path(folder) if folder else None,
-            allow=None if names is None else tuple(name.strip() for name in names.split(",") if name.strip()),
-            json=parsed.has("json") or (parsed.last("format") == "json" and not parsed.has("output")),
-            quiet=parsed.has("quiet"),
-            verbose=parsed.has("verbose"),
-        )
 
 
 class Invocation:
@@ -144,7 +115,7 @@ class Invocation:
             chosen = choose(detect())
             profile = chosen.value
             notes.append(f"profile {chosen.value}: {chosen.reason}")
-        self.resolved = resolve(self._cli(), switches.config, profile)
+        self.resolved = resolve(typed_settings(self.parsed), switches.config, profile)
         for warning in self.resolved.warnings:
             self.progress.say(f"warning: {warning}")
         settings = self.resolved.settings
@@ -185,24 +156,6 @@ class Invocation:
         if ended.error is not None:
             output.write_error(as_dict(ended.error), sys.stderr)
 
-    def _cli(self) -> dict[str, tuple[Any, str]]:
-        """Settings from the command line; --set reaches every field.
-
-        Raises:
-            UsageError: --set is not KEY=VALUE, or a key is given by its flag as well.
-        """
-        values = self.parsed.settings()
-        for raw, flag in self.parsed.given.get("set", ()):
-            key, equals, value = raw.partition("=")
-            if not equals:
-                raise UsageError(f"{flag} {raw}: no value", f"Write {flag} section.field=value.")
-            key = key.strip().replace("-", "_")
-            check_key(key, flag)
-            if key in values and values[key][1] != flag:
-                raise UsageError(f"{key} is given twice: by {values[key][1]} and by {flag}", "Leave one out.")
-            values[key] = (value, flag)
-        return values
-
     def _arguments(self) -> dict[str, Any]:
         arguments = self.parsed.arguments
         if not self.spec.loads_plugins:
@@ -228,7 +181,11 @@ class Invocation:
         if self.switches.verbose:
             emit("".join(format_exception(error)), sys.stderr)
         path = logs.keep_traceback(error)
-        where = f"The traceback is in {path}; please report it." if path else "Run it with --verbose for the traceback, and report it."
+        where = (
+            f"The traceback is in {path}; please report it, with the output of ftcli doctor."
+            if path
+            else "Run it with --verbose for the traceback, and report it."
+        )
         return BugError(f"this is a bug in ftcli: {type(error).__name__}: {error}", where)
 
     def _notify(self, report: Report) -> FtcliError | None:

@@ -53,6 +53,8 @@ class CommandSpec:
     """Whether installed and local plugins are loaded before it runs; the built-ins always are."""
     launches: bool = False
     """Whether it starts several processes of itself when `launch` says so."""
+    alone: bool = False
+    """Whether it runs before settings, machine and plugins are known, because these may be what is broken."""
     every_rank: bool = False
     """Whether every rank of a job writes a JSON report: they differ in what each of them did."""
 

@@ -17,6 +17,7 @@ from ftcli.markers import PROJECT
 from ftcli.pluginmanager import BUILT_INS, KINDS, Plugins
 from ftcli.records import STAGES, Check, Report, RunStatus
 
+TOGETHER = "all together"
 HOOKS = tuple(name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), f"{PROJECT}_spec"))
 
 
@@ -54,15 +55,15 @@ def run(
 
 def _doctor(context: Context, plugins_dir: Path | None, allow: Sequence[str] | None) -> Report:
     """Every plugin alone, then all together; a problem is a failed check."""
-    checks = [_examine(title, folder, names) for title, folder, names in _candidates(plugins_dir, allow)]
+    checks = [examine(title, folder, names) for title, folder, names in candidates(plugins_dir, allow)]
     if all(check.status != "fail" for check in checks):  # else the whole would only repeat what is known
-        checks.append(_examine("all together", plugins_dir, allow))
+        checks.append(examine(TOGETHER, plugins_dir, allow))
     problems = sum(check.status in {"fail", "warn"} for check in checks)
     status: RunStatus = "failed" if any(check.status == "fail" for check in checks) else "ok"
     return context.report("plugins", {"plugins": len(checks), "problems": problems}, status=status, checks=tuple(checks))
 
 
-def _candidates(plugins_dir: Path | None, allow: Sequence[str] | None) -> Iterator[tuple[str, Path | None, tuple[str, ...]]]:
+def candidates(plugins_dir: Path | None, allow: Sequence[str] | None) -> Iterator[tuple[str, Path | None, tuple[str, ...]]]:
     """(title, file, entry points) to load one by one."""
     yield "built-ins", None, ()
     points = {point.name for distribution in distributions() for point in distribution.entry_points if point.group == PROJECT}
@@ -74,12 +75,19 @@ def _candidates(plugins_dir: Path | None, allow: Sequence[str] | None) -> Iterat
             yield path.stem, path, ()
 
 
-def _examine(title: str, file: Path | None, names: Sequence[str] | None) -> Check:
-    """Load it, ask for everything it registers, and look for functions that pluggy cannot see."""
+def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: bool = False) -> Check:
+    """Load it, ask for everything it registers, and look for functions that pluggy cannot see.
+
+    Args:
+        own: ask only for the kinds that outside plugins register; the built-in collators and tasks import torch.
+    """
     try:
         plugins = Plugins(file, names)
-        offers = [f"{kind} {name}" for kind in KINDS for name in plugins.registry(kind).names()]
-        broken = [problem for name, kind in plugins.registry("check").items() for problem in _check_problems(name, kind)]
+        hooks = {hook for info in plugins.describe()[len(BUILT_INS) :] for hook in info.hooks}
+        kinds = [kind for kind in KINDS if not own or f"register_{kind}s" in hooks]
+        offers = [f"{kind} {name}" for kind in kinds for name in plugins.registry(kind).names()]
+        checks = plugins.registry("check").items() if "check" in kinds else ()
+        broken = [problem for name, kind in checks for problem in _check_problems(name, kind)]
     except FtcliError as error:
         return Check(f"plugin:{title}", "env", "fail", error.message, fix=error.hint or "Mend or remove it.")
     if broken:
@@ -92,8 +100,8 @@ def _examine(title: str, file: Path | None, names: Sequence[str] | None) -> Chec
     idle = [info.name for info in outside if not info.hooks]
     if idle:
         return Check(f"plugin:{title}", "env", "warn", f"has no hook: {', '.join(idle)}", fix=f"Hooks are: {', '.join(HOOKS)}.")
-    hooks = sorted({hook for info in outside or plugins.describe() for hook in info.hooks})
-    return Check(f"plugin:{title}", "env", "pass", f"{len(offers)} parts on offer; hooks: {', '.join(hooks)}")
+    known = sorted({hook for info in outside or plugins.describe() for hook in info.hooks})
+    return Check(f"plugin:{title}", "env", "pass", f"{len(offers)} parts on offer; hooks: {', '.join(known)}")
 
 
 def _check_problems(name: str, kind: object) -> Iterator[str]:

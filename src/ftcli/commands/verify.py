@@ -66,7 +66,7 @@ def run(
     kinds = chosen(registry, (*stage, *stages), level, select, ignore)
     with without_torch() as light:
         light.hides = light.hides and all(kind.stage in QUICK_STAGES for kind in kinds)
-        first = _look(context, kinds, registry, light)
+        first = look(context, kinds, registry, light)
         mended, last = _mend(context, first, kinds, registry, light) if fix else ([], first)
     details = {**first.details, "pages": _pages(kinds, first.checks)}
     if fix:
@@ -78,14 +78,14 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class Look:
     probe: Probe
     checks: tuple[Check, ...]
     metrics: dict[str, Any]
     details: dict[str, Any]
 
 
-def _look(context: Context, kinds: Sequence[CheckKind], registry: Registry[CheckKind], light: Light) -> _Look:
+def look(context: Context, kinds: Sequence[CheckKind], registry: Registry[CheckKind], light: Light) -> Look:
     """Run the checks once, and gather what they built."""
     probe = Probe(context, light)
     context.progress.start("verify", len(kinds), "checks")
@@ -108,22 +108,22 @@ def _look(context: Context, kinds: Sequence[CheckKind], registry: Registry[Check
         if (gradients := probe.ready("gradients")) is not None:
             metrics["first_grad_norm"] = gradients.total
         details["logits_histogram"] = forward.histogram()
-    return _Look(probe, checks, metrics, details)
+    return Look(probe, checks, metrics, details)
 
 
 def _mend(
-    context: Context, first: _Look, kinds: Sequence[CheckKind], registry: Registry[CheckKind], light: Light
-) -> tuple[list[Mended], _Look]:
+    context: Context, first: Look, kinds: Sequence[CheckKind], registry: Registry[CheckKind], light: Light
+) -> tuple[list[Mended], Look]:
     """Copies with safe edits, and the checks run on them: the tokenizer first, because the configuration follows it."""
     mended: list[Mended] = []
-    look = first
+    last = first
     for part in ("tokenizer", "model"):
-        edits = [edit for edit in proposed(look.probe, kinds, look.checks, registry.owner) if edit.part == part]
+        edits = [edit for edit in proposed(last.probe, kinds, last.checks, registry.owner) if edit.part == part]
         made = mend(context, edits, context.settings.runtime.report_dir / MENDED)
         if made:
             mended += made
-            look = _look(_using(context, mended), kinds, registry, light)
-    return mended, look
+            last = look(_using(context, mended), kinds, registry, light)
+    return mended, last
 
 
 def _pages(kinds: Sequence[CheckKind], checks: Sequence[Check]) -> dict[str, Any]:
