@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ftcli.plugins import checks_tokenizer
+from transformers import AutoTokenizer
 
 from ftcli.context import Context
+from ftcli.core import own_file
 from ftcli.core.missing import Missing
 from ftcli.core.own_file import compare_sentencepiece
 from ftcli.core.probe import Probe
@@ -216,6 +219,38 @@ def test_a_folder_with_a_sentencepiece_model_alone_is_compared_with_it(
     verdict = checks_tokenizer.own_file(probe)
     assert verdict.status == "pass"
     assert "tokenizer.model" in verdict.summary
+
+
+@pytest.mark.parametrize(
+    ("change", "made"),
+    [
+        ({}, False),
+        ({"dropout": None, "continuing_subword_prefix": "", "end_of_word_suffix": ""}, False),
+        ({"merges": "as texts"}, False),
+        ({"byte_fallback": True}, True),
+        ({"fuse_unk": True}, True),
+        ({"merges": "without the last"}, True),
+    ],
+)
+def test_a_file_that_says_the_same_is_not_made_a_tokenizer_and_any_other_is(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], made: bool
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(world.bpe)
+    document = json.loads((world.bpe / "tokenizer.json").read_text(encoding="utf-8"))
+    model = document["model"]
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    model.update(change)
+    if change.get("merges") == "as texts":
+        model["merges"] = [" ".join(pair) for pair in merges]
+    elif "merges" in change:
+        model["merges"] = merges[:-1]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    loaded: list[str] = []
+    plain = own_file.Tokenizer.from_file
+    monkeypatch.setattr(own_file, "Tokenizer", SimpleNamespace(from_file=lambda path: (loaded.append(path), plain(path))[1]))
+    parts, _ = own_file.compare_own_file(tokenizer, tmp_path / "tokenizer.json")
+    assert bool(loaded) is made
+    assert parts == (["model"] if made else [])
 
 
 def test_a_tokenizer_model_that_is_no_sentencepiece_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

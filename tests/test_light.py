@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ftcli.core.scan import last_all
 from verifying import World
 
 SCRIPT = """
@@ -94,13 +95,54 @@ print(json.dumps([hides, sys.modules["transformers"] is first, heavy()]))
     assert _run(body) == [False, True, ["torch", "transformers"]]
 
 
+def test_the_scan_made_once_finds_what_transformers_own_scan_finds_and_reads_no_folder_twice() -> None:
+    body = """
+sys.modules["torch"] = None
+import builtins, collections
+from ftcli.core.scan import scanned_once
+opened, plain = collections.Counter(), open
+def counted(file, *rest, **named):
+    opened[str(file)] += "/transformers/models/" in str(file)
+    return plain(file, *rest, **named)
+with scanned_once():
+    builtins.open = counted
+    import transformers.models
+    builtins.open = plain
+from transformers.utils import import_utils
+folder = str(Path(transformers.__file__).parent / "models")
+ours = import_utils.define_import_structure(folder)
+finders = [type(finder).__name__ for finder in sys.meta_path if type(finder).__module__.startswith("ftcli")]
+for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+    del sys.modules[name]
+from transformers.utils import import_utils
+theirs = import_utils.define_import_structure(folder)
+print(json.dumps([ours == theirs, len(ours) > 1, max(opened.values()), sum(opened.values()) > 1000, finders]))
+"""
+    assert _run(body) == [True, True, 1, True, []]
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ('class A: ...\n\n__all__ = ["A", "B"]\n', ["A", "B"]),
+        ('__all__ = ["A"]\n', ["A"]),
+        ('__all__ = ["A"]\n__all__ = [\n    "B",\n    "C",\n]\n', ["B", "C"]),
+        ("x = 1  # no __all__\n", []),
+    ],
+)
+def test_the_last_part_of_a_file_has_all_that_the_scan_looks_for(content: str, names: list[str]) -> None:
+    from transformers.utils.import_utils import fetch__all__
+
+    assert fetch__all__(last_all(content)) == fetch__all__(content) == names
+
+
 # -- the quick level as it is used ---------------------------------------------------------------------------------------------------------
 
 QUICK = """
 import json, sys
 from ftcli.cli.main import main
 code = main(sys.argv[1:])
-sys.stderr.write("\\n" + json.dumps([code, sorted({"torch", "datasets", "matplotlib"} & set(sys.modules))]))
+sys.stderr.write("\\n" + json.dumps([code, sorted({"torch", "datasets", "matplotlib", "pandas"} & set(sys.modules))]))
 """
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ftcli.core.arrays import values
 from ftcli.core.ragged import take_ranges, to_offsets
 from ftcli.core.store import INPUT_IDS, Ragged, SplitData, Store
 from ftcli.core.tokentext import spelled
@@ -38,15 +39,15 @@ def documents(split: SplitData, most_tokens: int = MOST_TOKENS) -> Documents:
         mine = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + len(chunk))] - first
         first += len(chunk)
         if len(mine):
-            offsets = chunk.offsets.to_numpy().astype(np.int64)
-            parts.append(take_ranges(chunk.values.to_numpy(), offsets[mine], np.diff(offsets)[mine]))
-    values = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+            offsets = values(chunk.offsets).astype(np.int64)
+            parts.append(take_ranges(values(chunk.values), offsets[mine], np.diff(offsets)[mine]))
+    ids = np.concatenate(parts) if parts else np.zeros(0, np.int32)
     lengths, index = split.lengths[rows], rows
     if split.packed:
         found = split.rows(rows).seq_lengths
         assert found is not None
         lengths, index = found.values.astype(np.int64), np.repeat(rows, found.lengths)
-    return Documents(Ragged(values, to_offsets(lengths)), index, len(rows) / max(1, len(split)))
+    return Documents(Ragged(ids, to_offsets(lengths)), index, len(rows) / max(1, len(split)))
 
 
 def pieces(tokenizer: PreTrainedTokenizerBase, store: Store) -> list[bytes] | None:
@@ -56,8 +57,8 @@ def pieces(tokenizer: PreTrainedTokenizerBase, store: Store) -> list[bytes] | No
     if sum(int(split.lengths.sum()) for split in splits) <= MOST_TOKENS:
         used = np.zeros(len(tokenizer), np.bool_)
         for chunk in (chunk for split in splits for chunk in split.table.column(INPUT_IDS).chunks):
-            values = chunk.values.to_numpy()
-            used[values[(values >= 0) & (values < len(used))]] = True
+            ids = values(chunk.values)
+            used[ids[(ids >= 0) & (ids < len(used))]] = True
     return spelled(tokenizer, used)
 
 

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ftcli.contracts import CollatorKind, Task
+from ftcli.core.arrays import values
 from ftcli.core.backend import tokenizer_hash
 from ftcli.core.collate import rounded
 from ftcli.core.label_flags import LabelFlags
@@ -146,7 +147,7 @@ def _positions(model: PreTrainedModel) -> int | None:
 
 
 def _largest_id(split: SplitData) -> int:
-    return max((int(chunk.values.to_numpy().max()) for chunk in split.table.column(INPUT_IDS).chunks if len(chunk.values)), default=0)
+    return max((int(values(chunk.values).max()) for chunk in split.table.column(INPUT_IDS).chunks if len(chunk.values)), default=0)
 
 
 @torch.no_grad()

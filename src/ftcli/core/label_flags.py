@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ftcli.core.arrays import values
 from ftcli.core.ragged import row_hash
 
 Flags = NDArray[np.float32]
@@ -27,7 +28,7 @@ class LabelFlags:
     @classmethod
     def of_column(cls, column: pa.ChunkedArray) -> LabelFlags:
         width = int(column.type.list_size)
-        return cls(width, [chunk.flatten().to_numpy(zero_copy_only=True).reshape(-1, width) for chunk in column.chunks if len(chunk)])
+        return cls(width, [values(chunk.flatten()).reshape(-1, width) for chunk in column.chunks if len(chunk)])
 
     def __len__(self) -> int:
         return int(self._starts[-1])

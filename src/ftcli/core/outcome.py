@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ftcli.core import flops
+from ftcli.core.arrays import values
 from ftcli.core.run import Run
 from ftcli.core.store import SEQ_LENGTHS, SplitData
 from ftcli.core.trainer import FtcliTrainer
@@ -109,7 +110,7 @@ def documents(split: SplitData) -> NDArray[np.int64]:
     """Tokens of every text."""
     if not split.packed:
         return split.lengths
-    return np.concatenate([chunk.values.to_numpy() for chunk in split.table.column(SEQ_LENGTHS).chunks]).astype(np.int64)
+    return np.concatenate([values(chunk.values) for chunk in split.table.column(SEQ_LENGTHS).chunks]).astype(np.int64)
 
 
 def majority(run: Run) -> float | None:

@@ -12,11 +12,15 @@ from tokenizers import Tokenizer
 from ftcli.core.adversarial import WORDS, mixed
 from ftcli.core.backend import stripped
 from ftcli.core.guard import guarded
+from ftcli.core.light import uncollected
 from ftcli.core.missing import Missing
 from ftcli.core.proof import Difference, differing_rows, to_array
 from ftcli.core.reference import BackendEncoder, row_of
 
 PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor", "added_tokens")
+
+
+AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 
 
 def compare_own_file(tokenizer: Any, path: Path) -> tuple[list[str], Difference | None]:
@@ -29,9 +33,11 @@ def compare_own_file(tokenizer: Any, path: Path) -> tuple[list[str], Difference 
     Raises:
         EngineError: `tokenizers` cannot load the file.
     """
+    live: Any = tokenizer.backend_tokenizer
+    if _holds(path, live):
+        return [], None
     with guarded(f"{path} cannot be loaded by tokenizers"):
         own: Any = Tokenizer.from_file(str(path))
-    live: Any = tokenizer.backend_tokenizer
     with stripped(own), stripped(live):
         parts = _unlike(own.to_str(), live.to_str())
         if not parts:
@@ -68,6 +74,34 @@ def compare_sentencepiece(tokenizer: Any, path: Path, texts: Sequence[str]) -> t
         if live != own and not any(token in text for token in special):
             wrong.append((text, live, own))
     return min(wrong, key=lambda found: len(found[0]), default=None)
+
+
+def _holds(path: Path, live: Any) -> bool:
+    """Whether a file says of every part what the live backend says. Then its tokenizer is the same one and need not be made, nor asked for ids: FT106
+    takes 1.3 in place of 2.5 s of CPU for Qwen3, imports included, on a loaded machine.
+    """
+    with uncollected():
+        try:
+            written = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):  # `tokenizers` says what is wrong with it
+            return False
+        if not isinstance(written, dict) or not isinstance(written.get("model"), dict):
+            return False
+        return _meant(written) == _meant(json.loads(live.to_str()))
+
+
+def _meant(document: dict[str, Any]) -> dict[str, Any]:
+    """The parts, without what BPE writes in several ways: a switch that is off, an affix that is empty, a merge as one text."""
+    parts = {part: document.get(part) for part in PARTS}
+    model = document["model"]
+    if model.get("type") == "BPE":
+        parts["model"] = model = {key: value for key, value in model.items() if value is not None and value is not False}
+        for name in AFFIXES:
+            if model.get(name) == "":
+                del model[name]
+        if any(isinstance(merge, str) for merge in model.get("merges", ())[:1]):
+            model["merges"] = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    return parts
 
 
 def _unlike(one: str, other: str) -> list[str]:

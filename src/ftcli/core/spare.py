@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ftcli.core.arrays import values
+
 if TYPE_CHECKING:
     from ftcli.core.store import Store
 
@@ -42,9 +44,9 @@ def ends_with(store: Store, token: int) -> bool:
     for name in store.split_names:
         split = store.split(name)
         for chunk in split.table.column("input_ids").chunks:
-            offsets, values = chunk.offsets.to_numpy(), chunk.values.to_numpy()
+            offsets, ids = values(chunk.offsets), values(chunk.values)
             last = offsets[1:][offsets[1:] > offsets[:-1]] - 1
-            if (values[last] == token).any():
+            if (ids[last] == token).any():
                 return True
     return False
 
@@ -53,6 +55,6 @@ def _seen(store: Store, largest: int) -> Any:
     seen = np.zeros(largest + 1, bool)
     for name in store.split_names:
         for chunk in store.split(name).table.column("input_ids").chunks:
-            values = chunk.values.to_numpy()
-            seen[values[(values >= 0) & (values <= largest)]] = True
+            ids = values(chunk.values)
+            seen[ids[(ids >= 0) & (ids <= largest)]] = True
     return seen

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ftcli.core.arrays import values
 from ftcli.core.label_flags import Flags, LabelFlags
 from ftcli.core.publish import check_files, read_manifest
 from ftcli.core.ragged import row_hash, to_offsets
@@ -79,7 +80,7 @@ class SplitData:
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of every row."""
-        lengths: NDArray[np.int64] = self.table.column(LENGTH).to_numpy().astype(np.int64)
+        lengths: NDArray[np.int64] = _column(self.table.column(LENGTH))
         return lengths
 
     @cached_property
@@ -87,7 +88,7 @@ class SplitData:
         """Label id of every row; None where there is none, or any number."""
         if LABELS not in self.table.column_names or self.targeted or self.flags is not None:
             return None
-        labels: NDArray[np.int64] = self.table.column(LABELS).to_numpy().astype(np.int64)
+        labels: NDArray[np.int64] = _column(self.table.column(LABELS))
         return labels
 
     @cached_property
@@ -110,9 +111,9 @@ class SplitData:
         """64 bits of every row's ids: equal rows have equal hashes, in every split and store."""
         parts = []
         for chunk in self.table.column(INPUT_IDS).chunks:
-            offsets = chunk.offsets.to_numpy()
-            values = chunk.values.to_numpy()[offsets[0] : offsets[-1]] if len(chunk) else np.zeros(0, np.int32)
-            parts.append(row_hash(values, np.diff(offsets).astype(np.int64), 0))
+            offsets = values(chunk.offsets)
+            ids = values(chunk.values)[offsets[0] : offsets[-1]] if len(chunk) else np.zeros(0, np.int32)
+            parts.append(row_hash(ids, np.diff(offsets).astype(np.int64), 0))
         return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
     def rows(self, index: NDArray[np.int64] | list[int]) -> Rows:
@@ -271,8 +272,8 @@ class _Chunks:
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         chunks = [chunk for chunk in column.chunks if len(chunk)]
-        self._values = [chunk.values.to_numpy(zero_copy_only=True) for chunk in chunks]
-        offsets = [chunk.offsets.to_numpy(zero_copy_only=True) for chunk in chunks]
+        self._values = [values(chunk.values) for chunk in chunks]
+        offsets = [values(chunk.offsets) for chunk in chunks]
         self._begins = np.concatenate([np.zeros(0, np.int32), *(each[:-1] for each in offsets)])
         """Where every row begins in its chunk's values."""
         self._ends = np.concatenate([np.zeros(0, np.int32), *(each[1:] for each in offsets)])
@@ -284,17 +285,21 @@ class _Chunks:
         np.cumsum(ends - begins, out=offsets[1:])
         places = zip(begins.tolist(), ends.tolist(), strict=True)
         if len(self._values) == 1:
-            values = self._values[0]
-            pieces = [values[begin:end] for begin, end in places]
+            ids = self._values[0]
+            pieces = [ids[begin:end] for begin, end in places]
         else:
             which = (np.searchsorted(self._starts, wanted, side="right") - 1).tolist()
             pieces = [self._values[chunk][begin:end] for chunk, (begin, end) in zip(which, places, strict=True)]
         return Ragged(np.concatenate(pieces) if pieces else np.zeros(0, np.int32), offsets)
 
 
+def _column(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, np.int64), *map(values, column.chunks)], dtype=np.int64)
+
+
 def _ragged(column: pa.ListArray) -> Ragged:
-    offsets = column.offsets.to_numpy().astype(np.int64)
-    return Ragged(column.values.to_numpy(zero_copy_only=True)[offsets[0] : offsets[-1]], offsets - offsets[0])
+    offsets = values(column.offsets).astype(np.int64)
+    return Ragged(values(column.values)[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def _few(column: pa.ChunkedArray, wanted: NDArray[np.int64]) -> Ragged:
@@ -303,7 +308,7 @@ def _few(column: pa.ChunkedArray, wanted: NDArray[np.int64]) -> Ragged:
     for row in wanted.tolist():
         chunk = int(np.searchsorted(starts, row, side="right")) - 1
         begin, end = column.chunk(chunk).slice(row - int(starts[chunk]), 1).offsets.to_pylist()
-        pieces.append(column.chunk(chunk).values.slice(begin, end - begin).to_numpy())
+        pieces.append(values(column.chunk(chunk).values.slice(begin, end - begin)))
     return Ragged(np.concatenate(pieces) if pieces else np.zeros(0, np.int32), to_offsets(np.array(list(map(len, pieces)), np.int64)))
 
 

@@ -23,14 +23,16 @@ class Vocabulary:
 
 def vocabulary(tokenizer: Any) -> Vocabulary:
     tokens: dict[str, int] = tokenizer.get_vocab()
-    used = Counter(tokens.values())
+    used = set(tokens.values())
     rows = max(len(tokenizer), max(used, default=-1) + 1)
-    twice = {number for number, count in used.items() if count > 1}
-    shared: dict[int, list[str]] = {number: [] for number in sorted(twice)}
-    for token, number in tokens.items():
-        if number in twice:
-            shared[number].append(token)
-    return Vocabulary(len(tokenizer), rows, [number for number in range(rows) if number not in used], shared)
+    shared: dict[int, list[str]] = {}
+    if len(used) < len(tokens):
+        twice = {number for number, count in Counter(tokens.values()).items() if count > 1}
+        shared = {number: [] for number in sorted(twice)}
+        for token, number in tokens.items():
+            if number in twice:
+                shared[number].append(token)
+    return Vocabulary(len(tokenizer), rows, sorted(set(range(rows)) - used), shared)
 
 
 def beside_embedding(tokenizer: Any, config: Any) -> tuple[int, int]:
