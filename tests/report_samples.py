@@ -180,6 +180,7 @@ def train_report() -> Report:
             "slots_per_second": 51_902.0,
             "padding_share": 0.0711,
             "data_wait_share": 0.0042,
+            "host_overhead_share": 0.0113,
             "mfu": None,
             "peak_rss_mb": 6120.0,
             "peak_gpu_mb": None,

@@ -139,6 +139,7 @@ def test_a_meter_leaves_the_first_step_evaluations_and_saves_out_of_its_rates(mo
         "targets_per_second": 5,
         "padding_share": 0.25,
         "data_wait_share": 0.25,
+        "host_overhead_share": 0.75,
     }
     found = {part: seconds for part, seconds in meter.time().items() if seconds}
     assert found == {"other": 53, "data_wait": 2, "evaluation": 30, "checkpoint": 20}

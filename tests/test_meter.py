@@ -7,10 +7,12 @@ import time
 import numpy as np
 import pytest
 import torch
+from transformers import Trainer
 
 from ftcli.core import flops
 from ftcli.core.hints import standing_out
 from ftcli.core.meter import PARTS, Meter
+from ftcli.core.timed import Timed
 from ftcli.settings import Settings, update
 from ftcli.testing import tiny_model
 
@@ -81,6 +83,39 @@ def test_a_second_start_forgets_what_was_before(clock: Clock) -> None:
     clock.now += 1
     meter.stop()
     assert sum(meter.time().values()) == meter.wall == 1
+
+
+def test_what_a_step_costs_beside_the_model_and_waiting_is_a_share_of_its_own(clock: Clock) -> None:
+    meter = Meter()
+    meter.start()
+    clock.now += 50
+    for seconds in (100.0, 1.0):
+        meter.count({"tokens": 4, "rows": torch.arange(2), "input_ids": torch.zeros(2, 4)})
+        for part in ("data_wait", "forward", "backward", "optimizer", "communication"):
+            with meter.timing(part):
+                clock.now += 18 * seconds
+        for part in ("host_to_device", "logging"):
+            with meter.timing(part):
+                clock.now += 3 * seconds
+        clock.now += 4 * seconds
+        meter.step()
+        with meter.timing("checkpoint"):
+            clock.now += 1000
+    meter.stop()
+    assert meter.rates()["host_overhead_share"] == pytest.approx(0.1)
+
+
+def test_flops_are_those_of_trainer_and_the_weights_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Timed.__new__(Timed)
+    trainer.model = tiny_model()
+    batches = [{"input_ids": torch.zeros(shape)} for shape in ((2, 8), (3, 5), (1, 64))]
+    expected = [Trainer.floating_point_ops(trainer, batch) for batch in batches]
+    counted: list[int] = []
+    plain = trainer.model.num_parameters
+    monkeypatch.setattr(trainer.model, "num_parameters", lambda **named: (counted.append(1), plain(**named))[1])
+    assert [trainer.floating_point_ops(batch) for batch in batches] == expected
+    assert min(expected) > 0
+    assert len(counted) == 1
 
 
 def test_the_first_step_is_left_out_of_what_stands_out(clock: Clock) -> None:

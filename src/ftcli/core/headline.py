@@ -107,7 +107,11 @@ def _train(doc: Mapping[str, Any]) -> list[Card]:
         Card("Held-out loss", number(m("eval_loss"))),
         Card("Throughput", quantity(m("real_tokens_per_second"), "tokens/s"), f"without padding; MFU {percent(m('mfu'))}"),
         Card("Padding", percent(m("padding_share")), "of the slots computed"),
-        Card("Waiting for data", percent(m("data_wait_share")), "of the time"),
+        Card(
+            "Waiting for data",
+            percent(m("data_wait_share")),
+            f"of the time; {percent(m('host_overhead_share'))} goes into steps beside the model",
+        ),
         Card("Peak memory", megabytes(m("peak_rss_mb")), f"GPU {megabytes(m('peak_gpu_mb'))}"),
     ]
 

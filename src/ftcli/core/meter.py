@@ -43,6 +43,8 @@ PARTS = (
     "logging",
 )
 """What a run's seconds are put down to; what is left is "other"."""
+HOST = ("host_to_device", "logging", "other")
+"""Parts that are neither work on the model nor waiting: what Trainer itself does about a step."""
 WHOLE = ("evaluation", "checkpoint")
 """Parts that count as one, whatever happens inside."""
 T = TypeVar("T")
@@ -148,18 +150,28 @@ class Meter:
             self.targets = self.targets + items
 
     def rates(self) -> dict[str, float | None]:
-        """real_tokens_per_second, slots_per_second, targets_per_second, padding_share and data_wait_share; None where nothing was measured."""
+        """real_tokens_per_second, slots_per_second, targets_per_second, padding_share, data_wait_share and host_overhead_share; None where nothing was
+        measured."""
         start, end = self._stretch()
         wall = end.at - start.at - (end.aside - start.aside)
-        names = ("real_tokens_per_second", "slots_per_second", "targets_per_second", "padding_share", "data_wait_share")
+        names = (
+            "real_tokens_per_second",
+            "slots_per_second",
+            "targets_per_second",
+            "padding_share",
+            "data_wait_share",
+            "host_overhead_share",
+        )
         if wall <= 0 or not end.slots:
             return dict.fromkeys(names)
+        seconds = _between(start, end)
         return {
             "real_tokens_per_second": (end.tokens - start.tokens) / wall,
             "slots_per_second": (end.slots - start.slots) / wall,
             "targets_per_second": float(end.targets - start.targets) / wall,
             "padding_share": 1 - end.tokens / end.slots,
-            "data_wait_share": (end.seconds["data_wait"] - start.seconds["data_wait"]) / wall,
+            "data_wait_share": seconds["data_wait"] / wall,
+            "host_overhead_share": sum(seconds[part] for part in HOST) / wall,
         }
 
     def time(self) -> dict[str, float]:
@@ -174,8 +186,7 @@ class Meter:
     def since_first_step(self) -> tuple[dict[str, float], int]:
         """Seconds by part and optimizer steps behind the first step, "other" in it."""
         start, end = self._stretch()
-        found = {part: end.seconds[part] - start.seconds[part] for part in PARTS}
-        return {**found, "other": max(0.0, end.at - start.at - sum(found.values()))}, end.steps - start.steps
+        return _between(start, end), end.steps - start.steps
 
     def _stretch(self) -> tuple[_Reading, _Reading]:
         end = self._read(self._ended or time.perf_counter())
@@ -185,3 +196,9 @@ class Meter:
 
     def _read(self, at: float | None = None) -> _Reading:
         return _Reading(at or time.perf_counter(), self.tokens, self.slots, self.targets, self.steps, dict(self.seconds))
+
+
+def _between(start: _Reading, end: _Reading) -> dict[str, float]:
+    """Seconds by part of a stretch of the run, "other" in it."""
+    found = {part: end.seconds[part] - start.seconds[part] for part in PARTS}
+    return {**found, "other": max(0.0, end.at - start.at - sum(found.values()))}

@@ -12,12 +12,13 @@ from ftcli.core.meter import Meter
 
 
 class Timed(Trainer):  # type: ignore[misc]
-    """Every override only puts the part of the meter around what Trainer does there.
+    """Every override only puts the part of the meter around what Trainer does there; one keeps what Trainer would find again for every batch.
 
     On a GPU the seconds are those of the host: a part that launches work is short, and the next one that waits for it is long.
     """
 
     meter: Meter
+    _flops_a_slot: int | None = None
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
@@ -44,6 +45,14 @@ class Timed(Trainer):  # type: ignore[misc]
     def _clip_grad_norm(self, model: Any) -> Any:
         with self.meter.timing("optimizer"):
             return super()._clip_grad_norm(model)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """As Trainer gives them: 6 × slots × weights. Trainer goes through all modules and weights for that, in every batch: 3.6 ms of a Qwen3 with
+        28 layers, 0.6 ms with 4, on a loaded machine."""
+        slots: int = inputs["input_ids"].numel()
+        if self._flops_a_slot is None:
+            self._flops_a_slot = super().floating_point_ops(inputs) // max(1, slots)
+        return slots * self._flops_a_slot
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         with self.meter.timing("logging"):
