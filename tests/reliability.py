@@ -54,6 +54,8 @@ WHAT = {
     25: "Fuzzed readers",
     26: "Hostile input",
     27: "Secrets",
+    28: "Parts of a job on several machines",
+    29: "Any number of ranks",
 }
 KEY = "reliability"
 

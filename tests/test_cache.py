@@ -17,6 +17,7 @@ from cli_process import ended, spawn
 from ftcli import testing
 from ftcli.commands import cache
 from ftcli.context import Context
+from ftcli.core.lease import Lease
 from ftcli.core.manifest import fingerprint, read_manifest, seal
 from ftcli.core.publish import Attempt
 from ftcli.core.store import Store
@@ -294,6 +295,19 @@ def test_clean_removes_what_nobody_holds_and_leaves_the_rest(prepared: Path, hel
     assert (foreign / "precious").exists()
     assert prepared.is_dir()
     assert any(f"left alone: {held.directory}, a process works on it" in note for note in report.notes)
+
+
+def test_parts_are_listed_and_cleaned_away_when_no_part_is_at_work(tmp_path: Path) -> None:
+    folder = tmp_path / ".out.0123.parts"
+    for name in ("data", "records", "parts"):
+        (folder / name).mkdir(parents=True)
+    lease = Lease.take(folder / "parts/1-of-2", tmp_path / "out", wait=False)
+    assert [row[:2] for row in rows(call("list", tmp_path))] == [[str(tmp_path / "out"), "being prepared"]]
+    assert "left alone" in call("clean", tmp_path).notes[0]
+    lease.release()
+    assert [row[:2] for row in rows(call("list", tmp_path))] == [[str(tmp_path / "out"), "unfinished, in parts"]]
+    call("clean", tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ls_and_prune_are_list_and_clean(prepared: Path, tmp_path: Path) -> None:

@@ -23,8 +23,14 @@ TOKENIZE = CommandSpec(
         "ftcli tokenize reviews.csv --tokenizer-path tokenizer --label-column label --output-dir prepared",
         "ftcli tokenize 'corpus/*.jsonl.gz' --tokenizer-path tokenizer --packing --max-length 1024 --output-dir packed",
         "ftcli tokenize train=a.parquet test=b.parquet --tokenizer-path tokenizer --num-proc 8 --output-dir prepared",
+        "ftcli tokenize 'corpus/*.jsonl' --tokenizer-path tokenizer --output-dir prepared --shard 3/16",
+        "ftcli tokenize 'corpus/*.jsonl' --tokenizer-path tokenizer --output-dir prepared --finish",
     ),
     shows=(*DATA, "train.mode", "runtime"),
+    own=(
+        Own("shard", "Make one of several parts, such as 3/16, each on a machine of its own, and publish nothing.", "text", ("--shard",)),
+        Own("finish", "Publish what every --shard made.", "switch", ("--finish",), False),
+    ),
     sources=True,
     every_rank=True,
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from ftcli.core.figures import number, seconds, size
 from ftcli.core.inputs import changes
 from ftcli.core.lease import LEASE_NAME, Lease
 from ftcli.core.manifest import Damage, compare_files, read_manifest
-from ftcli.core.place import ATTEMPT
+from ftcli.core.place import ATTEMPT, PARTS
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Check, Report
 
@@ -202,7 +203,7 @@ def _list(context: Context, folders: Sequence[Path], _: bool) -> Report:
         else:
             attempt = _attempt(folder)
             held += attempt.held
-            state = "being prepared" if attempt.held else "unfinished"
+            state = "being prepared" if attempt.held else "unfinished, in parts" if PARTS.fullmatch(folder.name) else "unfinished"
             rows.append([str(attempt.output), state, "", "", size(attempt.bytes), "", seconds(attempt.age)])
     table = {"head": ["directory", "state", "rows", "tokens", "size", "fingerprint", "age"], "rows": rows}
     metrics = {"prepared": prepared, "unfinished": len(rows) - prepared - held, "being_prepared": held}
@@ -234,11 +235,9 @@ def _clean(context: Context, folders: Sequence[Path], dry_run: bool) -> Report:
             continue
         if not dry_run:
             with writing(folder):
-                lease = Lease.attempt(folder)
-                if lease is None:
+                if not (_remove_parts(folder) if PARTS.fullmatch(folder.name) else _remove(folder)):
                     context.note(f"left alone: {folder}, a process works on it")
                     continue
-                lease.remove()
         freed += attempt.bytes
         rows.append([str(folder), size(attempt.bytes), seconds(attempt.age)])
     table = {"head": ["would remove" if dry_run else "removed", "size", "age"], "rows": rows}
@@ -257,17 +256,38 @@ def _walk(folders: Sequence[Path]) -> Iterator[Path]:
             names.sort()
 
 
+def _remove(folder: Path) -> bool:
+    lease = Lease.attempt(folder)
+    if lease is not None:
+        lease.remove()
+    return lease is not None
+
+
+def _remove_parts(folder: Path) -> bool:
+    with ExitStack() as stack:
+        for lease in folder.glob(f"parts/*/{LEASE_NAME}"):
+            part = Lease.attempt(lease.parent)
+            if part is None:
+                return False
+            stack.callback(part.release)
+        shutil.rmtree(folder)
+    return True
+
+
 def _is_attempt(folder: Path) -> bool:
     """Whether it is a working directory of ftcli: by name and lease, or empty."""
+    if PARTS.fullmatch(folder.name):
+        return (folder / "parts").is_dir()
     return ATTEMPT.fullmatch(folder.name) is not None and ((folder / LEASE_NAME).is_file() or not any(folder.iterdir()))
 
 
 def _attempt(folder: Path) -> Attempt:
     """What is known of a working directory without touching it."""
-    match = ATTEMPT.fullmatch(folder.name)
+    match = ATTEMPT.fullmatch(folder.name) or PARTS.fullmatch(folder.name)
     assert match is not None
     newest = max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
-    return Attempt(folder, folder.with_name(match[1]), size_of(folder), time.time() - newest, _is_held(folder / LEASE_NAME))
+    held = any(_is_held(lease) for lease in (folder / LEASE_NAME, *folder.glob(f"parts/*/{LEASE_NAME}")))
+    return Attempt(folder, folder.with_name(match[1]), size_of(folder), time.time() - newest, held)
 
 
 def _is_held(lease: Path) -> bool:

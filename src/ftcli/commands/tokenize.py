@@ -3,54 +3,59 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ftcli.commands.part import run_part
 from ftcli.context import Context
 from ftcli.contracts import Executor
 from ftcli.core.apart import Apart, Early
-from ftcli.core.dialogue import prepare_worker
 from ftcli.core.durable import WRITE_ERRORS, free_bytes, refusal
-from ftcli.core.encode import NO_LABEL, Rescue, collect_labels, encode_shard, shard_name
+from ftcli.core.encode import NO_LABEL, shard_name
 from ftcli.core.engine import proved_engine
 from ftcli.core.floor import SHARES, beside_machine, verdict
 from ftcli.core.footprint import Footprint
 from ftcli.core.holder import this_rank
 from ftcli.core.inputs import recorded
 from ftcli.core.job import Job
-from ftcli.core.labels import label_map
 from ftcli.core.measure import peak_rss_mb
+from ftcli.core.parts import Part, adopt
 from ftcli.core.publish import Attempt, check_place
 from ftcli.core.ranks import open_attempt
 from ftcli.core.read import Plan
 from ftcli.core.receipt import still_there
 from ftcli.core.recipe import Recipe, known_tokenizer, settle
-from ftcli.core.reject import REJECTS, Budget, accept, join, whole
-from ftcli.core.report import begin_early, write_report
+from ftcli.core.reject import REJECTS, accept, join
+from ftcli.core.report import write_report
 from ftcli.core.shard import sidecar
-from ftcli.core.space import Shortage, estimate
+from ftcli.core.sightings import Stamps
+from ftcli.core.space import estimate
 from ftcli.core.stamps import SourceHashes
 from ftcli.core.tally import Tally, rating
-from ftcli.core.workload import Workload, settle_workload, thread_count, worker_count, worker_threads
+from ftcli.core.work import Record, make_shards
+from ftcli.core.workload import Workload, thread_count, worker_count, worker_threads
 from ftcli.core.write import split_metadata
-from ftcli.errors import DataError, PublishError
-from ftcli.records import MANIFEST_NAME, Report, ShardPlan, to_json
-
-Record = Mapping[str, Any]
+from ftcli.errors import DataError, PublishError, UsageError
+from ftcli.records import MANIFEST_NAME, Report, to_json
 
 
-def run(context: Context) -> Report:
+def run(context: Context, shard: str | None = None, finish: bool = False) -> Report:
     """Prepare data, or find that they are prepared already.
+
+    Args:
+        shard: "3/16": make one of 16 parts, which other machines may have a part in, and publish nothing.
+        finish: publish what those parts made.
 
     Raises:
         UsageError: no source, tokenizer or output directory was given, or two choices contradict each other.
         DataError, TokenizerError, EngineError, PublishError: named in the message; finished shards are kept for the next run.
     """
+    part = None if shard is None else Part.parse(shard)
+    if part is not None and finish:
+        raise UsageError("--shard makes a part and --finish publishes all of them: one at a time", "First every --shard, then --finish.")
     hashes = SourceHashes(context.cache_dir)
     earlier = still_there(context, hashes)
     if earlier is not None:
@@ -63,7 +68,11 @@ def run(context: Context) -> Report:
     try:
         apart = Apart(context.plugins, thread_count(context))
         with closing(Early(apart, executor, context.plugins)) as early, closing(executor), Footprint() as footprint:
-            recipe = _settle(context, apart, early, hashes)
+            recipe = _settle(context, apart, early, Stamps() if part or finish else hashes)
+            if part is not None:
+                return run_part(context, executor, early, recipe, part, hashes, footprint)
+            if finish:
+                recipe = adopt(context, recipe, hashes)
             return _prepare(context, executor, early, recipe, footprint)
     except OSError as error:
         if error.errno in WRITE_ERRORS and context.settings.dataset.output_dir is not None:
@@ -101,16 +110,8 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
             accept(attempt.ready, context.settings, recipe.output)
             return _reused(context, attempt.ready)
         _start(context, early, recipe.plan)
-        workload = settle_workload(context, recipe, early)
-        early.close()
-        executor.start(workload.workers)
-        job = workload.job(context, recipe, attempt.directory, None)
-        names, ids = label_map(context, recipe, executor, partial(collect_labels, job), attempt.beat)
-        job = workload.job(context, recipe, attempt.directory, ids)
-        executor.each(partial(prepare_worker, job))
-        clock = time.perf_counter()
-        resumed, made = _encode(context, recipe, job, attempt, executor, workload.workers, footprint)
-        seconds = time.perf_counter() - clock
+        work = make_shards(context, executor, early, recipe, recipe.plan.shards, attempt, footprint)
+        workload, job, names, resumed, made = work.workload, work.job, work.label_names, work.resumed, work.made
         recipe.check_sources()
         tally = Tally.of([*resumed, *made])
         rejects = _rejects(recipe, attempt, [*resumed, *made], tally)
@@ -118,7 +119,7 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
         slots = sum(tally.rows.values()) * recipe.policy.max_length if recipe.policy.packed else None
         metrics = {
             **tally.metrics(slots=slots, workers=workload.workers, source_bytes=recipe.plan.bytes),
-            **Tally.of(made).speeds(seconds=seconds, source_bytes=sum(recipe.plan.shards[record["shard"]].size for record in made)),
+            **Tally.of(made).speeds(seconds=work.seconds, source_bytes=sum(recipe.plan.shards[record["shard"]].size for record in made)),
             "engine": workload.engine.name,
             "engine_proof": workload.engine.reason,
             "shards_resumed": len(resumed),
@@ -128,7 +129,7 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
         manifest = attempt.publish(
             _manifest(context, recipe, workload, tally, names, metrics), [*map(shard_name, recipe.plan.shards), *rejects]
         )
-    beside = beside_machine(context, executor, job, recipe.plan.shards, workload.workers, metrics, Tally.of(made).seconds, seconds)
+    beside = beside_machine(context, executor, job, recipe.plan.shards, workload.workers, metrics, Tally.of(made).seconds, work.seconds)
     return _report(context, manifest, reused=False, beside=beside, footprint=footprint)
 
 
@@ -136,61 +137,6 @@ def _reused(context: Context, manifest: Mapping[str, Any]) -> Report:
     output = context.settings.dataset.output_dir
     context.note(f"{output} holds these data already (fingerprint {manifest['fingerprint']}): nothing to do")
     return _report(context, manifest, reused=True)
-
-
-def _encode(
-    context: Context, recipe: Recipe, job: Job, attempt: Attempt, executor: Executor, workers: int, footprint: Footprint
-) -> tuple[list[Record], list[Record]]:
-    """The records of the shards that an earlier attempt had finished, and those of this one."""
-    progress = context.progress
-    records: list[Record] = []
-    waiting: list[ShardPlan] = []
-    strict, over = context.settings.dataset.on_bad == "strict", False
-    budget = Budget(context.settings.dataset.max_bad, sum(shard.size for shard in recipe.plan.shards))
-    for shard in recipe.plan.shards:
-        record = attempt.done(shard_name(shard))
-        if record is None or not whole(attempt.directory, record) or (record["rejects"] and strict):
-            waiting.append(shard)
-        else:
-            records.append(record)
-            over = budget.spend(record, shard.size)
-        attempt.beat()
-    if records:
-        context.note(f"going on after {len(records)} of {len(recipe.plan.shards)} shards that an earlier run finished")
-    progress.start("tokenize", sum(shard.size for shard in waiting), "B")
-    figures = {"rows": 0, "tokens": 0, "workers": min(workers, len(waiting))}
-    sizes = [shard.size for shard in recipe.plan.shards]
-    state = {
-        "done": sum(sizes) - sum(shard.size for shard in waiting),
-        "total": sum(sizes),
-        "shards_done": len(records),
-        "shards": len(sizes),
-    }
-    attempt.beat(**state)
-
-    def on_progress(size: int, rows: int, tokens: int, file: str = "") -> None:
-        figures["rows"] += rows
-        figures["tokens"] += tokens
-        state["done"] += size
-        attempt.beat(**state)
-        progress.advance(size, **figures, memory_mb=footprint.now_mb, **({"file": file} if file else {}))
-
-    made: list[Record] = []
-    shortage = Shortage(attempt.directory, sum(shard.size for shard in waiting))
-    for made_now in () if over else executor.run(partial(encode_shard, job), waiting, on_progress, Rescue(job, context.note)):
-        made.append(made_now)
-        shortage.finished(recipe.plan.shards[made_now["shard"]].size, made_now)
-        state["shards_done"] += 1
-        if len(made) == max(1, len(waiting) - figures["workers"]):  # from here on a worker may have nothing to do
-            begin_early()
-        over = budget.spend(made_now, recipe.plan.shards[made_now["shard"]].size)
-        if over:
-            break
-    if over:
-        where = attempt.directory / "records" / REJECTS
-        raise budget.refusal(join(attempt.directory, [*records, *made], recipe.plan.shards, where)[1], where)
-    progress.close()
-    return records, made
 
 
 def _rejects(recipe: Recipe, attempt: Attempt, records: Sequence[Record], tally: Tally) -> list[str]:

@@ -61,6 +61,8 @@ def lede(doc: Mapping[str, Any]) -> str:
 def _tokenize(doc: Mapping[str, Any]) -> list[Card]:
     m = doc["metrics"].get
     rows, tokens, cut = m("rows_written"), m("tokens"), m("rows_truncated")
+    if rows is None:  # a part to which no shard falls
+        return []
     lost = f"{number(m('rows_rejected'))} rejected, {number(m('rows_filtered'))} filtered"
     verdict, rating = doc["details"].get("verdict") or "", (doc["details"].get("rating") or "").split(" (")[0]
     speed = verdict.split(": ", 1)[-1] if ": " in verdict else verdict.partition("; ")[2]

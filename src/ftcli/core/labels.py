@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from ftcli.context import Context
 from ftcli.contracts import Executor
+from ftcli.core.durable import put, writing
+from ftcli.core.manifest import seal, unseal
 from ftcli.core.recipe import Recipe
 from ftcli.errors import DataError, UsageError
 from ftcli.records import ShardPlan
 
 Label = str | int
+KEPT = "found.json"
 
 
 def label_map(
@@ -20,6 +26,7 @@ def label_map(
     executor: Executor,
     collect: Callable[[ShardPlan], list[Label]],
     beat: Callable[[], None] = lambda: None,
+    kept: Path | None = None,
 ) -> tuple[list[str] | None, dict[Label, int] | None]:
     """Label names in id order and the map from label to id; (None, None) without a label column.
 
@@ -27,6 +34,7 @@ def label_map(
         executor: started.
         collect: picklable; gives the distinct labels of one shard.
         beat: called as work goes on.
+        kept: folder of the working directory where the labels are written down, and found again by whoever goes on there.
 
     Raises:
         DataError: fewer than two labels.
@@ -37,16 +45,11 @@ def label_map(
         return None, None
     if dataset.label_names:
         return dataset.label_names, by_name(dataset.label_names, integers=recipe.plan.columns.label_kind in {"int", "ints"})
-    context.progress.start("labels", sum(shard.size for shard in recipe.plan.shards), "B")
-    found: set[Label] = set()
-
-    def on_progress(size: int, *_: object) -> None:
-        beat()
-        context.progress.advance(size)
-
-    for labels in executor.run(collect, recipe.plan.shards, on_progress):
-        found.update(labels)
-    context.progress.close()
+    found = _recall(kept) if kept is not None else None
+    if found is None:
+        found = _collect(context, recipe, executor, collect, beat)
+        if kept is not None:
+            _keep(kept, found)
     names, ids = number(found)
     if len(names) < 2:
         raise DataError(
@@ -57,6 +60,34 @@ def label_map(
     if moved is not None:
         context.note(f"the {len(ids)} labels {names[0]} to {names[-1]} get the ids 0 to {len(ids) - 1} ({moved} is {ids[moved]})")
     return names, ids
+
+
+def _collect(
+    context: Context, recipe: Recipe, executor: Executor, collect: Callable[[ShardPlan], list[Label]], beat: Callable[[], None]
+) -> set[Label]:
+    context.progress.start("labels", sum(shard.size for shard in recipe.plan.shards), "B")
+    found: set[Label] = set()
+
+    def on_progress(size: int, *_: object) -> None:
+        beat()
+        context.progress.advance(size)
+
+    for labels in executor.run(collect, recipe.plan.shards, on_progress):
+        found.update(labels)
+    context.progress.close()
+    return found
+
+
+def _recall(folder: Path) -> set[Label] | None:
+    with suppress(OSError, ValueError):  # absent or damaged: they are collected
+        return set(unseal((folder / KEPT).read_bytes())["labels"])
+    return None
+
+
+def _keep(folder: Path, labels: set[Label]) -> None:
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+    put(seal({"labels": sorted(labels)}), folder / f"{os.urandom(6).hex()}.tmp", folder / KEPT)
 
 
 def by_name(names: Sequence[str], *, integers: bool) -> dict[Label, int]:

@@ -18,12 +18,19 @@ from ftcli.records import MANIFEST_NAME
 
 ATTEMPT = re.compile(r"\.(.+)\.[^.]+\.attempt")
 """Name of a working directory; the group is the output's."""
+PARTS = re.compile(r"\.(.+)\.[^.]+\.parts")
+"""Name of the working directory of a job in parts (`ftcli.core.parts`)."""
 CHOOSE = "Choose another output directory."
 
 
 def attempt_of(target: Path, fingerprint: str) -> Path:
     """The working directory of an output and a fingerprint."""
     return target.with_name(f".{target.name}.{fingerprint[:16]}.attempt")
+
+
+def parts_of(target: Path, key: str) -> Path:
+    """The working directory of an output that is made in parts."""
+    return target.with_name(f".{target.name}.{key[:16]}.parts")
 
 
 def aside_of(target: Path) -> Path:
@@ -35,6 +42,12 @@ def attempts_beside(target: Path) -> list[Path]:
     """The working directories of an output, whatever their fingerprint."""
     names = (entry.name for entry in os.scandir(target.parent))
     return [target.with_name(name) for name in sorted(names) if (match := ATTEMPT.fullmatch(name)) and match[1] == target.name]
+
+
+def parts_beside(target: Path) -> list[Path]:
+    """The working directories in parts of an output, whatever their key."""
+    names = (entry.name for entry in os.scandir(target.parent))
+    return [target.with_name(name) for name in sorted(names) if (match := PARTS.fullmatch(name)) and match[1] == target.name]
 
 
 def leftovers(output: Path) -> list[Path]:

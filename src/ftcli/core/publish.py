@@ -39,7 +39,7 @@ from ftcli.core.manifest import (
     seal,
 )
 from ftcli.core.place import aside_of, attempt_of, attempts_beside, check_place, leftovers, refuse_foreign, refuse_other
-from ftcli.core.shard import ShardWriter, make_folders, read_sidecar, sidecar
+from ftcli.core.shard import ShardWriter, finished, make_folders, read_sidecar, sidecar
 from ftcli.core.watch import PATIENCE_SECONDS, Sight
 from ftcli.errors import FtcliWarning, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA, to_json
@@ -180,16 +180,7 @@ class Attempt:
 
     def done(self, name: str) -> dict[str, Any] | None:
         """The record of a finished shard whose files are all there with their whole content; else None, and its remains are removed."""
-        proof = sidecar(self.directory, name)
-        with writing(self.directory):
-            record = read_sidecar(proof)
-            files = record["files"] if record else []
-            if record and not any(damage_of(self._data, entry, full=True) for entry in files):
-                return record
-            proof.unlink(missing_ok=True)
-            for entry in files:
-                (self._data / entry["path"]).unlink(missing_ok=True)
-        return None
+        return finished(self.directory, name)
 
     def write(self, file_name: str, content: str | bytes) -> None:
         """Add a small file (`train/state.json`) to the output."""

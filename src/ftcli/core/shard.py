@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ftcli.core.durable import WRITE_ERRORS, put, refusal, sync, writing
-from ftcli.core.manifest import describe, seal, unseal
+from ftcli.core.manifest import damage_of, describe, seal, unseal
 from ftcli.errors import PublishError
 from ftcli.records import MANIFEST_NAME, to_json
 
@@ -111,3 +111,23 @@ def read_sidecar(path: Path) -> dict[str, Any] | None:
         return unseal(path.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
+
+
+def finished(directory: Path, name: str) -> dict[str, Any] | None:
+    """The record of a finished shard whose files are all there with their whole content; else None, and its remains are removed."""
+    proof, data = sidecar(directory, name), directory / "data"
+    with writing(directory):
+        record = read_sidecar(proof)
+        if record and not any(damage_of(data, entry, full=True) for entry in record["files"]):
+            return record
+        forget(directory, name)
+    return None
+
+
+def forget(directory: Path, name: str) -> None:
+    """Remove what was made of a shard: it is made again."""
+    proof, data = sidecar(directory, name), directory / "data"
+    record = read_sidecar(proof)
+    proof.unlink(missing_ok=True)
+    for entry in record["files"] if record else ():
+        (data / entry["path"]).unlink(missing_ok=True)

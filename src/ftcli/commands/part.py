@@ -1,0 +1,80 @@
+"""`ftcli tokenize --shard 3/16`: the shards of one part, made and left for --finish to publish."""
+
+from __future__ import annotations
+
+from ftcli.context import Context
+from ftcli.contracts import Executor
+from ftcli.core.apart import Early
+from ftcli.core.durable import free_bytes
+from ftcli.core.footprint import Footprint
+from ftcli.core.measure import peak_rss_mb
+from ftcli.core.parts import Part, PartDesk, unfinished
+from ftcli.core.recipe import Recipe
+from ftcli.core.space import estimate
+from ftcli.core.stamps import SourceHashes
+from ftcli.core.tally import Tally
+from ftcli.core.work import make_shards
+from ftcli.machine import disk_kind
+from ftcli.records import Report, to_json
+
+
+def run_part(
+    context: Context, executor: Executor, early: Early, recipe: Recipe, part: Part, hashes: SourceHashes, footprint: Footprint
+) -> Report:
+    """
+    Args:
+        recipe: settled with `Stamps`; its fingerprint is the key of the parts.
+
+    Raises:
+        DataError, TokenizerError, EngineError, PublishError: as `ftcli tokenize`; what is finished is kept.
+    """
+    shards = part.shards(recipe.plan)
+    total = max(1, sum(shard.size for shard in recipe.plan.shards))
+    size = sum(shard.size for shard in shards)
+    need = estimate(context, recipe, free_bytes(recipe.output)) * size // total
+    _say_who_sees_it(context, recipe)
+    metrics = {"part": str(part), "shards": len(shards), "shards_resumed": 0, "reused": False}
+    with PartDesk.open(context, recipe, part, need) as desk:
+        seen = desk.look(recipe, hashes, context)
+        if lost := hashes.keep():
+            context.note(lost)
+        if not shards:
+            context.note(f"nothing falls to the part {part}: there are {len(recipe.plan.shards)} shards")
+        else:
+            labelled = recipe.plan.columns.label is not None and not context.settings.dataset.label_names
+            if labelled and not (desk.directory / "labels").exists():
+                context.note("the labels of all sources are collected first: --label-names leaves that out")
+            work = make_shards(context, executor, early, recipe, shards, desk, footprint)
+            tally = Tally.of([*work.resumed, *work.made])
+            made = sum(recipe.plan.shards[record["shard"]].size for record in work.made)
+            metrics |= {
+                **tally.metrics(slots=None, workers=work.workload.workers, source_bytes=size),
+                **Tally.of(work.made).speeds(seconds=work.seconds, source_bytes=made),
+                "engine": work.workload.engine.name,
+                "engine_proof": work.workload.engine.reason,
+                "shards_resumed": len(work.resumed),
+            }
+        desk.finish(recipe, seen)
+        left = unfinished(desk.directory, recipe, part.count)
+        directory = desk.directory
+    metrics |= {"parts_left": len(left), "peak_rss_mb": max(peak_rss_mb(), footprint.peak_mb)}
+    context.note(
+        f"the part {part} is finished; "
+        + (
+            f"{len(left)} of {part.count} parts are not"
+            if left
+            else f"all {part.count} are: run the same command with --finish in place of --shard"
+        )
+    )
+    return context.report("tokenize", to_json(metrics), paths={"parts": str(directory)})
+
+
+def _say_who_sees_it(context: Context, recipe: Recipe) -> None:
+    """A disk of this machine alone is named at once: the other parts would be made where --finish does not find them."""
+    target = recipe.output.resolve()
+    kind = disk_kind(next(folder for folder in target.parents if folder.exists()))
+    if kind in {"ssd", "hdd", "memory"}:
+        where = "in the memory" if kind == "memory" else f"on an {kind.upper()}"
+        context.note(
+            f"{recipe.output} lies {where} of this machine: all parts and --finish must run here, or take an output that all machines see"
+        )
