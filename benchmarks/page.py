@@ -41,6 +41,9 @@ def _tokenize(result: Result) -> Figures:
             yield f"{each['work']}: share of the engine alone", _spread(each["of_engine"], "")
         elif "ours" in each:
             yield f"{each['work']}: {each['rows']:,} rows", f"{each['ours']['wall']:.0f} s, peak {each['ours']['peak_rss_mb']:,.0f} MB"
+        elif "pipeline" in each:
+            yield f"{each['work']}: {each['workers']} workers over one, the pipeline", _spread(each["pipeline"])
+            yield f"{each['work']}: {each['workers']} workers over one, the whole command", _spread(each["command"])
 
 
 def _train(result: Result) -> Figures:
@@ -81,31 +84,39 @@ def page(folder: Path = RESULTS) -> str:
     """The page as it should be."""
     parts = [HEAD]
     for name, (title, command, figures) in KNOWN.items():
-        path = folder / f"{name}.json"
         head = ["| what | figure (95 % interval) | machine | date | command |", "|---|---|---|---|---|"]
-        if not path.is_file():
-            rows = [f"| {title.lower()} | {MISSING} | | | `{command}` |"]
-        else:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, str] = {}
+        for kept in _kept(name, folder):
             beside = f"{_machine(kept['result'])} | {kept['date']} | `{kept['command']}`"
-            rows = [f"| {_cell(what)} | {_cell(figure)} | {beside} |" for what, figure in figures(kept["result"])]
+            found |= {what: f"| {_cell(what)} | {_cell(figure)} | {beside} |" for what, figure in figures(kept["result"])}
+        rows = [*found.values()] or [f"| {title.lower()} | {MISSING} | | | `{command}` |"]
         parts.append("\n".join([f"## {title}", "", *head, *rows, ""]))
     return "\n".join(parts)
+
+
+def _kept(name: str, folder: Path) -> list[Result]:
+    """The results of a name, the oldest first: of two that have the same figure the newer counts."""
+    kept = [json.loads(path.read_text(encoding="utf-8")) for path in sorted([*folder.glob(f"{name}.json"), *folder.glob(f"{name}-*.json")])]
+    return sorted(kept, key=lambda one: str(one["date"]))
 
 
 def keep(name: str, file: Path, command: str, folder: Path = RESULTS) -> Path:
     """Put a result beside the others, with its command and today's date.
 
+    Args:
+        name: a section ("tokenize"), or a section and what was measured ("tokenize-job"), where one run does not measure all of it.
+
     Raises:
         SystemExit: the name is unknown, or the file does not hold what the page reads.
     """
-    if name not in KNOWN:
+    section = name.partition("-")[0]
+    if section not in KNOWN:
         sys.exit(f"no result is called {name!r}: {', '.join(KNOWN)}")
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
-        shown = list(KNOWN[name][2](result))
+        shown = list(KNOWN[section][2](result))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"{file} is no result of {KNOWN[name][1]}: {error!r}")
+        sys.exit(f"{file} is no result of {KNOWN[section][1]}: {error!r}")
     if not shown:
         sys.exit(f"{file} holds no figures")
     folder.mkdir(exist_ok=True)
@@ -122,7 +133,7 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     if given.add:
         name, file = given.add
-        keep(name, Path(file), given.command or KNOWN.get(name, ("", ""))[1])
+        keep(name, Path(file), given.command or KNOWN.get(name.partition("-")[0], ("", ""))[1])
     text = page()
     fresh = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text
     if given.check:

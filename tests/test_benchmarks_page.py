@@ -75,3 +75,13 @@ def test_what_is_no_result_is_refused(name: str, text: str | None, module: Modul
 
 def test_the_page_is_what_the_results_say_now(module: ModuleType) -> None:
     assert module.main(["--check"]) == 0
+
+
+def test_a_later_result_of_a_part_stands_for_the_older_figure(module: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for name, day, seconds in (("tokenize", "2026-01-01", 300), ("tokenize-job", "2026-02-01", 200)):
+        result = {"results": [{"work": "job", "rows": 10, "ours": {"wall": seconds, "peak_rss_mb": 1.0}}], "machine": MACHINE}
+        (folder / f"{name}.json").write_text(json.dumps({"command": "c", "date": day, "result": result}), encoding="utf-8")
+    rows = [line for line in module.page(folder).splitlines() if line.startswith("| job")]
+    assert ["200 s" in row for row in rows] == [True]
