@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import Columns
@@ -14,6 +14,7 @@ LONG = 2_000
 """Bytes of a row, on average, from which on it pays: below, pyarrow's parser makes an array faster than Python can hand over its rows."""
 FOREIGN = 1 / 3
 """Share of bytes outside ASCII above which it does not: decoding them to Python strings takes longer than pyarrow's whole way."""
+OPEN = ord("{")
 SEEN = 1 << 16
 """Bytes of a block from which both are told."""
 
@@ -36,12 +37,23 @@ def quick_arrays(block: bytes, columns: Columns) -> list[pa.Array] | None:
     found: list[list[Any]] = [[] for _ in names]
     parser = simdjson.Parser()
     try:
-        for line in block.split(b"\n"):
-            if line and not (line.startswith(b"{") and _take(parser.parse(line), names, found)):
+        for line in _lines(block):
+            if line[0] != OPEN or not _take(parser.parse(line), names, found):
                 return None
         return [strings(values) if kind is str else numbers(_integers(values)) for values, (_, kind) in zip(found, names, strict=True)]
     except (ValueError, OverflowError, RuntimeError):  # simdjson raises the last for numbers of more than 64 bits, in whatever key
         return None
+
+
+def _lines(block: bytes) -> Iterator[memoryview]:
+    """The lines that are not empty, in the block's memory: to copy them out took a third of the whole."""
+    view, start = memoryview(block), 0
+    while start < len(block):
+        end = block.find(b"\n", start)
+        end = len(block) if end < 0 else end
+        if end > start:
+            yield view[start:end]
+        start = end + 1
 
 
 def suits(block: bytes) -> bool:
