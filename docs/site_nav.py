@@ -11,7 +11,7 @@ SECTIONS = {
         "tokenize", "inspect", "verify", "why-is-my-loss-wrong", "train", "distributed", "gpu", "benchmark", "export", "settings-import",
     ),
     "Reference": ("cli", "settings", "profiles", "environment", "json", "errors", "data-format"),
-    "Extend": ("plugins", "hooks"),
+    "Extend": ("plugins", "plugin-collator", "plugin-environment", "plugin-check", "hooks"),
     "Measured": ("benchmarks", "reliability", "incident-2"),
 }  # fmt: skip
 FOLDERS = {"Checks": "checks", "Decisions": "decisions"}

@@ -184,7 +184,7 @@ def test_a_plugin_that_fails_at_the_end_is_named(tmp_path: Path) -> None:
 
     assert result.exit_code == 1
     assert "plugin 'extra'" in result.stderr
-    assert "ValueError('no disk')" in result.stderr
+    assert "ValueError: no disk (extra.py, line 4)" in result.stderr
     assert result.report["status"] == "failed"
     assert result.report["error"]["code"] == "plugin"
 

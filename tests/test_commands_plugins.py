@@ -23,12 +23,30 @@ def register_checks(register):
     register("x", CheckKind({id!r}, {stage!r}, "title", print))
 """
 BROKEN = {
+    "mark": ("def on_step(step): ...\n", "on_step is not marked, and would never be called"),
+    "syntax": ("x = 1\ndef on_step(step)\n    pass\n", "SyntaxError: expected ':' (bad.py, line 2)"),
+    "name": ("x = 1\n@hookimpl\ndef on_step(step): ...\n", "NameError: name 'hookimpl' is not defined (bad.py, line 2)"),
     "import": ("import no_such_module", "no_such_module"),
-    "hook": ("from ftcli import hookimpl\n@hookimpl\ndef on_stpe(step): ...\n", "on_stpe"),
-    "argument": ("from ftcli import hookimpl\n@hookimpl\ndef on_step(stop): ...\n", "stop"),
+    "hook": ("from ftcli import hookimpl\n@hookimpl\ndef on_stpe(step): ...\n", "unknown hook 'on_stpe'"),
+    "argument": ("from ftcli import hookimpl\n@hookimpl\ndef on_step(stop): ...\n", "on_step takes 'stop', which the hook does not give"),
     "register": ("from ftcli import hookimpl\n@hookimpl\ndef register_checks(register):\n    1 / 0\n", "ZeroDivisionError"),
     "clash": ("from ftcli import hookimpl\n@hookimpl\ndef register_packers(register):\n    register('bfd', object)\n", "'bfd'"),
-    "no check": ("from ftcli import hookimpl\n@hookimpl\ndef register_checks(register):\n    register('x', 3)\n", "not as ftcli.contracts"),
+    "twice": (
+        "from ftcli import hookimpl\n@hookimpl\ndef register_packers(register):\n    for _ in 'ab':\n        register('x', object)\n",
+        "registers the packer 'x' twice",
+    ),
+    "instance": (
+        "from ftcli import hookimpl\n@hookimpl\ndef register_packers(register):\n    register('x', object())\n",
+        "the packer 'x' as an object, which cannot be called",
+    ),
+    "class": (
+        "from ftcli import hookimpl\n@hookimpl\ndef register_collators(register):\n    register('x', object)\n",
+        "the collator 'x' as a class, not as ftcli.contracts.CollatorKind",
+    ),
+    "no check": (
+        "from ftcli import hookimpl\n@hookimpl\ndef register_checks(register):\n    register('x', 3)\n",
+        "the check 'x' as an int, not as ftcli.contracts.CheckKind",
+    ),
     "stage": (CHECK.format(id="x", stage="envy"), "the stage 'envy'"),
     "id": (CHECK.format(id="y", stage="env"), "check 'x' calls itself 'y'"),
 }
@@ -98,12 +116,21 @@ def test_the_doctor_finds_two_plugins_that_only_clash_together(tmp_path: Path) -
     assert "'one' and 'two' both register" in found["plugin:all together"]["summary"]
 
 
-def test_the_doctor_warns_of_a_hook_without_its_mark_and_of_no_hook_at_all(tmp_path: Path) -> None:
-    unmarked, empty = folder_of(tmp_path / "a", extra="def on_step(step): ...\n"), folder_of(tmp_path / "b", extra="x = 1\n")
+def test_the_doctor_warns_of_a_plugin_without_a_hook_and_the_list_says_so(tmp_path: Path) -> None:
+    empty = folder_of(tmp_path / "b", extra="x = 1\n")
 
-    assert "not marked: on_step" in checks("--plugins-dir", unmarked)["plugin:extra"]["summary"]
     assert "has no hook" in checks("--plugins-dir", empty)["plugin:extra"]["summary"]
     assert run("plugins", "doctor", "--plugins-dir", empty).exit_code == 0
+    assert "plugin extra (" in run("plugins", "--plugins-dir", empty).stderr
+    assert "has no hook, and does nothing" in run("plugins", "--plugins-dir", empty).stderr
+
+
+def test_the_doctor_says_what_a_plugin_offers(tmp_path: Path) -> None:
+    text = "from ftcli import hookimpl\n@hookimpl\ndef register_packers(register):\n    register('mine', object)\n"
+    found = checks("--plugins-dir", folder_of(tmp_path / "p", one=text, two=GOOD))
+
+    assert found["plugin:one"]["summary"] == "offers packer mine; hooks: register_packers"
+    assert found["plugin:two"]["summary"] == "offers no part; hooks: on_step"
 
 
 def test_the_doctor_examines_one_file_too(tmp_path: Path) -> None:

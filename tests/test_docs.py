@@ -262,6 +262,23 @@ def test_the_main_pages_have_examples_that_run() -> None:
     assert {"index.md", "tokenize.md", "train.md", "benchmark.md", "settings.md", "plugins.md"} <= {page.name for page in RUNNING}
 
 
+WALKTHROUGHS = {"plugin-collator.md": "verify", "plugin-environment.md": "settings", "plugin-check.md": "verify"}
+"""What a newcomer follows, with a command whose output shows the plugin at work."""
+
+
+def test_each_walkthrough_begins_with_nothing_and_shows_the_effect_of_what_it_has_the_reader_write() -> None:
+    for name, command in WALKTHROUGHS.items():
+        found = page_fences(DOCS / name)
+        assert all(fence.runs or "file" in fence.remarks for fence in found), f"{name}: a fence that nobody runs"
+        plugin = next(place for place, fence in enumerate(found) if fence.remarks.get("file", "").startswith("plugins/"))
+        shows = [
+            fence
+            for fence in found[plugin:]
+            if fence.shown() and any((ftcli_words(each) or [""])[0] == command for each in fence.commands())
+        ]
+        assert any("--plugins-dir plugins" in fence.text for fence in shows), name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.name)
 def test_the_examples_of_the_page_run_in_order(page: Path, tmp_path: Path, proofs: Path, reports: list[Report]) -> None:

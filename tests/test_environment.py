@@ -83,6 +83,7 @@ def test_two_plugins_that_disagree_are_named_with_variable_and_both_values(load:
     ("answer", "words"),
     [
         ("['OMP_A']", r"returned \['OMP_A'\]"),
+        ("None", r"environment\(\) returned None"),
         ('{"OMP_A": "1"}', "OMP_A = '1' is not a Tweak"),
         ('{"OMP_A": Tweak(1, "number")}', "is not a Tweak of a string"),
         ('{"omp a": Tweak("1", "name")}', "'omp a' = '1' cannot be an environment variable"),

@@ -21,7 +21,7 @@ from ftcli.contracts_export import ExportJob
 from ftcli.core.store import Ragged, Rows, Store
 from ftcli.errors import PluginError, TrainError
 from ftcli.machine import detect
-from ftcli.pluginmanager import KINDS
+from ftcli.pluginmanager import KINDS, RECORDS
 from ftcli.records import Piece, Report, ShardPlan, Step
 from ftcli.settings import Settings, update
 from ftcli.testing import TEXTS, run, tiny_tokenizer, write_config
@@ -103,6 +103,9 @@ RECORDER = """
 """
 
 
+OFFERS: dict[str, Any] = {"collator": {"make": print}, "check": {"id": "late", "stage": "env", "title": "Late", "run": print}}
+
+
 def recorder(load: Load, hook: str) -> tuple[Any, list[tuple[Any, ...]]]:
     """Plugins with one that writes down what the hook is called with, all of its arguments in the signature's order."""
     plugins = load(RECORDER.format(hook=hook, arguments=", ".join(inspect.signature(HOOKS[hook]).parameters)))
@@ -116,8 +119,9 @@ def test_register_hooks_are_called_once_with_a_callback(kind: str, load: Load) -
     registry = plugins.registry(kind)
 
     ((register,),) = calls
-    register("late", "factory", replace=False)
-    assert registry.get("late") == "factory"
+    offer = RECORDS[kind](**OFFERS[kind]) if kind in RECORDS else print
+    register("late", offer, replace=False)
+    assert registry.get("late") == offer
     assert registry.owner("late") == "other"
 
 
@@ -363,5 +367,20 @@ def test_the_commands_use_what_plugins_offer(way: str, tmp_path: Path, monkeypat
     assert trained.exit_code == 0, trained.stderr
     assert steps.read_text().split() == ["1", "2", "3"]
 
+    exported = run("export", tmp_path / "store", "--format", "ids", "--output-dir", tmp_path / "ids", *reports, *common, "--json")
+    assert exported.exit_code == 0, exported.stderr
+    assert (tmp_path / "ids" / "train.jsonl").read_text().startswith("[")
+
+    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS", raising=False)
+    alone = ("--packing", "none", "--tokenizer-engine", "plain", "--max-length", "64", "--output-dir", tmp_path / "rows")
+    assert run("tokenize", jokes, *tokenizer, *alone, *reports, *common).exit_code == 0
+    padded = run(
+        *("verify", "--select", "FT301", "--mode", "ending", "--dataset", tmp_path / "rows", *tokenizer, "--collator", "left"),
+        *("--set", "tracking.report_to=mlflow", *reports, *common, "--json"),
+    )
+    masks = [row["mask"] for row in padded.report["checks"][0]["evidence"]["rows"]]
+    assert any("×0 " in mask and mask.endswith("×1") for mask in masks), masks
+    assert "HF_HUB_DISABLE_PROGRESS_BARS=1: a tracker's log has no use for bars" in padded.report["notes"]
+
     history = [json.loads(line) for line in (tmp_path / "reports" / "history.jsonl").read_text().splitlines()]
-    assert [line["command"] for line in history] == ["tokenize", "verify", "train"]
+    assert [line["command"] for line in history] == ["tokenize", "verify", "train", "export", "tokenize", "verify"]

@@ -31,6 +31,7 @@ LAYERS = (
         "sources",
         "machine",
         "registry",
+        "pluginfaults",
         "pluginmanager",
         "environment",
         "context",

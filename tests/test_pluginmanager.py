@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from pathlib import Path
 
@@ -119,6 +120,58 @@ def test_one_file_can_be_given_instead_of_a_folder(tmp_path: Path) -> None:
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="nowhere does not exist"):
         Plugins(plugins_dir=tmp_path / "nowhere", allow=())
+
+
+@pytest.mark.parametrize(("below", "hint"), [("src", "--plugins-dir .*src"), ("lib", "a package is installed with pip")])
+def test_a_folder_without_a_plugin_is_an_error_that_says_where_they_are(tmp_path: Path, below: str, hint: str) -> None:
+    """The folder of a project in place of the one that holds its module."""
+    put(tmp_path / below, ENGINE)
+
+    with pytest.raises(PluginError, match="holds no plugin") as caught:
+        Plugins(plugins_dir=tmp_path, allow=())
+    assert re.search(hint, caught.value.hint)
+
+
+def test_a_file_that_is_no_python_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x = 1")
+
+    with pytest.raises(PluginError, match=r"notes\.txt holds no plugin"):
+        Plugins(plugins_dir=tmp_path / "notes.txt", allow=())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hook_without_its_mark_is_an_error_and_an_imported_function_of_that_name_is_not(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = loader(way, monkeypatch, tmp_path)
+
+    with pytest.raises(PluginError, match=r"'forgetful'.*register_engines is not marked") as caught:
+        load(ENGINE.replace("@hookimpl", ""), "forgetful")
+    assert "@ftcli.hookimpl" in caught.value.hint
+    load("from os import fspath as on_step", "borrower")
+
+
+def test_an_entry_point_to_a_class_and_one_to_nothing_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "from ftcli import hookimpl\nclass Theirs:\n    @hookimpl\n    def on_step(self, step): ...\n"
+    install(monkeypatch, tmp_path, source)
+    points = next(tmp_path.rglob("entry_points.txt"))
+    whole = points.read_text().strip()
+    points.write_text(f"{whole}:Theirs\n")
+    with pytest.raises(PluginError, match="it is the class Theirs") as caught:
+        Plugins(allow=["other"])
+    assert "theirs = Theirs()" in caught.value.hint
+
+    points.write_text("[ftcli]\nother = not_there_at_all.deeper\n")
+    with pytest.raises(PluginError, match=r"cannot be imported: ModuleNotFoundError: No module named 'not_there_at_all'$") as caught:
+        Plugins(allow=["other"])
+    assert "compare the entry point with what its pyproject.toml packs" in caught.value.hint
+
+
+def test_a_wrapper_that_yields_nothing_is_an_error(tmp_path: Path) -> None:
+    put(tmp_path, "from ftcli import hookimpl\n@hookimpl(wrapper=True)\ndef on_step(step): ...\n")
+
+    with pytest.raises(PluginError, match=r"(?s)'other'.*generator"):
+        Plugins(plugins_dir=tmp_path, allow=())
 
 
 def test_the_current_directory_is_never_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,6 +195,22 @@ def test_an_answer_that_no_report_can_hold_is_an_error(answer: Any) -> None:
     assert "plugin 'mine' broke" in check.summary
 
 
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(None, "it returned None, and no ftcli.records.Check"), (Check("", "", "warning", "x"), "'warning' is no status; those are pass, ")],  # type: ignore[arg-type]
+)
+def test_an_answer_that_is_no_verdict_is_told_as_such(answer: Any, words: str) -> None:
+    assert words in _run(_kind("A1", run=lambda probe: answer))[0].summary
+
+
+def test_a_check_that_needs_a_part_that_there_is_not_is_refused_with_the_nearest() -> None:
+    kind = replace(_kind("A1"), needs=("store", "tokeniser"))
+
+    with pytest.raises(PluginError, match="plugin 'mine': check 'A1' needs 'tokeniser'") as caught:
+        _ids(registry=_registry(kind))
+    assert caught.value.hint.startswith("Did you mean 'tokenizer'? Parts are: tokenizer, ")
+
+
 def test_an_interrupt_is_no_verdict() -> None:
     def run(probe: Any) -> Check:
         raise KeyboardInterrupt

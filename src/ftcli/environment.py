@@ -27,7 +27,9 @@ def compute(plugins: Plugins, settings: Settings, machine: Machine) -> dict[str,
         PluginError: two plugins want different values for one variable, or one returns what cannot be a variable; names them.
     """
     wanted: dict[str, tuple[Tweak, str]] = {}
+    silent = {plugin.name for plugin in plugins.describe() if "environment" in plugin.hooks}
     for plugin, answer in plugins.each("environment", settings=settings, machine=machine):
+        silent.discard(plugin)
         for variable, tweak in _checked(answer, plugin).items():
             other, owner = wanted.setdefault(variable, (tweak, plugin))
             if other.value != tweak.value:
@@ -35,6 +37,10 @@ def compute(plugins: Plugins, settings: Settings, machine: Machine) -> dict[str,
                     f"plugins {owner!r} and {plugin!r} disagree on {variable}: {other.value!r} ({other.reason}) and {tweak.value!r} ({tweak.reason})",
                     "Leave one of them out.",
                 )
+    if silent:  # pluggy keeps None from us
+        raise PluginError(
+            f"plugin {min(silent)!r}: environment() returned None", "Return a mapping of names to Tweak; {} where nothing is to be set."
+        )
     return {variable: tweak for variable, (tweak, _) in wanted.items()}
 
 

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from types import ModuleType
@@ -16,11 +16,14 @@ from typing import Any
 import pluggy
 
 from ftcli import hookspecs
+from ftcli.contracts import CheckKind, CollatorKind
 from ftcli.errors import FtcliError, PluginError
 from ftcli.markers import PROJECT
+from ftcli.pluginfaults import misuse, reason_of
 from ftcli.records import PluginInfo
 from ftcli.registry import AnyRegistry, Registry
 
+BUILT_IN = "built-in"
 BUILT_INS = (
     "ftcli.plugins.environment",
     "ftcli.plugins.tokenizer",
@@ -35,6 +38,8 @@ BUILT_INS = (
     "ftcli.plugins.steplog",
 )
 KINDS = ("source", "engine", "task", "packer", "collator", "check", "executor", "exporter")
+RECORDS: Mapping[str, Any] = {"collator": CollatorKind, "check": CheckKind}
+"""Kinds that are registered as a record; of the others a factory is."""
 
 
 class Plugins:
@@ -57,7 +62,7 @@ class Plugins:
         self._info: dict[str, PluginInfo] = {}
         self._registries: dict[str, AnyRegistry] = {}
         for name in BUILT_INS:  # pluggy calls the last registered first, so that outsiders come before the built-ins
-            self._add(importlib.import_module(name), name.removeprefix("ftcli.plugins."), "built-in", version(PROJECT))
+            self._add(importlib.import_module(name), name.removeprefix("ftcli.plugins."), BUILT_IN, version(PROJECT))
         self._load_entry_points(allow)
         if plugins_dir is not None:
             self._load_folder(plugins_dir)
@@ -72,7 +77,7 @@ class Plugins:
         if kind not in KINDS:
             raise AssertionError(f"unknown kind {kind!r}")
         if kind not in self._registries:
-            registry: AnyRegistry = Registry(kind)
+            registry: AnyRegistry = Registry(kind, RECORDS.get(kind, Callable))
             hook = f"register_{kind}s"
             for name, caller in self._callers(hook):
                 self._guard(name, hook, caller, register=registry.registrar(name))
@@ -88,6 +93,11 @@ class Plugins:
         for name, caller in self._callers(hook):
             for result in self._guard(name, hook, caller, **arguments):
                 yield name, result
+
+    def outsider(self, kind: str, name: str) -> str | None:
+        """The plugin that offers this part; None when it is ftcli's own."""
+        owner = self.registry(kind).owner(name)
+        return None if self._info[owner].origin == BUILT_IN else owner
 
     def describe(self) -> tuple[PluginInfo, ...]:
         """Every loaded plugin with version, origin, file hash and hooks, built-ins first."""
@@ -110,7 +120,7 @@ class Plugins:
             raise
         except Exception as error:
             raise PluginError(
-                f"plugin {name!r} ({self._info[name].origin}) failed in {hook}: {error!r}", "Run: ftcli plugins doctor"
+                f"plugin {name!r} ({self._info[name].origin}) failed in {hook}: {reason_of(error)}", "Run: ftcli plugins doctor"
             ) from error
 
     def _add(self, plugin: Any, name: str, origin: str, plugin_version: str) -> None:
@@ -119,12 +129,13 @@ class Plugins:
                 f"two plugins are called {name!r}: {self._info[name].origin} and {origin}",
                 "Rename or remove one of them.",
             )
+        if fault := misuse(plugin):
+            raise PluginError(f"plugin {name!r} ({origin}): {fault[0]}", fault[1])
         try:
             self._manager.register(plugin, name=name)
             self._manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            known = ", ".join(sorted(n for n in dir(hookspecs) if hasattr(getattr(hookspecs, n), f"{PROJECT}_spec")))
-            raise PluginError(f"plugin {name!r} ({origin}): {error}", f"Hooks are: {known}.") from error
+        except pluggy.PluginValidationError as error:  # a wrapper that does not yield
+            raise PluginError(f"plugin {name!r} ({origin}): {error}", "Mend the hook, or leave the plugin out.") from error
         hooks = tuple(sorted(caller.name for caller in self._manager.get_hookcallers(plugin) or ()))
         self._info[name] = PluginInfo(name, plugin_version, origin, _file_hash(plugin), hooks)
 
@@ -139,10 +150,10 @@ class Plugins:
             try:
                 plugin = point.load()
             except (Exception, SystemExit) as error:
-                raise PluginError(
-                    f"plugin {point.name!r} ({origin}) cannot be imported: {error!r}",
-                    "Fix or uninstall it, or leave it out with FTCLI_PLUGINS=name,name (empty: none).",
-                ) from error
+                hint = "Fix or uninstall it, or leave it out with FTCLI_PLUGINS=name,name (empty: none)."
+                if isinstance(error, ModuleNotFoundError) and error.name == point.module.partition(".")[0]:
+                    hint = f"Its distribution has no such module: compare the entry point with what its pyproject.toml packs. {hint}"
+                raise PluginError(f"plugin {point.name!r} ({origin}) cannot be imported: {reason_of(error)}", hint) from error
             self._add(plugin, point.name, origin, point.dist.version)
         missing = [name for name in allow or () if name not in seen]
         if missing:
@@ -151,7 +162,16 @@ class Plugins:
     def _load_folder(self, folder: Path) -> None:
         if not folder.exists():
             raise PluginError(f"the plugins folder {folder} does not exist", "Give --plugins-dir an existing folder.")
-        for path in [folder] if folder.is_file() else sorted(folder.glob("*.py")):
+        files = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
+        if not files or any(path.suffix != ".py" for path in files):
+            below = folder / "src"
+            hint = (
+                f"Give --plugins-dir {below}."
+                if any(below.glob("*.py"))
+                else "A plugin is a .py file in it; a package is installed with pip."
+            )
+            raise PluginError(f"{folder} holds no plugin: there is no .py file", hint)
+        for path in files:
             self._add(_import_file(path), path.stem, str(path), "0")
 
 
@@ -167,7 +187,7 @@ def _import_file(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise PluginError(
-            f"plugin {path.stem!r} ({path}) cannot be imported: {error!r}", "Fix the file or move it out of the folder."
+            f"plugin {path.stem!r} ({path}) cannot be imported: {reason_of(error)}", "Fix the file or move it out of the folder."
         ) from error
     return module
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -14,8 +15,10 @@ F = TypeVar("F")
 class Registry(Generic[F]):
     """What plugins offered for one kind ("engine", "collator" …). The order of registration decides nothing."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, form: type | None = None) -> None:
+        """`form`: what is registered must be one of these: a record, or `Callable`; None: anything will do."""
         self.kind = kind
+        self.form = form
         self._offers: dict[str, tuple[F, str]] = {}
         self._replacements: dict[str, tuple[F, str]] = {}
 
@@ -23,7 +26,10 @@ class Registry(Generic[F]):
         """The callback handed to one plugin's `register_*` hook."""
 
         def register(name: str, factory: F, *, replace: bool = False) -> None:
+            self._refuse_other(plugin, name, factory)
             where = self._replacements if replace else self._offers
+            if name in where and where[name][1] == plugin:
+                raise PluginError(f"plugin {plugin!r} registers the {self.kind} {name!r} twice", "Leave one out, or give it another name.")
             if name in where:
                 verb = "replace" if replace else "register"
                 raise PluginError(
@@ -33,6 +39,18 @@ class Registry(Generic[F]):
             where[name] = (factory, plugin)
 
         return register
+
+    def _refuse_other(self, plugin: str, name: str, factory: object) -> None:
+        if self.form is None or isinstance(factory, self.form):
+            return
+        noun = "class" if isinstance(factory, type) else "function" if inspect.isroutine(factory) else type(factory).__name__
+        said = f"plugin {plugin!r} registers the {self.kind} {name!r} as {'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+        form = self.form.__name__
+        if form == "Callable":
+            raise PluginError(
+                f"{said}, which cannot be called", "Register the class itself, or a function that makes one; not an instance."
+            )
+        raise PluginError(f"{said}, not as ftcli.contracts.{form}", f'Write register("{name}", {form}(…)).')
 
     def get(self, name: str, setting: str = "") -> F:
         """The factory of that name.

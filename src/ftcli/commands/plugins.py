@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
 
-from ftcli import hookspecs
 from ftcli.context import Context
 from ftcli.contracts import CheckKind
 from ftcli.errors import FtcliError, UsageError
 from ftcli.markers import PROJECT
+from ftcli.pluginfaults import HOOKS
 from ftcli.pluginmanager import BUILT_INS, KINDS, Plugins
 from ftcli.records import STAGES, Check, Report, RunStatus
 
 TOGETHER = "all together"
-HOOKS = tuple(name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), f"{PROJECT}_spec"))
 
 
 def run(
@@ -48,6 +45,9 @@ def run(
     if action == "doctor":
         return _doctor(context, plugins_dir, allow)
     loaded = replace(context, plugins=Plugins(plugins_dir, allow))
+    for info in loaded.plugins.describe():
+        if not info.hooks:
+            loaded.note(f"plugin {info.name} ({info.origin}) has no hook, and does nothing: run ftcli plugins doctor")
     rows = [[info.name, info.version, info.origin, info.file_hash, ", ".join(info.hooks)] for info in loaded.plugins.describe()]
     table = {"head": ["plugin", "version", "origin", "file hash", "hooks"], "rows": rows}
     return loaded.report("plugins", {"plugins": len(rows)}, details={"table": table})
@@ -76,7 +76,7 @@ def candidates(plugins_dir: Path | None, allow: Sequence[str] | None) -> Iterato
 
 
 def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: bool = False) -> Check:
-    """Load it, ask for everything it registers, and look for functions that pluggy cannot see.
+    """Load it, and ask for everything it registers.
 
     Args:
         own: ask only for the kinds that outside plugins register; the built-in collators and tasks import torch.
@@ -85,36 +85,25 @@ def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: 
         plugins = Plugins(file, names)
         hooks = {hook for info in plugins.describe()[len(BUILT_INS) :] for hook in info.hooks}
         kinds = [kind for kind in KINDS if not own or f"register_{kind}s" in hooks]
-        offers = [f"{kind} {name}" for kind in kinds for name in plugins.registry(kind).names()]
+        offers = [(kind, name) for kind in kinds for name in plugins.registry(kind).names()]
+        theirs = [f"{kind} {name}" for kind, name in offers if plugins.outsider(kind, name)]
         checks = plugins.registry("check").items() if "check" in kinds else ()
         broken = [problem for name, kind in checks for problem in _check_problems(name, kind)]
     except FtcliError as error:
         return Check(f"plugin:{title}", "env", "fail", error.message, fix=error.hint or "Mend or remove it.")
     if broken:
         return Check(f"plugin:{title}", "env", "fail", "; ".join(broken), fix="Mend the registered check.")
-    unseen = [name for plugin in plugins.objects().values() for name in _unmarked(plugin)]
-    if unseen:
-        fix = "Mark them with @ftcli.hookimpl, or rename them."
-        return Check(f"plugin:{title}", "env", "warn", f"has the name of a hook but is not marked: {', '.join(unseen)}", fix=fix)
     outside = plugins.describe()[len(BUILT_INS) :]
     idle = [info.name for info in outside if not info.hooks]
     if idle:
         return Check(f"plugin:{title}", "env", "warn", f"has no hook: {', '.join(idle)}", fix=f"Hooks are: {', '.join(HOOKS)}.")
     known = sorted({hook for info in outside or plugins.describe() for hook in info.hooks})
-    return Check(f"plugin:{title}", "env", "pass", f"{len(offers)} parts on offer; hooks: {', '.join(known)}")
+    offered = f"{len(offers)} parts on offer" if not outside else f"offers {', '.join(theirs)}" if theirs else "offers no part"
+    return Check(f"plugin:{title}", "env", "pass", f"{offered}; hooks: {', '.join(known)}")
 
 
-def _check_problems(name: str, kind: object) -> Iterator[str]:
-    if not isinstance(kind, CheckKind):
-        yield f"check {name!r} is registered as {type(kind).__name__}, not as ftcli.contracts.CheckKind"
-    elif kind.stage not in STAGES:
+def _check_problems(name: str, kind: CheckKind) -> Iterator[str]:
+    if kind.stage not in STAGES:
         yield f"check {name!r} has the stage {kind.stage!r}; stages are {', '.join(STAGES)}"
     elif kind.id != name:
         yield f"check {name!r} calls itself {kind.id!r}"
-
-
-def _unmarked(plugin: Any) -> Iterator[str]:
-    for hook in HOOKS:
-        function = getattr(plugin, hook, None)
-        if inspect.isroutine(function) and not hasattr(function, f"{PROJECT}_impl"):
-            yield hook

@@ -22,6 +22,7 @@ from ftcli.core.engine import REFERENCE, RowEncoder, load_encoder
 from ftcli.core.job import Job, plugins_of
 from ftcli.core.join import Group, as_batch, joined
 from ftcli.core.label_lists import Labels
+from ftcli.core.packs import pack
 from ftcli.core.policy import Counts, Documents, without_first
 from ftcli.core.publish import ShardWriter
 from ftcli.core.ragged import Ids, take_ranges, to_offsets
@@ -223,6 +224,7 @@ def _write(
 
 def packed(job: Job, plugins: Plugins, documents: Documents) -> tuple[Packs, Ids]:
     """A window's documents in packs, and the ids of all packs one after the other."""
-    packs: Packs = plugins.registry("packer").get(job.packing, "packing.strategy")().pack(documents.lengths, job.policy.max_length)
+    packer = plugins.registry("packer").get(job.packing, "packing.strategy")()
+    packs = pack(packer, documents.lengths, job.policy.max_length, plugins.outsider("packer", job.packing))
     starts = to_offsets(documents.lengths)[packs.document] + packs.start
     return packs, take_ranges(documents.ids, starts, packs.length)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ftcli.contracts import Collator
 from ftcli.core.audit import batch_runs, decoded_rows
 from ftcli.core.missing import Missing
 from ftcli.core.store import Rows
@@ -53,26 +52,6 @@ def draw(probe: Probe, most_logits: int) -> Rows:
     middle = by_length[1:-1]
     chosen = generator.choice(middle, size=min(len(middle), most - 2), replace=False)
     return split.rows(np.unique(np.concatenate([by_length[:1], chosen, by_length[-1:]])))
-
-
-def collate(collator: Collator, name: str, rows: Rows) -> Mapping[str, torch.Tensor]:
-    """The collator's batch. Raises `DataError` when it breaks, or gives something else than tensors with ids and labels."""
-    import torch
-
-    try:
-        batch = collator(rows)
-    except FtcliError:
-        raise
-    except Exception as error:  # a plugin's collator may raise anything
-        words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise DataError(f"the collator {name} breaks: {words}", "Use one of ftcli's, or mend the plugin.") from error
-    wanted = [key for key in ("input_ids", "labels") if key not in batch]
-    odd = [key for key, value in batch.items() if not isinstance(value, torch.Tensor)]
-    if wanted or odd:
-        reason = f"no {' and no '.join(wanted)}" if wanted else f"{odd[0]} is a {type(batch[odd[0]]).__name__} and no tensor"
-        hint = "A collator gives input_ids and labels, and a mask or positions; the labels must be called labels."
-        raise DataError(f"the collator {name} makes an unusable batch: {reason}", hint)
-    return batch
 
 
 def excerpt_of(probe: Probe) -> tuple[Rows, Mapping[str, torch.Tensor]]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, Task
-from ftcli.core.first_batch import collate, draw, excerpt_of, read_back, require_targets
+from ftcli.core.collating import collate, made
+from ftcli.core.first_batch import draw, excerpt_of, read_back, require_targets
 from ftcli.core.missing import Missing
 from ftcli.core.slots import TokenBatches, planned
 from ftcli.core.store import Rows, SplitData, Store
@@ -269,16 +270,17 @@ class Probe:
         kind = self.context.plugins.registry("collator").get(name, "loader.collator")
         check_collator(name, kind, self.task, self.train_split, self.store)
         pad = next((found for found in (tokenizer.pad_token_id, tokenizer.eos_token_id) if found is not None), 0)
-        collator: Collator = kind.make(
+        return made(
+            self.context.plugins,
+            name,
             BatchSpec(
                 pad_token_id=pad,
                 padding_side="right",
                 max_length=self.store.max_length,
                 pad_to_multiple_of=self.settings.loader.pad_to_multiple_of,
                 task=self.task,
-            )
+            ),
         )
-        return collator
 
     def collate(self, rows: Rows) -> Mapping[str, torch.Tensor]:
         """The run's collator on some rows. Raises `DataError` when it breaks, or gives something else than tensors with ids and labels."""

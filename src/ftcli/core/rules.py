@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
 from ftcli.contracts import CheckKind
 from ftcli.core.probe import Missing, Probe
 from ftcli.errors import FtcliError, PluginError, UsageError
+from ftcli.pluginfaults import reason_of
 from ftcli.records import STAGES, Check, to_json
 from ftcli.registry import Registry
 
 QUICK_STAGES = ("env", "settings", "tokenizer", "data")
 """Stages that build no model and no batch."""
+PARTS = tuple(name for name, part in vars(Probe).items() if isinstance(part, property | cached_property))
+"""What a check can need: the parts of a probe."""
 RANK = {"pass": 0, "info": 0, "skipped": 0, "warn": 1, "fail": 2, "error": 2}
 
 
@@ -67,6 +71,12 @@ def every(registry: Registry[CheckKind]) -> list[CheckKind]:
             raise PluginError(
                 f"plugin {registry.owner(name)!r} registers the check {name!r} with the id {kind.id!r} and the stage {kind.stage!r}",
                 f"The id must be the name, the stage one of {', '.join(STAGES)}.",
+            )
+        if unknown := [part for part in kind.needs if part not in PARTS]:
+            near = difflib.get_close_matches(unknown[0], PARTS, n=1)
+            raise PluginError(
+                f"plugin {registry.owner(name)!r}: check {name!r} needs {unknown[0]!r}, which a probe does not have",
+                f"{f'Did you mean {near[0]!r}? ' if near else ''}Parts are: {', '.join(PARTS)}.",
             )
     kinds = sorted((kind for _, kind in registry.items()), key=lambda kind: (STAGES.index(kind.stage), kind.id))
     try:
@@ -135,15 +145,16 @@ def _verdict(
         told[error] = kind.id
         return Check("", "", "fail", f"{kind.title}: {error.message}", {}, error.hint)
     except Exception as error:  # noqa: BLE001 - a broken check must not hide the others
-        words = re.sub(r"\s+", " ", f"{type(error).__name__}: {error}")[:400]
-        hint = "Leave it out with --ignore, and report it to the plugin's author."
-        return Check("", "", "error", f"{kind.title}: the check of plugin {owner(kind.id)!r} broke: {words}", {}, hint)
+        words = f"{kind.title}: the check of plugin {owner(kind.id)!r} broke: {reason_of(error)}"
+        return Check("", "", "error", words, {}, "Leave it out with --ignore, and report it to the plugin's author.")
 
 
 def _sound(verdict: Check) -> Check:
     """The verdict, if reports can hold it; TypeError or ValueError says why not."""
-    if not isinstance(verdict, Check) or verdict.status not in RANK:
-        raise TypeError(f"it returned {verdict!r} and no verdict")
+    if not isinstance(verdict, Check):
+        raise TypeError(f"it returned {verdict!r}, and no ftcli.records.Check")
+    if verdict.status not in RANK:
+        raise ValueError(f"{verdict.status!r} is no status; those are {', '.join(RANK)}")
     json.dumps(to_json(verdict.evidence), allow_nan=False)
     return verdict
 

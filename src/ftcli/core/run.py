@@ -14,6 +14,7 @@ from ftcli.core.adapter import adapt
 from ftcli.core.arguments import make_arguments
 from ftcli.core.balance import balance
 from ftcli.core.batch import EpochSampler, LengthGroupedSampler, padding
+from ftcli.core.collating import made
 from ftcli.core.model import build
 from ftcli.core.order import ORDERS
 from ftcli.core.side_by_side import Texts
@@ -115,7 +116,7 @@ def prepare(context: Context) -> Run:
         tokenizer=tokenizer,
         task=task,
         model=adapt(context, model, task),
-        collator=kind.make(BatchSpec(_padding_id(tokenizer), "right", store.max_length, multiple, task)),
+        collator=made(context.plugins, name, BatchSpec(_padding_id(tokenizer), "right", store.max_length, multiple, task)),
         order=ORDERS.get(settings.train.train_sampling_strategy or "", kind.order),
         token_batches=batches,
         arguments=arguments,

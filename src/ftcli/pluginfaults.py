@@ -1,0 +1,66 @@
+"""What is wrong with a plugin, in words: hooks that could never be called, and where in its file an error arose."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+from ftcli import hookspecs
+from ftcli.markers import PROJECT
+
+HOOKS = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f"{PROJECT}_spec")}
+_NEEDED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_NOT_THEIRS = tuple(str(Path(module.__file__ or "").parent) for module in (importlib, hookspecs, pluggy))
+"""Folders of those between a plugin and its caller: Python's import, ftcli, pluggy."""
+
+
+def misuse(plugin: Any) -> tuple[str, str] | None:
+    """What keeps its hooks from being called, and what to do; None when nothing does."""
+    if inspect.isclass(plugin):
+        name = plugin.__name__
+        return f"it is the class {name}, and a hook of a class has no self", f"Name an instance: {name.lower()} = {name}()."
+    for name in dir(plugin):
+        function = getattr(plugin, name, None)
+        if not inspect.isroutine(function):
+            continue
+        options = getattr(function, f"{PROJECT}_impl", None)
+        if options is None:
+            if name in HOOKS and function.__module__ == _module_of(plugin):
+                return f"{name} is not marked, and would never be called", "Write @ftcli.hookimpl above it, or give it another name."
+            continue
+        hook = options.get("specname") or name
+        if hook not in HOOKS:
+            near = difflib.get_close_matches(hook, HOOKS, n=1)
+            return f"unknown hook {hook!r}", f"{f'Did you mean {near[0]!r}? ' if near else ''}Hooks are: {', '.join(sorted(HOOKS))}."
+        given = list(inspect.signature(HOOKS[hook]).parameters)
+        for argument in inspect.signature(function).parameters.values():
+            if argument.kind in _NEEDED and argument.default is argument.empty and argument.name not in given:
+                return (
+                    f"{name} takes {argument.name!r}, which the hook does not give",
+                    f"It gives {' and '.join(given)}; take what you need.",
+                )
+    return None
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in one line, with file and line where it arose in a plugin or what the plugin called."""
+    words = " ".join(f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}".split())[:400].removesuffix(":")
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{words} ({Path(error.filename).name}, line {error.lineno})"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<") and not any(Path(frame.filename).is_relative_to(folder) for folder in _NOT_THEIRS)
+    ]
+    return f"{words} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else words
+
+
+def _module_of(plugin: Any) -> str:
+    return plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__

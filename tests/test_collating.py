@@ -1,0 +1,82 @@
+"""What a plugin's collator does wrong is named, with file and line; ftcli's own are used as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ftcli.contracts import BatchSpec
+from ftcli.core.collate import Dynamic
+from ftcli.core.collating import made
+from ftcli.core.store import Ragged, Rows
+from ftcli.core.tasks import Pretrain
+from ftcli.errors import DataError, FtcliError, PluginError
+from ftcli.pluginmanager import Plugins
+from thirdparty import put
+
+PLUGIN = """
+    from ftcli import hookimpl
+    from ftcli.contracts import CollatorKind
+    from ftcli.errors import SettingsError
+
+    {body}
+
+    @hookimpl
+    def register_collators(register):
+        register("mine", CollatorKind(make))
+"""
+CALLED = "def make(spec):\n        return lambda {arguments}: {answer}"
+SPEC = BatchSpec(0, "right", 8, 1, Pretrain())
+ROWS = Rows(np.arange(2), Ragged(np.array([5, 6, 7], np.int32), np.array([0, 1, 3])))
+
+
+def plugins(folder: Path, body: str) -> Plugins:
+    return Plugins(plugins_dir=put(folder, PLUGIN.replace("{body}", body), "mine"), allow=())
+
+
+def test_a_sound_collator_of_a_plugin_gives_its_batches(tmp_path: Path) -> None:
+    body = "def make(spec):\n        from ftcli.core.collate import Dynamic\n        return Dynamic(spec)"
+
+    found, own = made(plugins(tmp_path, body), "mine", SPEC)(ROWS), made(Plugins(allow=()), "dynamic", SPEC)
+
+    assert isinstance(own, Dynamic)
+    assert {name: value.tolist() for name, value in found.items()} == {name: value.tolist() for name, value in own(ROWS).items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer", "words"),
+    [
+        ("rows", "None", "makes an unusable batch: it is NoneType"),
+        ("rows", "{}", "no input_ids and no labels"),
+        ("rows", '{"input_ids": [1], "labels": [2]}', "input_ids is a list and no tensor"),
+        ("rows", "rows.nothing", r"breaks: AttributeError: 'Rows' object has no attribute 'nothing' \(mine.py, line 7\)"),
+        ("", "None", r"breaks: TypeError: .*takes 0 positional arguments but 1 was given"),
+    ],
+)
+def test_a_batch_that_cannot_be_used_is_named(tmp_path: Path, arguments: str, answer: str, words: str) -> None:
+    collator = made(plugins(tmp_path, CALLED.format(arguments=arguments, answer=answer)), "mine", SPEC)
+
+    with pytest.raises(DataError, match=f"the collator mine {words}" if " breaks" in words or "makes" in words else words) as caught:
+        collator(ROWS)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("def make(): ...", "plugin 'mine' cannot be made: TypeError: make"),
+        ("def make(spec): ...", "plugin 'mine' is None, which cannot be called with rows"),
+        ("def make(spec):\n        return 1 / 0", r"cannot be made: ZeroDivisionError: division by zero \(mine.py, line 7\)"),
+    ],
+)
+def test_a_factory_that_makes_no_collator_is_named(tmp_path: Path, body: str, words: str) -> None:
+    with pytest.raises(PluginError, match=words) as caught:
+        made(plugins(tmp_path, body), "mine", SPEC)
+    assert "BatchSpec" in caught.value.hint
+
+
+def test_a_refusal_of_the_plugin_is_shown_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(FtcliError, match=r"^not for this task$"):
+        made(plugins(tmp_path, "def make(spec):\n        raise SettingsError('not for this task')"), "mine", SPEC)
