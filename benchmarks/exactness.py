@@ -27,8 +27,9 @@ from typing import Any
 import pyarrow as pa
 from transformers import AutoTokenizer
 
+from ftcli.core.backend import prepare_backend
 from ftcli.core.engine import EncoderSpec, RowEncoder, choose_engine, load_encoder
-from ftcli.core.proof import differing_rows
+from ftcli.core.proof import Reference, differing_rows
 from ftcli.core.reference import PythonEncoder
 from ftcli.errors import EngineError, MissingExtraError
 from ftcli.pluginmanager import Plugins
@@ -118,9 +119,10 @@ def compare(folder: Path, texts: list[str], plugins: Plugins, cache_dir: Path | 
     except Exception as error:  # noqa: BLE001 - a folder may fail in any way, which is a line of the table
         return [Line(folder.name, "-", refused=f"AutoTokenizer cannot load it: {str(error).splitlines()[0]}")]
     lines: list[tuple[Line, RowEncoder | None]] = []
+    shared = Reference(tokenizer, prepare_backend(tokenizer, folder), 1)
     for name in engines:
         try:
-            choice = choose_engine(tokenizer, folder, plugins, requested=name, cache_dir=cache_dir, sample=texts[:200])
+            choice = choose_engine(tokenizer, folder, plugins, requested=name, cache_dir=cache_dir, sample=texts[:200], reference=shared)
         except (EngineError, MissingExtraError) as error:
             lines.append((Line(folder.name, name, refused=error.message), None))
             continue

@@ -24,7 +24,8 @@ REAL_DATA = Path(os.environ.get("FTCLI_REAL_DATA") or Path(__file__).resolve().p
 SECTIONS = ("DATASET", "TOKENIZER", "PACKING", "LOADER", "MODEL", "TRAIN", "LAUNCH", "RUNTIME", "BENCHMARK", "TRACKING", "FTCLI")
 HIDDEN = tuple(f"{section}_" for section in SECTIONS)
 UNMEASURED = ("COVERAGE_PROCESS_",)
-"""Coverage of other processes is measured in quick tests alone: it doubles the time that torch and transformers take to be imported."""
+SLOW = ("slow", "real", "fault")
+"""Tests without coverage, in this process and in others: measuring doubles the time that torch and transformers take to be imported."""
 LIBRARIES = (
     "PYTEST_",  # names the phase of the running test
     "TORCHINDUCTOR_",  # torch, when it is imported
@@ -48,24 +49,33 @@ settings.load_profile("ftcli")  # before the modules with tests are imported, wh
 
 
 LONGEST = [
-    "tokenize_faults",
-    "docs",
-    "engine_variants",
-    "ranks",
-    "power_loss",
-    "train_faults",
-    "benchmarks",
-    "checks_model",
-    "tokenize",
     "engine_real",
-    "train",
+    "docs",
+    "tokenize_faults",
+    "engine_variants",
+    "launch_ranks",
+    "train_faults",
+    "ranks",
+    "engine_crash",
+    "incident2",
+    "benchmarks",
+    "tokenize",
+    "verify",
+    "checks_model",
+    "light",
     "publish_faults",
+    "benchmark",
+    "power_loss",
+    "train",
     "bad_input",
     "publish_model",
     "hostile_input",
-    "sources_pickle",
     "hooks",
-    "verify",
+    "two_hosts",
+    "resume",
+    "checks_data_texts",
+    "secrets",
+    "sources_pickle",
     "checks_batch",
     "checks_tokenizer",
     "report",
@@ -73,9 +83,12 @@ LONGEST = [
     "train_tokenizer",
     "cache",
     "receipt",
-    "engine_crash",
+    "engines",
+    "tokenize_real",
+    "known",
     "executors",
     "publish_lease",
+    "commands_plugins",
 ]
 """Files that take longest, by CPU time or by waiting: begun first, so that no worker has one left when the others have ended."""
 
@@ -83,6 +96,19 @@ LONGEST = [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """No coverage of slow tests; pytest-cov's own marker `no_cover` would leave their fixtures measured."""
+    measuring = getattr(item.config.pluginmanager.getplugin("_cov"), "cov_controller", None)
+    if measuring is None or not any(map(item.get_closest_marker, SLOW)):
+        return (yield)
+    measuring.pause()
+    try:
+        return (yield)
+    finally:
+        measuring.resume()
 
 
 def pytest_collection_finish() -> None:
@@ -105,7 +131,7 @@ def _isolated(request: pytest.FixtureRequest, _fonts: Path, tmp_path_factory: py
     """An empty home, no settings from outside, 100 columns, and a guard against tests that change os.environ."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
-        unmeasured = UNMEASURED if any(map(request.node.get_closest_marker, ("slow", "real", "fault"))) else ()
+        unmeasured = UNMEASURED if any(map(request.node.get_closest_marker, SLOW)) else ()
         for name in list(os.environ):
             if name.startswith((*HIDDEN, *unmeasured)):
                 patch.delenv(name)

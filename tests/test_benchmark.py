@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from ftcli.commands import benchmark
 from ftcli.context import Context
-from ftcli.core import bench_batch, bench_train, limits
+from ftcli.core import bench_batch, bench_train, limits, proof
 from ftcli.core.measure import peak_rss_mb
 from ftcli.core.probe import Probe
 from ftcli.errors import EngineError, FtcliError, SettingsError, UsageError
@@ -21,7 +21,9 @@ from ftcli.pluginmanager import Plugins
 from ftcli.records import Measurement, Report
 from ftcli.settings import update
 from ftcli.testing import tiny_tokenizer, write_config
-from tokenizing import Bar, corpus, plugins, prepare, write
+from tokenizing import Bar, corpus, plugins, prepare, short_proof, write
+
+__all__ = ["short_proof"]
 
 
 @pytest.fixture(scope="module")
@@ -206,8 +208,12 @@ def test_engines_are_measured_on_the_first_rows_with_the_reference_first(run, fo
 
 
 @pytest.mark.slow
-def test_every_engine_that_is_exact_is_compared_with_the_reference(run, folder):
+@pytest.mark.usefixtures("short_proof")
+def test_every_engine_that_is_exact_is_compared_with_the_reference_whose_ids_are_made_once(run, folder, monkeypatch):
+    made = []
+    monkeypatch.setattr("ftcli.core.proof.sweep", lambda unknown, short=proof.sweep: made.append(unknown) or short(unknown))
     report = run("tokenize", dataset__sources=[str(folder / "data.jsonl")], benchmark__repeats=4)
+    assert len(made) == 1
     names = [m.name for m in report.metrics["measurements"] if m.unit == "seconds"]
     assert names[0] == "hf"
     assert len(names) >= 2
@@ -216,6 +222,7 @@ def test_every_engine_that_is_exact_is_compared_with_the_reference(run, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_proof")
 @pytest.mark.parametrize(("word", "complaint"), [("zebra", "double differs from the reference in row 550"), ("boom", "double 1.*boom")])
 def test_an_engine_that_is_wrong_or_fails_on_a_row_is_caught(word, complaint, run, tmp_path):
     source = write(tmp_path / "data.jsonl", [*corpus(550), f"a {word}"])
@@ -230,6 +237,7 @@ def test_an_engine_that_is_wrong_or_fails_on_a_row_is_caught(word, complaint, ru
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_proof")
 def test_an_engine_that_cannot_load_the_tokenizer_is_left_out_by_name_unless_it_was_asked_for(run, tmp_path, folder):
     broken = bench_engine("raise RuntimeError('not mine')")
     report = run("tokenize", plugins=plugins(tmp_path / "plugins", broken), dataset__sources=[str(folder / "data.jsonl")])

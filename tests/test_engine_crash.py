@@ -17,9 +17,11 @@ from ftcli.errors import EngineError
 from ftcli.pluginmanager import Plugins
 from ftcli.testing import tiny_tokenizer
 from timing import PATIENCE
-from tokenizing import corpus, ids, manifest, plugins, prepare, write
+from tokenizing import corpus, ids, manifest, plugins, prepare, short_proof, write
 
-pytestmark = pytest.mark.fault
+__all__ = ["short_proof"]
+
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("short_proof")]
 
 FUSE = """
 import os, sys, time
@@ -142,7 +144,8 @@ def test_without_processes_of_their_own_such_an_engine_ends_the_whole_run(tokeni
     fuse(tmp_path / "plugins")
     code = (
         "import sys; from transformers import AutoTokenizer; from pathlib import Path\n"
-        "from ftcli.core.engine import choose_engine; from ftcli.pluginmanager import Plugins\n"
+        "from ftcli.core import proof; from ftcli.core.engine import choose_engine; from ftcli.pluginmanager import Plugins\n"
+        "proof.texts = lambda *_: ['well']; proof.sweep = lambda unknown, whole=proof.sweep: whole(unknown)[::100]\n"
         f"folder = {str(tokenizer)!r}\n"
         f"choose_engine(AutoTokenizer.from_pretrained(folder), folder, Plugins(Path({str(tmp_path / 'plugins')!r}), ()), requested='fuse', sample=['boom'])\n"
     )

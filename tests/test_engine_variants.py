@@ -13,6 +13,7 @@ from ftcli.core import adversarial
 from ftcli.core.adversarial import RUN, Run
 from ftcli.core.backend import prepare_backend
 from ftcli.core.engine import choose_engine, load_encoder
+from ftcli.core.proof import Reference
 from ftcli.core.reference import load_reference
 from ftcli.errors import EngineError
 from tokenizer_variants import VARIANTS, mutated
@@ -37,6 +38,7 @@ def _small_sweep(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     load_encoder.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_an_engine_is_exact_or_refused_by_name(name: str, tmp_path: Path) -> None:
     tokenizer = VARIANTS[name](tmp_path)
@@ -44,19 +46,21 @@ def test_an_engine_is_exact_or_refused_by_name(name: str, tmp_path: Path) -> Non
     offered = offers(built_in=True)
     wanted = reference(tokenizer, tmp_path, texts)
     refused: dict[str, str] = {}
+    options = {"cache_dir": tmp_path, "sample": texts[:50], "reference": Reference(tokenizer, prepare_backend(tokenizer, tmp_path), 1)}
     for engine in FAST:
         try:
-            choice = choose_engine(tokenizer, tmp_path, offered, requested=engine, cache_dir=tmp_path, sample=texts[:50])
+            choice = choose_engine(tokenizer, tmp_path, offered, requested=engine, **options)
         except EngineError as refusal:
             refused[engine] = refusal.message
             continue
         PASSED.add(engine)
         assert different(choice.spec, offered, texts, wanted) == []
     assert all(message.startswith(f"{engine} ") for engine, message in refused.items())
-    auto = choose_engine(tokenizer, tmp_path, offered, cache_dir=tmp_path, sample=texts[:50])
+    auto = choose_engine(tokenizer, tmp_path, offered, **options)
     assert different(auto.spec, offered, texts, wanted) == []
 
 
+@pytest.mark.slow
 def test_every_engine_passed_for_some_variant() -> None:
     if not PASSED:
         pytest.skip("needs the test above")

@@ -15,6 +15,7 @@ from engine_doubles import LINES, array, byte_level, expected, offers, rows_of, 
 from ftcli.core import guard
 from ftcli.core.backend import prepare_backend
 from ftcli.core.engine import choose_engine
+from ftcli.core.proof import Reference
 from ftcli.errors import EngineError, MissingExtraError
 
 
@@ -62,9 +63,9 @@ def test_a_fast_engine_without_a_backend_says_what_it_needs(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_the_built_in_engines_pass_the_whole_proof_for_gpt2_like_bpe(tmp_path: Path) -> None:
     tokenizer = byte_level(tmp_path)
-    plugins = offers(built_in=True)
+    plugins, shared = offers(built_in=True), Reference(tokenizer, prepare_backend(tokenizer, tmp_path), 1)
     for name in ("fastokens", "splintr"):
-        choice = choose_engine(tokenizer, tmp_path, plugins, requested=name)
+        choice = choose_engine(tokenizer, tmp_path, plugins, requested=name, reference=shared)
         assert choice.proof["excluded"] == 0
         assert choice.proof["strings"] > 25_000
 

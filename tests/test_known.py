@@ -38,6 +38,7 @@ def kept(cache: Path) -> list[Path]:
     return sorted(cache.glob("tokenizer-*.kept"))
 
 
+@pytest.mark.slow
 def test_the_second_command_needs_neither_torch_nor_transformers_nor_pandas_and_makes_the_same(tokenizer: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "data.jsonl", corpus(60))
     code = "import sys; from ftcli.cli.main import main; code = main(); print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules))); sys.exit(code)"

@@ -14,6 +14,8 @@ import pytest
 from ftcli.core.scan import last_all
 from verifying import World
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import json, sys
 sys.path.insert(0, {tests!r})
@@ -165,7 +167,6 @@ def test_the_quick_level_imports_neither_torch_nor_datasets_with_the_built_in_lo
 
 
 @pytest.mark.real
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3", "bert-base-multilingual-cased"])
 def test_the_quick_level_needs_no_torch_on_real_tokenizers_and_data(world: World, real_data: Path, tmp_path: Path, name: str) -> None:
     folder, data = real_data / "tokenizers" / name, real_data / "classification" / "banking77"

@@ -34,6 +34,7 @@ from tokenizing import (
     plugins,
     prepare,
     rows,
+    short_proof,
     small_tokenizers,
     stamps,
     without_plots,
@@ -42,6 +43,7 @@ from tokenizing import (
 
 kinds = small_tokenizers
 no_html = without_plots
+small_proof = short_proof
 
 pytestmark = pytest.mark.usefixtures("no_html")
 SHARD = 4_000
@@ -642,6 +644,7 @@ def test_an_output_that_is_not_ours_is_never_touched(bpe, source, out):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_proof")
 def test_where_an_engine_fails_the_reference_stands_in_and_the_report_says_so(bpe, tmp_path, out):
     texts = [*corpus(2100), "and boom here", *corpus(5, 2100)]
     source = write(tmp_path / "data.jsonl", texts)
@@ -654,6 +657,7 @@ def test_where_an_engine_fails_the_reference_stands_in_and_the_report_says_so(bp
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_proof")
 def test_an_engine_that_differs_on_the_data_is_refused_when_it_was_asked_for(bpe, tmp_path, out):
     source = write(tmp_path / "data.jsonl", ["plain", "a zebra"])
     with pytest.raises(EngineError, match=r"double 1 differs from the reference on .*zebra"):

@@ -9,10 +9,11 @@ from importlib.metadata import version
 import pyarrow as pa
 
 from ftcli.context import Context
+from ftcli.core.backend import prepare_backend
 from ftcli.core.engine import EngineChoice, choose_engine, load_encoder
 from ftcli.core.limits import Limit, copied_bytes_per_second
 from ftcli.core.measure import Variant
-from ftcli.core.proof import differing_rows
+from ftcli.core.proof import Reference, differing_rows
 from ftcli.core.read import make_plan, read_shard
 from ftcli.errors import EngineError, MissingExtraError, UsageError
 
@@ -36,6 +37,7 @@ def variants(context: Context) -> list[Variant]:
     asked = list(dict.fromkeys(settings.benchmark.variants or ()))
     names = asked or [REFERENCE, *(name for name in context.plugins.registry("engine").names() if name != REFERENCE)]
     sample = texts.slice(0, 500).to_pylist()
+    shared = Reference(tokenizer, prepare_backend(tokenizer, settings.tokenizer.path), context.machine.cores)
     choices: dict[str, EngineChoice] = {}
     for name in names:
         try:
@@ -48,6 +50,7 @@ def variants(context: Context) -> list[Variant]:
                 sample=sample,
                 threads=context.machine.cores,
                 add_special_tokens=settings.tokenizer.add_special_tokens,
+                reference=shared,
             )
         except (EngineError, MissingExtraError) as error:
             if asked:
