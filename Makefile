@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: help demo test check unit faults-tokenize faults-train mutants docs site release audit clean
+.PHONY: help demo test check unit faults-tokenize faults-train faults-scale mutants docs site release audit clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,6 +40,9 @@ faults-tokenize: $(DEV_STAMP)  ## the reliability tests of tokenize and their ta
 
 faults-train: $(DEV_STAMP)  ## the reliability tests of train and their table; FTCLI_FAULTS=full: every crash point, every cell of exact resume
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --reliability 14-23 --reliability-json reliability-train.json
+
+faults-scale: $(DEV_STAMP)  ## the reliability tests of several machines and their table; FTCLI_FAULTS=full: more kills
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --reliability 28-31 --reliability-json reliability-scale.json
 
 mutants: $(DEV_STAMP)  ## every fault that verify must find, planted in a healthy run: cause, caught by, seconds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -p no:xdist $(wildcard tests/test_checks_*.py) tests/test_incident2.py

@@ -12,6 +12,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import UnionType
@@ -118,13 +119,31 @@ def check_pages() -> dict[str, str]:
 
 def benchmarks_page() -> str:
     """The page of what was measured, by benchmarks/page.py."""
-    spec = importlib.util.spec_from_file_location("benchmarks_page", BENCHMARKS)
+    text: str = _module(BENCHMARKS).page()
+    return text
+
+
+def _module(path: Path) -> Any:
+    """A program of the benchmarks, which are no package that is installed."""
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
-    text: str = module.page()
-    return text
+    return module
+
+
+def scale() -> Iterator[str]:
+    """The plan for 10 TB, by benchmarks/scale.py; as it stands where the benchmarks are not."""
+    return iter(_scale())
+
+
+@cache
+def _scale() -> tuple[str, ...]:
+    """It takes 3 s."""
+    module = _module(BENCHMARKS.with_name("scale.py"))
+    return tuple(module.lines(module.Plan(), module.measured()))
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
@@ -135,6 +154,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "error-tree": error_tree,
     "exit-codes": exit_codes,
     "wrong-loss": wrong_loss,
+    "scale": scale,
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 SECTIONS = {
     "How to": (
-        "tokenize", "inspect", "verify", "why-is-my-loss-wrong", "train", "distributed", "gpu", "benchmark", "export", "settings-import",
+        "tokenize", "scale", "inspect", "verify", "why-is-my-loss-wrong", "train", "distributed", "gpu", "benchmark", "export", "settings-import",
     ),
     "Reference": ("cli", "settings", "profiles", "environment", "json", "errors", "data-format"),
     "Extend": ("plugins", "plugin-collator", "plugin-environment", "plugin-check", "hooks"),

@@ -50,6 +50,7 @@ settings.load_profile("ftcli")  # before the modules with tests are imported, wh
 
 LONGEST = [
     "engine_real",
+    "executor_ray",
     "docs",
     "tokenize_faults",
     "engine_variants",

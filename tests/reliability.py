@@ -56,6 +56,8 @@ WHAT = {
     27: "Secrets",
     28: "Parts of a job on several machines",
     29: "Any number of ranks",
+    30: "Workers and nodes of a cluster killed",
+    31: "A node without the output's file system",
 }
 KEY = "reliability"
 

@@ -13,7 +13,7 @@ from ftcli.errors import FtcliError
 from ftcli.machine import detect
 from ftcli.masking import masked
 from ftcli.pluginmanager import Plugins
-from ftcli.records import Check, Machine, Report, RunStatus
+from ftcli.records import Check, Choice, Machine, Report, RunStatus
 from ftcli.settings import Settings
 from ftcli.sources import Resolved, resolve
 
@@ -58,6 +58,8 @@ class Context:
     progress: Progress = field(default_factory=Quiet)
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
+    room: Choice | None = None
+    """Workers that the executor has room for, where that is not this machine's matter."""
 
     @classmethod
     def make(cls, values: Mapping[str, Any] | None = None, plugins: Plugins | None = None, **resolve_options: Any) -> Context:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from ftcli.errors import WorkerDied
-from ftcli.records import BadRow, Check, Piece, ShardPlan
+from ftcli.records import BadRow, Check, Choice, Piece, ShardPlan
 from ftcli.records import Columns as Columns  # noqa: PLC0414 - those who write a format take it from here
 from ftcli.records import LabelKind as LabelKind  # noqa: PLC0414
 
@@ -325,4 +325,25 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """End the workers, whatever they do."""
+        ...
+
+
+@runtime_checkable
+class Distant(Protocol):
+    """An executor whose workers may be on other machines: it is told more than the others, and has its own number of cores."""
+
+    def connect(self, settings: Settings) -> Choice:
+        """Reach the machines; called once, before `start`. How many workers there is room for, and why so many.
+
+        Raises:
+            FtcliError: they cannot be reached.
+        """
+        ...
+
+    def share(self, directory: Path) -> None:
+        """Make sure that every worker, also one that comes later, sees this directory as this process does. Called before work that writes there.
+
+        Raises:
+            PublishError: a machine does not; names it.
+        """
         ...

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 
@@ -15,6 +16,16 @@ def _share(value: Any) -> Any:
 
 Share = Annotated[float, BeforeValidator(_share)]
 """A part of a whole, written as 0.001 or 0.1%."""
+
+
+def _ray_address(value: str) -> str:
+    if value in {"auto", "local"} or re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}", value):
+        return value
+    raise ValueError("an address is auto, local or HOST:PORT (of the cluster's head, as `ray start --head` prints it)")
+
+
+RayAddress = Annotated[str, AfterValidator(_ray_address)]
+"""Where a Ray cluster is: auto, local or HOST:PORT."""
 
 
 class Section(BaseModel):

@@ -34,6 +34,7 @@ BUILT_INS = (
     "ftcli.plugins.collators",
     "ftcli.plugins.checks",
     "ftcli.plugins.executors",
+    "ftcli.plugins.executor_ray",
     "ftcli.plugins.exporters",
     "ftcli.plugins.steplog",
 )

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from ftcli.fields import Section, Share, setting
+from ftcli.fields import RayAddress, Section, Share, setting
 from ftcli.settings_launch import LaunchSettings
 from ftcli.settings_train import TrainSettings
 
@@ -134,7 +134,11 @@ class ModelSettings(Section):
 class RuntimeSettings(Section):
     """Where and how the work runs."""
 
-    executor: str = setting("local", "local, or one that a plugin offers.")
+    executor: str = setting("local", "local, ray (several machines; extra ray), or one that a plugin offers.")
+    ray_address: RayAddress = setting(
+        "auto",
+        "The ray cluster: auto (RAY_ADDRESS, else the one that runs on this machine), local (start one here) or HOST:PORT.",
+    )
     cache_dir: Path | None = setting(None, "Where proofs are kept; default: ~/.cache/ftcli (XDG_CACHE_HOME).")
     report_dir: Path = setting(Path("ftcli-reports"), "Where tokenize, verify and benchmark put their HTML and JSON reports.")
     overwrite: bool = setting(False, "Replace what an earlier run wrote there.")

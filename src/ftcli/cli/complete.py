@@ -12,7 +12,8 @@ BY_PLUGIN_OR_TASK = {
     "packing.strategy": ("none", "concat", "bfd"),
     "loader.collator": ("dynamic", "fixed", "bucketed", "packed"),
     "tokenizer.engine": ("auto", "hf", "gigatoken", "fastokens", "splintr"),
-    "runtime.executor": ("local",),
+    "runtime.executor": ("local", "ray"),
+    "runtime.ray_address": ("auto", "local"),
 }
 """Built-in names of settings that plugins can extend; no plugin is loaded to complete a word."""
 

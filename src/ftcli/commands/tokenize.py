@@ -11,7 +11,7 @@ from typing import Any
 
 from ftcli.commands.part import run_part
 from ftcli.context import Context
-from ftcli.contracts import Executor
+from ftcli.contracts import Distant, Executor
 from ftcli.core.apart import Apart, Early
 from ftcli.core.durable import WRITE_ERRORS, free_bytes, refusal
 from ftcli.core.encode import NO_LABEL, shard_name
@@ -68,7 +68,7 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
     try:
         apart = Apart(context.plugins, thread_count(context))
         with closing(Early(apart, executor, context.plugins)) as early, closing(executor), Footprint() as footprint:
-            recipe = _settle(context, apart, early, Stamps() if part or finish else hashes)
+            recipe = _settle(context, executor, apart, early, Stamps() if part or finish else hashes)
             if part is not None:
                 return run_part(context, executor, early, recipe, part, hashes, footprint)
             if finish:
@@ -80,7 +80,7 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
         raise
 
 
-def _settle(context: Context, apart: Apart, early: Early, hashes: SourceHashes) -> Recipe:
+def _settle(context: Context, executor: Executor, apart: Apart, early: Early, hashes: SourceHashes) -> Recipe:
     """The recipe; meanwhile the workers start, and load the engine where it is known which one it will be."""
     tokenizer = context.settings.tokenizer
     known = known_tokenizer(context)
@@ -89,7 +89,7 @@ def _settle(context: Context, apart: Apart, early: Early, hashes: SourceHashes) 
     def get_ready(plan: Plan) -> None:
         if this_rank():  # most ranks only wait
             return
-        _start(context, early, plan)
+        _start(context, executor, early, plan)
         if known and engine:
             early.begin(engine.name, known.backend)
         else:
@@ -98,7 +98,9 @@ def _settle(context: Context, apart: Apart, early: Early, hashes: SourceHashes) 
     return settle(context, get_ready, hashes, known)
 
 
-def _start(context: Context, early: Early, plan: Plan) -> None:
+def _start(context: Context, executor: Executor, early: Early, plan: Plan) -> None:
+    if context.room is None and isinstance(executor, Distant):
+        context.room = executor.connect(context.settings)
     workers = worker_count(context, plan).value
     early.start(workers, worker_threads(context, workers))
 
@@ -109,7 +111,7 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
         if attempt.ready is not None:
             accept(attempt.ready, context.settings, recipe.output)
             return _reused(context, attempt.ready)
-        _start(context, early, recipe.plan)
+        _start(context, executor, early, recipe.plan)
         work = make_shards(context, executor, early, recipe, recipe.plan.shards, attempt, footprint)
         workload, job, names, resumed, made = work.workload, work.job, work.label_names, work.resumed, work.made
         recipe.check_sources()

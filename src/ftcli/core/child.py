@@ -53,17 +53,21 @@ class Child:
                 stdout=2,  # what a library prints must not end in a report on stdout
                 env={**os.environ, **_limits(threads)},
             )
-        self._sent: Callable[..., Any] | None = None
+        self._sent: Callable[..., Any] | bytes | None = None
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Ask for `function(*arguments)`; `receive` has the answer. The function travels once, however often it is called in a row."""
+    def call(self, function: Callable[..., Any] | bytes, *arguments: Any) -> None:
+        """Ask for `function(*arguments)`; `receive` has the answer. The function travels once, however often it is called in a row.
+
+        Args:
+            function: bytes are one that was pickled elsewhere, so that this process need not import what it stands on.
+        """
         with suppress(BrokenPipeError, ConnectionResetError):  # it died: `receive` tells
             if function is not self._sent:
-                self.pipe.send(("function", pickle.dumps(function)))
+                self.pipe.send(("function", function if isinstance(function, bytes) else pickle.dumps(function)))
                 self._sent = function
             self.pipe.send(("call", arguments))
 
@@ -82,7 +86,7 @@ class Child:
             raise payload
         return kind, payload
 
-    def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def ask(self, function: Callable[..., Any] | bytes, *arguments: Any) -> Any:
         """`function(*arguments)`, computed there. Raises as `receive`."""
         self.call(function, *arguments)
         return self.answer()

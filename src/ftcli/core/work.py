@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ftcli.context import Context
-from ftcli.contracts import Executor
+from ftcli.contracts import Distant, Executor
 from ftcli.core.apart import Early
 from ftcli.core.dialogue import prepare_worker
 from ftcli.core.encode import Rescue, collect_labels, encode_shard, shard_name
@@ -65,6 +65,8 @@ def make_shards(
     workload = settle_workload(context, replace(recipe, plan=replace(recipe.plan, shards=tuple(shards))), early)
     early.close()
     executor.start(workload.workers)
+    if isinstance(executor, Distant):
+        executor.share(desk.directory)
     job = workload.job(context, recipe, desk.directory, None)
     names, ids = label_map(context, recipe, executor, partial(collect_labels, job), desk.beat, desk.directory / "labels")
     job = workload.job(context, recipe, desk.directory, ids)

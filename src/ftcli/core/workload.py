@@ -95,20 +95,25 @@ def thread_count(context: Context) -> int:
 
 def worker_threads(context: Context, workers: int) -> int:
     """Threads of each of so many workers."""
-    return context.settings.runtime.threads or max(1, context.machine.cores // workers)
+    return context.settings.runtime.threads or (1 if context.room else max(1, context.machine.cores // workers))
 
 
 def worker_count(context: Context, plan: Plan) -> Choice:
     """Worker processes for a plan, and why so many."""
     origin = context.resolved.origin("dataset.num_proc")
     asked = context.settings.dataset.num_proc
-    choice = cut_to_cores(asked, origin, context.machine)
+    machine, room = context.machine, context.room
+    if room is not None:
+        machine = replace(machine, cores=room.value, how={**machine.how, "cores": room.reason})
+    choice = cut_to_cores(asked, origin, machine)
+    if room is not None and room.value < choice.value:
+        choice = Choice(room.value, f"{choice.reason}, {room.value} used: {room.reason}")
     shards = len(plan.shards)
     if shards < choice.value:
         choice = Choice(shards, f"{choice.reason}, {shards} used: {shards} shard(s) of work")
     by_user = asked is not None and origin != "default" and not origin.startswith("profile ")
     fit = max(1, context.machine.memory_available_bytes // WORKER_BYTES)
-    if fit < choice.value and not by_user:
+    if fit < choice.value and not by_user and room is None:
         free = f"{context.machine.memory_available_bytes / 2**30:.1f} GB of memory are free"
         choice = Choice(fit, f"{choice.reason}, {fit} used: {free}, a worker may take {WORKER_BYTES / 1e6:.0f} MB")
     if (asked is None or origin == "default") and plan.bytes < SMALL_JOB_BYTES and choice.value > 1:

@@ -1,0 +1,222 @@
+"""The workers of one run on a Ray cluster, as its driver knows them: who has come, who is asked, who is gone."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ftcli.errors import FtcliError, PublishError, WorkerDied
+
+from .ray_cluster import Cluster
+from .ray_worker import Entered, Marker, Sent, Worker
+
+START_SECONDS = 60.0
+"""Those that are all wanted are waited for so long; then it goes on with those that have come."""
+SEE_SECONDS = 60.0
+"""A node looks so long for the marker: NFS may remember for 60 s (acdirmax) that a folder was not there."""
+EMPTY_SECONDS = 600.0
+"""Without one worker for so long, nobody is waited for any more."""
+POLL_SECONDS = 0.5
+AGAIN = "Run the same command again: finished shards are kept."
+
+
+@dataclass(eq=False, slots=True)
+class Remote:
+    """One actor."""
+
+    actor: Any
+    entering: Any
+    """Reference to the `Entered` that it will send; None once it is here."""
+    node: str = ""
+    pid: int = 0
+
+    def ask(self, sent: Sent, *arguments: Any) -> Any:
+        """Call a function in it; gives the stream for `following`."""
+        return self.actor.work.options(num_returns="streaming").remote(sent, arguments)
+
+
+def following(stream: Any) -> tuple[str, Any]:
+    """What comes next in a stream, as `Worker.work` says it; ("died", None) when Ray says that the worker is gone."""
+    import ray
+
+    try:
+        kind, payload = ray.get(next(stream))
+    except (ray.exceptions.RayError, StopIteration):
+        return "died", None
+    return kind, payload
+
+
+class Pool:
+    """Actors that Ray places on its nodes.
+
+    Ray restarts none: a method called on an actor that waits for its place would wait with it, while other workers have nothing to do. One
+    that is gone is replaced by a new one, which gets work when it has entered.
+    """
+
+    def __init__(self) -> None:
+        self.address = "auto"
+        self.threads = 1
+        self.workers: list[Remote] = []
+        self.over = threading.Event()
+        self._cluster: Cluster | None = None
+        self._marker: Marker | None = None
+        self._loads: list[Sent] = []
+        self._numbers = itertools.count(1)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The connection, made at the first use."""
+        if self._cluster is None:
+            self._cluster = Cluster(self.address)
+        return self._cluster
+
+    def resize(self, workers: int) -> None:
+        """So many workers, without waiting for them."""
+        self.cluster  # noqa: B018 - a fresh connection after `end`
+        self.over.clear()
+        while len(self.workers) < workers:
+            self.workers.append(self._new())
+        surplus = self.workers[workers:]
+        del self.workers[workers:]
+        _kill(surplus)
+
+    def end(self) -> None:
+        """Kill the workers; whoever waits for them raises."""
+        self.over.set()
+        workers, self.workers = self.workers, []
+        _kill(workers)
+
+    def disconnect(self) -> None:
+        """Nobody may be inside of a call to Ray."""
+        self._loads.clear()
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    def send(self, function: Callable[..., Any]) -> Sent:
+        """Put a function into the object store."""
+        import ray
+
+        self.cluster  # noqa: B018
+        return Sent(next(self._numbers), (ray.put(pickle.dumps(function)),))
+
+    def load(self, sent: Sent) -> None:
+        """What every worker that comes later does as well, before it gets work."""
+        self._loads.append(sent)
+
+    def mark(self, directory: Path) -> None:
+        """From now on a worker has to see this directory; those that are here show it.
+
+        Raises:
+            PublishError: one does not.
+        """
+        folder = directory.resolve() / "tmp"  # wiped with everything else that is not finished
+        self._marker = Marker(folder / "every-node-sees-this", os.urandom(16).hex(), SEE_SECONDS)
+        self._marker.write()
+        for worker in self.workers:
+            worker.entering = worker.actor.enter.remote(self._marker, [])
+        self.gather()
+
+    def replace(self, worker: Remote) -> None:
+        """It died, or its process did."""
+        _kill([worker])
+        if worker in self.workers and not self.over.is_set():
+            self.workers[self.workers.index(worker)] = self._new()
+
+    def gather(self) -> list[Remote]:
+        """The workers that are here, after all have come or START_SECONDS are over.
+
+        Raises:
+            WorkerDied: there are none for a long time.
+        """
+        begun = time.monotonic()
+        while True:
+            here = [worker for worker in self.workers if worker.entering is None]
+            if len(here) == len(self.workers) or (here and time.monotonic() - begun > START_SECONDS):
+                return here
+            self.look([], begun if not here else None)
+
+    def look(self, streams: Iterable[Any], since: float | None = None) -> list[Any]:
+        """Those of the streams that have something, after POLL_SECONDS at most; whoever came meanwhile is let in.
+
+        Args:
+            since: nobody has been here since then (time.monotonic); None: somebody is.
+
+        Raises:
+            WorkerDied: nobody comes, or `end` was called.
+            PublishError: one came that does not see the marked directory.
+        """
+        if self.over.is_set():
+            raise WorkerDied("the workers were ended", AGAIN)
+        if since is not None and time.monotonic() - since > EMPTY_SECONDS:
+            raise WorkerDied(
+                f"no worker of the ray cluster at {self.address} has come for {EMPTY_SECONDS:.0f} s", f"Look at `ray status`. {AGAIN}"
+            )
+        streams = list(streams)
+        found = _wait([*streams, *(worker.entering for worker in self.workers if worker.entering is not None)])
+        for worker in [each for each in self.workers if each.entering is not None and each.entering in found]:
+            self._let_in(worker)
+        return [stream for stream in streams if stream in found]
+
+    def name(self, worker: Remote) -> str:
+        """Of its node."""
+        return "" if self._cluster is None else self._cluster.name(worker.node)
+
+    def placed(self, error: Exception, worker: Remote) -> Exception:
+        """An error that a worker sent; one for people names the node where it is another than this one."""
+        if not isinstance(error, FtcliError) or self._cluster is None or worker.node == self._cluster.node:
+            return error
+        return type(error)(f"{error.message} (on the node {self.name(worker)})", error.hint)
+
+    def _new(self) -> Remote:
+        import ray
+
+        options = {"num_cpus": self.threads, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        actor = ray.remote(Worker).options(**options).remote(self.threads)
+        return Remote(actor, actor.enter.remote(self._marker, list(self._loads)))
+
+    def _let_in(self, worker: Remote) -> None:
+        import ray
+
+        try:
+            entered: Entered = ray.get(worker.entering)
+        except ray.exceptions.RayError as error:
+            if isinstance(error, ray.exceptions.RayTaskError) or "creation task" in str(error):  # it would fail again
+                words = str(error).strip().splitlines()[-1].strip()
+                raise WorkerDied(
+                    f"a worker of the ray cluster at {self.address} cannot start: {words}", "Install the same ftcli on all nodes."
+                ) from error
+            self.replace(worker)
+            return
+        worker.entering, worker.node, worker.pid = None, entered.node, entered.pid
+        if not entered.sees:
+            assert self._marker is not None
+            raise PublishError(
+                f"the node {self.name(worker)} does not see {self._marker.path.parent.parent}, which this machine has made",
+                "Put --output-dir where every node sees it at the same path (NFS, Lustre …), or take the node out: `ray stop` there.",
+            )
+
+
+def _wait(waitables: list[Any]) -> list[Any]:
+    import ray
+
+    if not waitables:
+        time.sleep(POLL_SECONDS)
+        return []
+    found: list[Any] = ray.wait(waitables, num_returns=len(waitables), timeout=0)[0]
+    return found or list(ray.wait(waitables, num_returns=1, timeout=POLL_SECONDS)[0])
+
+
+def _kill(workers: Sequence[Remote]) -> None:
+    import ray
+
+    if ray.is_initialized():
+        for worker in workers:
+            ray.kill(worker.actor, no_restart=True)

@@ -1,0 +1,155 @@
+"""The queue of `--executor ray` on a Ray that is played in this process: who is asked, replaced, refused. The real one: test_executor_ray.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ftcli.plugins.executor_ray import Ray
+
+from ftcli.errors import DataError, PublishError, WorkerDied
+from ftcli.settings import Settings
+from test_executors import complain, die, double, shards
+
+
+class GoneError(Exception):
+    """Ray's word for it."""
+
+
+class Reference:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Method:
+    def __init__(self, played: Played, actor: Any, name: str) -> None:
+        self.played, self.call, self.name = played, getattr(actor, name), name
+
+    def options(self, **_: Any) -> Method:
+        return self
+
+    def remote(self, *arguments: Any) -> Any:
+        if self.name == "enter":
+            return Reference(GoneError("node lost") if self.played.lose("enter") else self.call(*arguments))
+        return self._stream(*arguments)
+
+    def _stream(self, *arguments: Any) -> Iterator[Reference]:
+        for told in self.call(*arguments):
+            yield Reference(GoneError("node lost") if told[0] == "done" and self.played.lose("work") else told)
+
+
+class Played:
+    """What the executor needs of `ray`: actors are objects here, their worker processes are real."""
+
+    def __init__(self) -> None:
+        self.exceptions = SimpleNamespace(RayError=GoneError, RayTaskError=type("RayTaskError", (GoneError,), {}))
+        self.losses: list[str] = []
+        """Calls whose node is lost, in turn."""
+        self.actors: list[Any] = []
+
+    def lose(self, what: str) -> bool:
+        if what not in self.losses:
+            return False
+        self.losses.remove(what)
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def nodes(self) -> list[dict[str, Any]]:
+        names = {"NodeName": "node-a", "NodeManagerHostname": "gpu-1", "NodeManagerAddress": "10.0.0.1"}
+        return [{"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0}, **names}, {"NodeID": "b", "Alive": False, "Resources": {}}]
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "a")
+
+    def put(self, value: Any) -> Reference:
+        return Reference(value)
+
+    def get(self, reference: Reference) -> Any:
+        if isinstance(reference.value, Exception):
+            raise reference.value
+        return reference.value
+
+    def wait(self, waitables: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        return waitables, []
+
+    def remote(self, kind: type) -> Any:
+        def make(*arguments: Any) -> Any:
+            actor = kind(*arguments)
+            self.actors.append(actor)
+            return SimpleNamespace(actor=actor, enter=Method(self, actor, "enter"), work=Method(self, actor, "work"))
+
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
+
+    def kill(self, handle: Any, no_restart: bool) -> None:
+        handle.actor._child.stop()
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    ray = Played()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("ftcli.plugins.executor_ray.require_ray", lambda: None)
+    yield ray
+    for actor in ray.actors:
+        actor._child.stop()
+        actor._child.join()
+
+
+def executor(workers: int = 1) -> Ray:
+    made = Ray()
+    assert made.connect(Settings()).value == 2
+    made.start(workers)
+    return made
+
+
+def test_every_shard_is_made_and_what_is_made_again_is_not_counted_again(played: Played) -> None:
+    seen: list[tuple[int, int, int, str]] = []
+    played.losses = ["enter", "work", "work"]
+
+    with closing(executor(2)) as made:
+        assert sorted(made.run(double, shards(4), lambda *told: seen.append(told))) == [0, 2, 4, 6]
+
+    assert [sum(column) for column in list(zip(*seen, strict=True))[:3]] == [400, 60, 6000]
+    assert len(played.actors) == 5  # two, and one for each that was lost
+
+
+def test_everyone_is_asked_and_a_worker_that_comes_later_has_loaded_what_the_others_have(played: Played, tmp_path: Path) -> None:
+    with closing(executor(1)) as made:
+        first = made.each(os.getpid)
+        assert made.each(partial(os.putenv, "LOADED", "yes")) == [None]
+        played.losses = ["work"]
+        second = made.each(os.getpid)
+
+    assert len(first) == len(second) == 1
+    assert first != second
+
+
+def test_an_error_arrives_and_an_abort_is_rescued_and_a_kill_repeated(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftcli.plugins.executor_ray.KILLS", 2)
+    with closing(executor()) as made, pytest.raises(DataError, match="not JSON"):
+        list(made.run(partial(complain, marks=tmp_path), shards(3)[1:], lambda *_: None))
+    with closing(executor()) as made:
+        assert list(made.run(partial(die, how="abort", marks=tmp_path), shards(3)[2:], lambda *_: None, lambda *_: double)) == [4]
+    with closing(executor()) as made, pytest.raises(WorkerDied, match="killed 2 times"):
+        list(made.run(partial(die, how="kill", marks=tmp_path), shards(3)[2:], lambda *_: None))
+
+
+def test_a_worker_that_does_not_see_the_folder_names_its_node(played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftcli.plugins.ray_pool.SEE_SECONDS", 0.0)
+    (tmp_path / "tmp").mkdir()
+    with closing(executor()) as made:
+        made.share(tmp_path)
+        monkeypatch.setattr("ftcli.plugins.ray_worker.Marker.seen", lambda self: False)
+        with pytest.raises(PublishError, match=r"node-a \(host gpu-1\) does not see"):
+            made.share(tmp_path)
