@@ -85,6 +85,8 @@ class Meter:
     _began: float = 0.0
     _ended: float = 0.0
     _warm: _Reading | None = None
+    _last: _Reading | None = None
+    """After the first step, and after the last one."""
 
     def start(self) -> None:
         """The clock starts here, also when it was started before."""
@@ -95,8 +97,9 @@ class Meter:
     def step(self) -> None:
         """An optimizer step ended."""
         self.steps += 1
+        self._last = self._read()
         if self._warm is None:
-            self._warm = self._read()
+            self._warm = self._last
 
     def stop(self) -> None:
         while self._open:  # an error left them
@@ -164,15 +167,22 @@ class Meter:
         )
         if wall <= 0 or not end.slots:
             return dict.fromkeys(names)
-        seconds = _between(start, end)
         return {
             "real_tokens_per_second": (end.tokens - start.tokens) / wall,
             "slots_per_second": (end.slots - start.slots) / wall,
             "targets_per_second": float(end.targets - start.targets) / wall,
             "padding_share": 1 - end.tokens / end.slots,
-            "data_wait_share": seconds["data_wait"] / wall,
-            "host_overhead_share": sum(seconds[part] for part in HOST) / wall,
+            "data_wait_share": (end.seconds["data_wait"] - start.seconds["data_wait"]) / wall,
+            "host_overhead_share": self._host_overhead(),
         }
+
+    def _host_overhead(self) -> float | None:
+        """From the first step's end to the last one's; None with fewer than two steps."""
+        if self._warm is None or self._last is None or self._last is self._warm:
+            return None
+        seconds = _between(self._warm, self._last)
+        whole = sum(share for part, share in seconds.items() if part not in WHOLE)
+        return sum(seconds[part] for part in HOST) / whole if whole > 0 else None
 
     def time(self) -> dict[str, float]:
         """Seconds by part, the whole run; they add up to `wall`."""
