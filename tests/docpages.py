@@ -40,6 +40,11 @@ class Fence:
     def exit_code(self) -> int:
         return int(self.remarks.get("run") or 0)
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """What `<!-- with: NAME=VALUE -->` sets for the test alone: steps that a reader's machine takes and that prove nothing more."""
+        return dict(word.split("=", 1) for word in self.remarks.get("with", "").split())
+
     def commands(self) -> list[str]:
         """What a reader would type: the lines behind `$ `, with their continuations."""
         lines = self.text.splitlines()

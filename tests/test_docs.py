@@ -220,10 +220,11 @@ def test_a_wrong_command_line_would_be_found(words: list[str]) -> None:
 
 
 def test_fences_lines_and_links_are_read_as_a_reader_reads_them() -> None:
-    text = "<!-- run: 3 -->\n```console\n$ A=1 ftcli train --json \\\n    --bf16 | tail -1\nshown\n```\n[a](b.md#c) `[no](x.md)`\n```text\n[n](y.md)\n```\n"
+    text = "<!-- run: 3 -->\n<!-- with: A=1 B=x=y -->\n```console\n$ A=1 ftcli train --json \\\n    --bf16 | tail -1\nshown\n```\n[a](b.md#c) `[no](x.md)`\n```text\n[n](y.md)\n```\n"
     first, second = fences(text)
 
     assert (first.runs, first.exit_code, first.language, second.runs) == (True, 3, "console", False)
+    assert (first.variables, second.variables) == ({"A": "1", "B": "x=y"}, {})
     assert first.commands() == ["A=1 ftcli train --json     --bf16 | tail -1"]
     assert first.shown() == ["shown"]
     assert ftcli_words(first.commands()[0]) == ["train", "--json", "--bf16"]
@@ -307,7 +308,7 @@ def execute(fence: Fence, folder: Path, proofs: Path) -> None:
         for command in commands:
             words = ftcli_words(command)
             assert words is not None
-            result = testing.run(*words, env={"XDG_CACHE_HOME": str(proofs)}, cwd=folder)
+            result = testing.run(*words, env={"XDG_CACHE_HOME": str(proofs), **fence.variables}, cwd=folder)
             assert result.exit_code == fence.exit_code, f"{fence.where}: {command}\n{result.stdout}\n{result.stderr}"
             printed += [*result.stdout.splitlines(), *result.stderr.splitlines()]
         for line in fence.shown():
@@ -317,7 +318,12 @@ def execute(fence: Fence, folder: Path, proofs: Path) -> None:
 def outside(command: list[str], fence: Fence, folder: Path, proofs: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, "PATH": path, "XDG_CACHE_HOME": str(proofs)}, capture_output=True, text=True, check=False
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": path, "XDG_CACHE_HOME": str(proofs), **fence.variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == fence.exit_code, f"{fence.where}: {command[-1]}\n{done.stdout}\n{done.stderr}"
 
