@@ -213,3 +213,13 @@ def test_tokens_are_found_wherever_a_collator_pads(texts: list[list[int]], extra
     row, place = (numbers[0] for numbers in wrong.nonzero())
     wrong[row, place] += 10
     assert not token_places(wrong, rows_of(texts))[row].any()
+
+
+def test_of_a_large_language_model_fewer_rows_are_audited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(work: int) -> int:
+        monkeypatch.setattr("ftcli.core.first_batch.MOST_WORK", work)
+        checks = world.verify(world.run("packed", "qwen3"), stages=STAGE)
+        return int(checks["FT301"].evidence["shapes"]["input_ids"][0])
+
+    assert rows(2 * 10**11) == 12
+    assert rows(10**6) == 1

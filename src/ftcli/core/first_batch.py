@@ -9,6 +9,7 @@ import numpy as np
 
 from ftcli.core.audit import batch_runs, decoded_rows
 from ftcli.core.missing import Missing
+from ftcli.core.sizing import parameters
 from ftcli.core.store import Rows
 from ftcli.errors import DataError, FtcliError
 
@@ -24,10 +25,14 @@ MOST_TOKENS = 2_048
 """Places of the audited batch, padding included, where the rows allow it, so that a model of 100 million parameters goes through it in seconds. Rows
 longer than an eighth of it are left to FT204, when there are shorter ones."""
 
+MOST_WORK = 2 * 10**11
+"""Tokens × parameters of a language model's audited batch: a pack of 1,024 for one of 124 million parameters. A forward and backward of two took 39 s
+of CPU, and three more checks go through the batch as often."""
+
 
 def draw(probe: Probe, most_logits: int) -> Rows:
     """Random rows of the train split, the shortest and the longest of a larger draw among them; of a language model as many as keep its logits under
-    `most_logits`: 2 at least, or 1 pack."""
+    `most_logits` and its work under `MOST_WORK`: 2 at least, or 1 pack."""
     split = probe.train_split
     if not len(split):
         raise DataError(f"{probe.store.path}: the split train has no rows", "Check the sources and their split names.")
@@ -45,13 +50,23 @@ def draw(probe: Probe, most_logits: int) -> Rows:
     most = max(4, min(BATCH_ROWS, MOST_TOKENS // longest))
     if not probe.task.needs_labels:
         least = 1 if split.packed else 2
-        most = max(least, min(BATCH_ROWS, MOST_TOKENS // longest, most_logits // (longest * len(probe.tokenizer))))
+        size = _parameters(probe)
+        work = MOST_WORK // (longest * size) if size else BATCH_ROWS
+        most = max(least, min(BATCH_ROWS, MOST_TOKENS // longest, most_logits // (longest * len(probe.tokenizer)), work))
     if most == 1:
         return split.rows(drawn[:1])
     by_length = drawn[np.argsort(lengths, kind="stable")]
     middle = by_length[1:-1]
     chosen = generator.choice(middle, size=min(len(middle), most - 2), replace=False)
     return split.rows(np.unique(np.concatenate([by_length[:1], chosen, by_length[-1:]])))
+
+
+def _parameters(probe: Probe) -> int | None:
+    """About how many the planned model has; None where none is planned, or nothing is known of its kind."""
+    try:
+        return parameters(probe.config)
+    except (Missing, FtcliError):  # FT401 says what is wrong with it
+        return None
 
 
 def excerpt_of(probe: Probe) -> tuple[Rows, Mapping[str, torch.Tensor]]:
