@@ -387,7 +387,7 @@ def test_a_shard_of_a_source_that_was_swapped_for_a_moment_is_not_kept_for_the_n
     kept = Path(shutil.copy2(source, tmp_path / "kept"))
     expected = prepare(kinds["bpe"], source, tmp_path / "expected").metrics["content_hash"]
     with monkeypatch.context() as patch:
-        patch.setattr(tokenize, "encode_shard", encode_another)
+        patch.setattr("ftcli.core.work.encode_shard", encode_another)
         with pytest.raises(DataError, match="changed while it was read"):
             prepare(kinds["bpe"], source, tmp_path / "out")
     shutil.copy2(kept, source)
