@@ -151,7 +151,10 @@ def test_a_hook_without_its_mark_is_an_error_and_an_imported_function_of_that_na
     load("from os import fspath as on_step", "borrower")
 
 
-def test_an_entry_point_to_a_class_and_one_to_nothing_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("finder", ["as it is", "importlib_metadata"])
+def test_an_entry_point_to_a_class_and_one_to_nothing_say_what_to_do(finder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if finder != "as it is":
+        pytest.importorskip(finder)  # it finds the distributions from here on
     source = "from ftcli import hookimpl\nclass Theirs:\n    @hookimpl\n    def on_step(self, step): ...\n"
     install(monkeypatch, tmp_path, source)
     points = next(tmp_path.rglob("entry_points.txt"))

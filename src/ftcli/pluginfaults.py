@@ -19,6 +19,8 @@ HOOKS = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f
 _NEEDED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NOT_THEIRS = tuple(str(Path(module.__file__ or "").parent) for module in (importlib, hookspecs, pluggy))
 """Folders of those between a plugin and its caller: Python's import, ftcli, pluggy."""
+_BACKPORT = "importlib_metadata"
+"""Once it is imported, by whatever library, it finds the distributions in place of `importlib.metadata`, and loads their entry points."""
 
 
 def misuse(plugin: Any) -> tuple[str, str] | None:
@@ -54,12 +56,13 @@ def reason_of(error: BaseException) -> str:
     words = " ".join(f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}".split())[:400].removesuffix(":")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{words} ({Path(error.filename).name}, line {error.lineno})"
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and not any(Path(frame.filename).is_relative_to(folder) for folder in _NOT_THEIRS)
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
     return f"{words} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else words
+
+
+def _is_theirs(file: str) -> bool:
+    path = Path(file)
+    return not file.startswith("<") and path.parent.name != _BACKPORT and not any(path.is_relative_to(folder) for folder in _NOT_THEIRS)
 
 
 def _module_of(plugin: Any) -> str:
