@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from ftcli.core.parts import Part
 from ftcli.core.read import Plan, make_plan
 from ftcli.errors import DataError, PublishError, UsageError
 from ftcli.records import Piece, Report, ShardPlan
-from tokenizing import context, corpus, left_behind, manifest, prepare, small_tokenizers, without_plots, write
+from tokenizing import Bar, context, corpus, left_behind, manifest, prepare, small_tokenizers, without_plots, write
 
 kinds = small_tokenizers
 no_html = without_plots
@@ -272,8 +273,11 @@ def test_a_part_that_another_process_has_is_waited_for_and_named(world: World) -
     lease = Lease.take(world.working / "parts" / "2-of-3", world.out, wait=False)
     lease._stop.set()  # it signs no more: a stopped process
     try:
-        error = refusal(world, "2/3", runtime__lease_timeout=2.0)
-        assert f"pid {os.getpid()}" in error.message
+        bar = Bar()
+        waiting = context(world.tokenizer, world.sources, world.out, **world.values, runtime__lease_timeout=2.0)
+        with pytest.raises(PublishError, match=f"pid {os.getpid()}"):
+            tokenize.run(replace(waiting, progress=bar), "2/3")
+        assert any("waits for" in line or "no progress" in line for line in bar.said), bar.said
         assert "at work now" in refusal(world, finish=True).message
     finally:
         lease.release()

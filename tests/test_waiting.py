@@ -60,8 +60,8 @@ def sight(silent: float = 0.4, **progress: float) -> Sight:
 
 
 @contextmanager
-def showing(progress: Any, patience: float = 20.0, blocked: list[int] | None = None) -> Iterator[ranks._Wait]:
-    wait = ranks._Wait(progress, Path("out"), patience, lambda: (blocked if blocked is not None else []).append(1))
+def showing(progress: Any, patience: float = 20.0, blocked: list[int] | None = None) -> Iterator[ranks.Wait]:
+    wait = ranks.Wait(progress, Path("out"), patience, lambda: (blocked if blocked is not None else []).append(1))
     yield wait
     wait.close()
 

@@ -21,7 +21,8 @@ from ftcli.records import Report, to_json
 def run_part(
     context: Context, executor: Executor, early: Early, recipe: Recipe, part: Part, hashes: SourceHashes, footprint: Footprint
 ) -> Report:
-    """
+    """Make the shards of a part that no earlier run of it has finished.
+
     Args:
         recipe: settled with `Stamps`; its fingerprint is the key of the parts.
 

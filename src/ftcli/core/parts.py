@@ -16,8 +16,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -29,13 +30,13 @@ from ftcli.core.inputs import differences, recorded
 from ftcli.core.lease import Lease
 from ftcli.core.manifest import fingerprint, seal, unseal
 from ftcli.core.place import attempt_of, parts_beside, parts_of
+from ftcli.core.ranks import Wait
 from ftcli.core.read import Plan, hash_sources
 from ftcli.core.receipt import make_receipt
 from ftcli.core.recipe import Recipe
 from ftcli.core.shard import finished, forget, sidecar
 from ftcli.core.sightings import Sighting, Sightings, agree, as_json, from_json
 from ftcli.core.stamps import Hashed, SourceHashes, check_unchanged
-from ftcli.core.watch import Sight
 from ftcli.errors import PublishError, UsageError
 from ftcli.records import ShardPlan, to_json
 
@@ -111,12 +112,12 @@ class PartDesk:
         self._lease = lease
 
     @classmethod
-    def open(cls, context: Context, recipe: Recipe, part: Part, need_bytes: int, on_wait: Callable[[Sight], None] = lambda _: None) -> Self:
+    def open(cls, context: Context, recipe: Recipe, part: Part, need_bytes: int) -> Self:
         """Take the part's lease, and clear away what an earlier process left half made of its shards.
 
         Args:
             recipe: settled with `Stamps`.
-            on_wait: called some times a second while another process has this part.
+            need_bytes: estimate of the bytes that the part will take.
 
         Raises:
             PublishError: the process that has this part is silent; space or permission is missing; they are cut into another number of parts.
@@ -129,7 +130,8 @@ class PartDesk:
             sync(directory.parent)
             _claim(directory, part, recipe)
             patience = context.settings.runtime.lease_timeout
-            lease = Lease.take(directory / "parts" / part.folder, recipe.output, wait=True, patience=patience, on_wait=on_wait)
+            with closing(Wait(context.progress, recipe.output, patience)) as wait:
+                lease = Lease.take(directory / "parts" / part.folder, recipe.output, wait=True, patience=patience, on_wait=wait.see)
             desk = cls(directory, part, lease)
             try:
                 own = {shard_name(shard) for shard in part.shards(recipe.plan)}
@@ -202,13 +204,14 @@ class PartDesk:
 
 def unfinished(directory: Path, recipe: Recipe, count: int) -> dict[Part, int]:
     """The parts that are not finished → how many of their shards are missing."""
-    left: dict[Part, int] = {}
-    for number in range(1, count + 1):
-        part = Part(number, count)
-        missing = sum(1 for shard in part.shards(recipe.plan) if not sidecar(directory, shard_name(shard)).exists())
-        if missing or _sightings(directory, part, complete=True) is None:
-            left[part] = missing
-    return left
+    there = {entry.name for entry in os.scandir(directory / "records")}  # one look for all: a job has 100,000 shards
+    missing = Counter(
+        owner
+        for shard, owner in zip(recipe.plan.shards, _owners(recipe.plan, count), strict=True)
+        if sidecar(directory, shard_name(shard)).name not in there
+    )
+    parts = (Part(number, count) for number in range(1, count + 1))
+    return {part: missing[part.number] for part in parts if missing[part.number] or _sightings(directory, part, complete=True) is None}
 
 
 def adopt(context: Context, recipe: Recipe, hashes: SourceHashes) -> Recipe:

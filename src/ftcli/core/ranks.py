@@ -60,7 +60,7 @@ def open_attempt(
         FtcliError: as `Attempt.open`.
     """
     runtime = context.settings.runtime
-    wait = _Wait(context.progress, output, runtime.lease_timeout, on_block)
+    wait = Wait(context.progress, output, runtime.lease_timeout, on_block)
     try:
         attempt = Attempt.open(
             output,
@@ -86,10 +86,10 @@ def _me() -> str:
     return "this process" if rank is None else f"rank {rank}"
 
 
-class _Wait:
+class Wait:
     """Shows a wait: a bar on a terminal, lines in a pipe, and in both a warning when the holder falls silent."""
 
-    def __init__(self, progress: Progress, output: Path, patience: float, on_block: Callable[[], None]) -> None:
+    def __init__(self, progress: Progress, output: Path, patience: float, on_block: Callable[[], None] = lambda: None) -> None:
         self._progress = progress.loud if isinstance(progress, Muted) else progress
         self._bar = sys.stderr.isatty() and not this_rank()  # the bars of several ranks would draw over each other
         self._output, self._patience, self._on_block = output, patience, on_block
