@@ -305,3 +305,25 @@ def test_unpadded_batches_are_filled_by_the_sum_of_their_rows(order: str, ranks:
     padded = TokenBatches(widths, 256, order="random", seed=0, ranks=ranks)
     assert len(padded) > 1.4 * len(found), "the control"
     assert not list(TokenBatches(widths[:0], 256, order=order, seed=0, ranks=ranks, unpadded=True))
+
+
+@pytest.mark.parametrize("taken", [{"window_size", "scale", "enable_gqa"}, {"window_size", "scale"}, {"is_causal"}])
+def test_the_kernel_is_told_what_its_torch_takes_and_gets_sixteen_bits(taken: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen3's norms give float32 also under autocast, which knows nothing of the kernel."""
+    found: dict[str, Any] = {}
+
+    def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **more: Any) -> torch.Tensor:
+        found.update(more, kinds={part.dtype for part in (q, k, v)}, rest=rest[2:], q=q)
+        return q
+
+    monkeypatch.setattr(varlen, "varlen_attn", kernel)
+    monkeypatch.setattr(varlen, "TAKEN", frozenset(taken))
+    documents = Documents.of_lengths(torch.tensor([3, 5]))
+    q, k, v = torch.ones(8, 4, 16), torch.ones(8, 2, 16), torch.ones(8, 2, 16, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        varlen._kernel(q, k, v, documents, scale=0.5, causal=True, grouped=True, dropout=0.0)
+    assert found["kinds"] == {torch.bfloat16}
+    assert found["rest"] == (5, 5)
+    assert ({"window_size": (-1, 0)} if "window_size" in taken else {"is_causal": True}).items() <= found.items()
+    assert ("enable_gqa" in found) == ("enable_gqa" in taken)
+    assert found["scale"] == 0.5 if "scale" in taken else found["q"].unique() == 2.0

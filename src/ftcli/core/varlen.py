@@ -7,14 +7,18 @@ call a text on a CPU, by torch's variable-length kernel on a GPU.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 
 Tensor = torch.Tensor
 DOCUMENTS = "ftcli_documents"
 """The argument by which layers hand down where texts begin and end."""
+TAKEN = frozenset(signature(varlen_attn).parameters)
+"""What this torch's kernel can be told: 2.10 knows causal attention only by `is_causal`, no scale, and takes fewer heads of keys unasked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +29,15 @@ class Documents:
     """Tokens of each text; together they are all places of the batch."""
     offsets: Tensor
     """Where each begins, and the end of the last one: int32 [texts + 1], on the device."""
+    longest: int
+    """Tokens of the longest one; kept, since compiled code that looked for it would be compiled again for every batch's lengths."""
 
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> Documents:
         """Texts of so many tokens, [texts]; waits for the device."""
         offsets = functional.pad(lengths.cumsum(0), (1, 0)).int()
-        return cls(lengths.tolist(), offsets)
+        known = lengths.tolist()
+        return cls(known, offsets, max(known))
 
     @classmethod
     def of_positions(cls, positions: Tensor) -> Documents:
@@ -39,10 +46,6 @@ class Documents:
         begins[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
         starts = begins.flatten().nonzero().flatten()
         return cls.of_lengths(torch.diff(starts, append=starts.new_tensor([positions.numel()])))
-
-    @property
-    def longest(self) -> int:
-        return max(self.lengths)
 
 
 def attend(
@@ -73,13 +76,19 @@ def _kernel(
     q: Tensor, k: Tensor, v: Tensor, documents: Documents, *, scale: float | None, causal: bool, grouped: bool, dropout: float
 ) -> Tensor:
     """All texts by flash attention, which takes 16-bit numbers and has no dropout here."""
-    from torch.nn.attention.varlen import varlen_attn
-
     if dropout:
         raise ValueError("torch's variable-length attention has no dropout")
-    more: dict[str, Any] = {"enable_gqa": True} if grouped else {}
-    window, longest = (-1, 0 if causal else -1), documents.longest
-    offsets = documents.offsets
-    found = varlen_attn(q, k, v, offsets, offsets, longest, longest, scale=scale, window_size=window, **more)
+    if torch.is_autocast_enabled(q.device.type):  # autocast knows scaled_dot_product_attention, not this; Qwen3's norms give float32
+        q, k, v = (part.to(torch.get_autocast_dtype(q.device.type)) for part in (q, k, v))
+    more: dict[str, Any] = {"window_size": (-1, 0 if causal else -1)} if "window_size" in TAKEN else {"is_causal": causal}
+    if grouped and "enable_gqa" in TAKEN:
+        more["enable_gqa"] = True
+    if "scale" in TAKEN:
+        more["scale"] = scale
+    elif scale is not None:
+        q = q * (scale * q.shape[-1] ** 0.5)
+    offsets, longest = documents.offsets, documents.longest
+    found = varlen_attn(q, k, v, offsets, offsets, longest, longest, **more)
     assert isinstance(found, Tensor)
     return found
+
