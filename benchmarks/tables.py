@@ -110,9 +110,13 @@ def _machine(document: Mapping[str, Any]) -> str:
     card, versions = document["machine"], document["versions"]
     words = (
         f"Machine: {card['cpu_model']}, {card['cores']} cores, {card['memory_bytes'] / 2**30:.0f} GiB, disk {card['disk_kind']}, "
-        f"{card['platform']}, Python {card['python']}; load {card['load_average']:.1f} before, {document['load_average_after']:.1f} after."
+        f"{_gpus(card)}{card['platform']}, Python {card['python']}; load {card['load_average']:.1f} before, {document['load_average_after']:.1f} after."
     )
     return f"{words}\nVersions: {', '.join(f'{name} {number}' for name, number in versions.items())}."
+
+
+def _gpus(card: Mapping[str, Any]) -> str:
+    return "".join(f"{gpu['name']} ({gpu['memory_bytes'] / 1e9:.0f} GB), " for gpu in card.get("gpus", ()))
 
 
 def _against(found: Mapping[str, Any], unit: str) -> tuple[str, str]:

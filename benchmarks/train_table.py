@@ -39,10 +39,11 @@ def _method(document: Mapping[str, Any]) -> str:
     given = document["arguments"]
     works = "; ".join(f"{each['work']} {each['rows']:,} rows, {each['batch']} a batch" for each in document["results"])
     gaps = [gap for each in document["results"] for gap in each["equal"].values()]
+    where = {"cpu": "CPU", "cuda": "GPU"}[document.get("device", "cpu")]
     bf16 = (
-        "The CPU has bfloat16: ftcli and the best `Trainer` use it"
+        f"The {where} has bfloat16: ftcli and the best `Trainer` use it"
         if document["bf16"]
-        else "The CPU has no bfloat16: every way computes in fp32"
+        else f"The {where} has no bfloat16: every way computes in fp32"
     )
     lines = [
         f"- One epoch: {works}; {given['threads']} threads; {given['repeats']} rounds, in each every way once in a fresh process, forth and back.",
@@ -54,6 +55,12 @@ def _method(document: Mapping[str, Any]) -> str:
         lines.append(
             f"- Equal before any ratio: one step on the same rows from the same weights, loss within {loss:.1e}, gradient {gradient:.1e}."
         )
+    for each in document["results"]:
+        if any(one["ftcli"].get("mfu") is not None for one in each["rounds"]):
+            mfu, memory = (float(np.median([one["ftcli"][name] for one in each["rounds"]])) for name in ("mfu", "peak_gpu_mb"))
+            lines.append(
+                f"- {each['work']}: `ftcli train` at {mfu:.1%} of the device's peak (MFU), {memory / 1e3:.0f} GB of its memory at most."
+            )
     return "\n".join(lines)
 
 

@@ -23,6 +23,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         parser.add_argument(name, type=Path, required=True)
     for name in ("--batch", "--max-length"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--equal", action="store_true")
     return parser.parse_args(argv)
@@ -31,13 +32,27 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 class Clock:
     """Readings at the ends of steps; a rate is formed from the end of the first step to the end of the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self.device = device
         self.tokens: list[int] = []
         """Real tokens of every batch, in the order in which they are trained on."""
         self.readings: list[tuple[float, float]] = []
 
     def step(self) -> None:
+        if not self.readings:
+            self._arrive()
         self.readings.append((time.perf_counter(), time.process_time()))
+
+    def end(self) -> None:
+        """The last step's end, also where its work is done later than it was asked for."""
+        self._arrive()
+        self.readings[-1] = (time.perf_counter(), time.process_time())
+
+    def _arrive(self) -> None:
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
 
     def rates(self) -> dict[str, float]:
         (wall, cpu), (last_wall, last_cpu) = self.readings[0], self.readings[-1]
@@ -66,13 +81,14 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     rows = load_from_disk(str(given.store))["train"].remove_columns("length")
     if given.equal:
         rows = rows.select(range(given.batch))
-    clock = Clock()
+    clock = Clock(given.device)
     run = {"torch": loop, "trl": trl}.get(given.way, trainer)
     loss = run(given, model, tokenizer, rows, clock)
     if given.equal:
         model.save_pretrained(str(given.output))
         return {"loss": loss}
-    return {"loss": loss, **clock.rates()}
+    memory = {"peak_gpu_mb": torch.cuda.max_memory_allocated() / 1e6} if given.device == "cuda" else {}
+    return {"loss": loss, **clock.rates(), **memory}
 
 
 def collator(given: argparse.Namespace, tokenizer: Any, clock: Clock) -> Any:
@@ -99,7 +115,7 @@ def options(given: argparse.Namespace) -> dict[str, Any]:
         "learning_rate": RATE,
         "num_train_epochs": 1,
         "bf16": given.bf16,
-        "use_cpu": True,
+        "use_cpu": given.device == "cpu",
         "save_strategy": "no",
         "report_to": [],
         "disable_tqdm": True,
@@ -130,6 +146,7 @@ def trainer(given: argparse.Namespace, model: Any, tokenizer: Any, rows: Any, cl
         callbacks=[Stopwatch()],
     )
     made.train()
+    clock.end()
     return float(made.state.log_history[0]["loss"])
 
 
@@ -162,6 +179,7 @@ def trl(given: argparse.Namespace, model: Any, tokenizer: Any, rows: Any, clock:
         callbacks=[Stopwatch()],
     )
     made.train()
+    clock.end()
     return float(made.state.log_history[0]["loss"])
 
 
@@ -175,10 +193,11 @@ def loop(given: argparse.Namespace, model: Any, tokenizer: Any, rows: Any, clock
     weights = list(model.parameters())
     optimizer: Any = torch.optim.SGD(weights, lr=1.0) if given.equal else torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0, fused=True)
     schedule = None if given.equal else get_linear_schedule_with_warmup(optimizer, 0, len(batches))
-    model.train()
+    model.to(given.device).train()
     first: float | None = None
-    for batch in batches:
-        with torch.autocast("cpu", torch.bfloat16, enabled=given.bf16):
+    for found in batches:
+        batch = {name: values.to(given.device) for name, values in found.items()}
+        with torch.autocast(given.device, torch.bfloat16, enabled=given.bf16):
             loss = model(**batch, use_cache=False).loss
         loss.backward()
         if schedule is not None:
@@ -189,6 +208,7 @@ def loop(given: argparse.Namespace, model: Any, tokenizer: Any, rows: Any, clock
             schedule.step()
         first = loss.item() if first is None else first
         clock.step()
+    clock.end()
     assert first is not None
     return first
 

@@ -34,6 +34,19 @@ MODEL: dict[str, Any] = {
     "max_position_embeddings": 1_024,
     "tie_word_embeddings": True,
 }
+QWEN3_600M: dict[str, Any] = {
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "hidden_size": 1_024,
+    "intermediate_size": 3_072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40_960,
+    "tie_word_embeddings": True,
+}
+"""Of Qwen3-0.6B, for a GPU; the weights are random."""
 
 
 def incident1(rows: int, generator: np.random.Generator) -> Lengths:
@@ -64,6 +77,9 @@ class Work:
     batch: int
     required: dict[str, float] = field(default_factory=dict)
     """How many times as fast as a way ftcli has to be."""
+    model: dict[str, Any] = field(default_factory=lambda: MODEL)
+    device: str = "cpu"
+    """What it is for."""
 
 
 WORKS = {
@@ -72,6 +88,9 @@ WORKS = {
         Work("incident1", incident1, 320, "classify", 16, {"fixed": 3.0, "dynamic": 2.5, "best": 1.15}),
         Work("long-tail", long_tail, 1_024, "classify", 16, {"fixed": 10.0, "dynamic": 3.5}),
         Work("lm", equal, 256, "pretrain", 8, {"fixed": 2.7, "dynamic": 2.7}),
+        Work("gpu-incident1", incident1, 320, "classify", 64, {"dynamic": 2.0}, QWEN3_600M, "cuda"),
+        Work("gpu-long-tail", long_tail, 1_024, "classify", 32, {"dynamic": 2.0}, QWEN3_600M, "cuda"),
+        Work("gpu-lm", equal, 256, "pretrain", 32, {"dynamic": 2.0}, QWEN3_600M, "cuda"),
     )
 }
 
@@ -85,15 +104,14 @@ class Made:
     model: Path
 
 
-def make(work: Work, rows: int, folder: Path, model: dict[str, Any] | None = None) -> Made:
+def make(work: Work, rows: int, folder: Path) -> Made:
     """Tokenizer, initial weights and data prepared by `ftcli tokenize`; what is there already is kept."""
-    made = Made(folder / f"{work.name}-{rows}", folder / "tokenizer", folder / f"model-{work.task}")
-    chosen = model or MODEL
-    size = int(chosen["vocab_size"])
+    size = int(work.model["vocab_size"])
+    made = Made(folder / f"{work.name}-{rows}", folder / f"tokenizer-{size}", folder / f"model-{work.task}-{size}")
     if not made.tokenizer.exists():
         _tokenizer(made.tokenizer, size)
     if not made.model.exists():
-        _model(made.model, work.task, chosen)
+        _model(made.model, work.task, work.model)
     if not made.store.exists():
         source = folder / f"{made.store.name}.jsonl"
         _texts(source, work, rows, size)
@@ -111,12 +129,6 @@ def make(work: Work, rows: int, folder: Path, model: dict[str, Any] | None = Non
         words += ["--label-column", "label", "--label-names", NAMES] if work.task == "classify" else []
         process.run(python("-m", "ftcli", *words), os.sched_getaffinity(0), environment(folder), folder)
     return made
-
-
-def _cpus() -> set[int]:
-    import os
-
-    return os.sched_getaffinity(0)
 
 
 def _texts(path: Path, work: Work, rows: int, size: int) -> None:

@@ -50,6 +50,7 @@ class Bench:
             "model__config": config,
             "train__output_dir": self.folder / output,
             "runtime__threads": 1,
+            "train__use_cpu": True,
             **values,
         }
         return context(**given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from transformers import TrainingArguments
 
 from ftcli.context import Context
+from ftcli.core import arguments as arguments_module
 from ftcli.core.arguments import bf16_choice, make_arguments, trackers
 from ftcli.errors import FtcliError, MissingExtraError, SettingsError, UsageError
 from ftcli.settings_train import OWN, TrainSettings
@@ -174,3 +176,22 @@ def test_loader_settings_without_workers_are_said_to_have_no_effect(tmp_path: Pa
 def test_what_transformers_refuses_is_an_error_for_people(tmp_path: Path) -> None:
     with pytest.raises(FtcliError, match="transformers refuses"):
         make_arguments(_context(tmp_path, train__load_best_model_at_end=True, train__eval_strategy="steps"), held_out=True)
+
+
+def test_a_batch_on_its_way_to_a_gpu_does_not_hold_the_host_and_liger_leaves_the_loss_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(arguments_module, "TrainingArguments", lambda **values: (made.update(values), SimpleNamespace(n_gpu=1))[1])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    wish = {"train__use_cpu": None, "train__use_liger_kernel": True, "train__bf16": True}
+    make_arguments(_context(tmp_path, **wish), held_out=False)
+    assert made["accelerator_config"] == {"non_blocking": True}
+    assert made["liger_kernel_config"] == {"cross_entropy": False, "fused_linear_cross_entropy": False}
+    own = {"train__accelerator_config": {"non_blocking": False}, "train__liger_kernel_config": {"cross_entropy": True, "rope": False}}
+    make_arguments(_context(tmp_path, **wish, **own), held_out=False)
+    assert made["accelerator_config"] == {"non_blocking": False}
+    assert made["liger_kernel_config"] == {"cross_entropy": True, "fused_linear_cross_entropy": False, "rope": False}
+    made.clear()
+    make_arguments(_context(tmp_path, **wish, loader__pin_memory=False), held_out=False)
+    assert "accelerator_config" not in made  # from pageable memory the copy waits anyway

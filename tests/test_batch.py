@@ -37,6 +37,7 @@ def test_a_loader_gets_whole_batches_from_the_store(tmp_path: Path, workers: int
     meter, seen = Meter(), []
     for batch in loader:
         meter.count(batch)
+        assert batch.pop("texts").tolist() == batch["attention_mask"].sum(1).tolist()
         assert set(batch) == {"input_ids", "attention_mask", "labels"}
         seen += batch["labels"].tolist()
         assert batch["input_ids"][:, 0].tolist() == batch["labels"].tolist()

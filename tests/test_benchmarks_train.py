@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> train_works.Made:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_works.process, "run", here)
         work = train_works.Work("incident1", train_works.incident1, 64, "classify", 4)
-        return train_works.make(work, 8, tmp_path_factory.mktemp("work"), TINY)
+        return train_works.make(replace(work, model=TINY), 8, tmp_path_factory.mktemp("work"))
 
 
 def way(name: str, made: train_works.Made, output: Path, *more: str) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def test_rates_leave_the_first_step_out(made: train_works.Made, tmp_path: Path) 
     found = way("torch", made, tmp_path / "run")
     assert found["steps"] == 2
     assert found["real_tokens_per_second"] > 0
-    clock = train_way.Clock()
+    clock = train_way.Clock("cpu")
     clock.tokens, clock.readings = [1_000, 30, 20, 99], [(10.0, 1.0), (12.0, 2.0), (15.0, 3.0)]  # a batch is fetched ahead of its step
     assert clock.rates() == {"real_tokens_per_second": 10.0, "real_tokens_per_cpu_second": 25.0, "steps": 3}
 
@@ -79,7 +80,7 @@ class Doubles(train.Bench):
     """Ways that answer at once."""
 
     def __init__(self, folder: Path, losses: dict[str, float]) -> None:
-        super().__init__(folder, 1, bf16=False, options=[])
+        super().__init__(folder, 1, device="cpu", bf16=False, options=[])
         self.losses, self.asked = losses, list[str]()
 
     def run(self, way: str, _work: Any, _made: Any, *, equal: bool = False) -> dict[str, Any]:

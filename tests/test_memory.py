@@ -42,7 +42,7 @@ def test_the_advice_keeps_the_batch_of_a_step_exactly(batch: int, accumulation: 
     )
     error = memory.advice(arguments, MemoryError("no more"), (batch, 512), evaluating=False)
     assert words in error.hint
-    assert f"a batch of {batch} rows ({batch} × 512 = {batch * 512:,} tokens): no more" in error.message
+    assert f"a batch of {batch} rows ({batch} × 512 = {batch * 512:,} slots): no more" in error.message
     assert "--per-device-eval-batch-size 32" in memory.advice(arguments, MemoryError(), None, evaluating=True).hint
 
 

@@ -10,6 +10,7 @@ import torch
 from transformers import Trainer
 
 from ftcli.core import flops
+from ftcli.core.clock import clock_of
 from ftcli.core.hints import standing_out
 from ftcli.core.meter import PARTS, Meter
 from ftcli.core.timed import Timed
@@ -131,6 +132,68 @@ def test_the_first_step_is_left_out_of_what_stands_out(clock: Clock) -> None:
     found, steps = meter.since_first_step()
     assert steps == 2
     assert {part: seconds for part, seconds in found.items() if seconds} == {"data_wait": 2, "other": 6}
+
+
+class Behind:
+    """The clock of a device that works behind the host: at a mark it has `asked` seconds of work before it, and has done `done` of them."""
+
+    def __init__(self) -> None:
+        self.asked = self.done = 0.0
+        self.waits = 0
+
+    def mark(self) -> float:
+        return self.asked
+
+    def passed(self, mark: float) -> bool:
+        return mark <= self.done
+
+    def wait(self, mark: float) -> None:
+        self.waits += mark > self.done
+        self.done = max(self.done, mark)
+
+    def seconds(self, start: float, end: float) -> float:
+        assert end <= self.done, "not known yet"
+        return end - start
+
+
+def test_a_device_that_works_behind_the_host_has_its_own_seconds(clock: Clock) -> None:
+    """The host asks for 3 s of work a step and waits for none of it, but at the end."""
+    device = Behind()
+    meter = Meter(device)
+    meter.start()
+    for _ in range(5):
+        meter.count({"tokens": 4, "rows": torch.arange(2), "input_ids": torch.zeros(2, 4)})
+        for part, seconds in (("data_wait", 0.0), ("forward", 1.0), ("backward", 2.0)):
+            with meter.timing(part):
+                device.asked += seconds
+        device.done = max(0.0, device.asked - 4)
+        meter.step()
+    assert device.waits == 0
+    clock.now += 15
+    assert meter.rates()["real_tokens_per_second"] == pytest.approx(4 / 3)  # 4 steps of 3 s behind the first
+    assert device.waits > 0
+    found, steps = meter.since_first_step()
+    assert (found["forward"], found["backward"], found["data_wait"], steps) == (4, 8, 0, 4)
+    meter.stop()
+    assert {part: seconds for part, seconds in meter.time().items() if seconds} == {"forward": 5, "backward": 10}
+    assert meter.rates()["host_overhead_share"] == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_seconds_of_a_gpu_are_those_of_the_work_and_add_up_to_the_wall() -> None:
+    meter = Meter(clock_of(torch.device("cuda")))
+    a = torch.randn(4096, 4096, device="cuda")
+    torch.cuda.synchronize()
+    meter.start()
+    with meter.timing("forward"):
+        for _ in range(200):
+            a = (a @ a).clamp(-1, 1)
+    with meter.timing("data_wait"):
+        a.sum().item()  # waits for all that; the work is of the part above
+    meter.stop()
+    time_ = meter.time()
+    assert time_["forward"] > 10 * time_["data_wait"]
+    assert sum(time_.values()) == pytest.approx(meter.wall, rel=0.02)
 
 
 # -- hints -----------------------------------------------------------------------------------------------------------------

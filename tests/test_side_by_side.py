@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -267,7 +268,7 @@ def test_a_step_by_the_packed_collator_is_the_step_of_the_padded_one_however_it_
         assert (gradient - truth[1]).norm() <= 1e-4 * truth[1].norm()
 
 
-def test_a_run_leaves_padding_out_of_its_slots_and_learns(bench: Bench) -> None:
+def test_a_run_leaves_padding_out_of_its_slots_and_learns(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = learnable(256, 4, VOCABULARY, 0)
     store = bench.store("learn", {"train": rows, "validation": learnable(32, 4, VOCABULARY, 1)}, labels=4)
     context = bench.context(
@@ -278,7 +279,12 @@ def test_a_run_leaves_padding_out_of_its_slots_and_learns(bench: Bench) -> None:
         train__num_train_epochs=6,
         train__learning_rate=3e-3,
     )
+    told: list[int] = []
+    known = Documents.known
+    monkeypatch.setattr(Documents, "known", lambda lengths, *rest: (told.append(len(lengths)), known(lengths, *rest))[1])
     outcome = fit(prepare(context), Signals())
+    assert len(told) == outcome.metrics["steps"]
+    assert sum(told) == 6 * 256
     assert outcome.metrics["padding_share"] == pytest.approx(0.0, abs=1e-9)
     assert outcome.metrics["eval_accuracy"] > 0.6
     assert any("batches of at most 256 tokens:" in note for note in context.notes)
@@ -327,3 +333,44 @@ def test_the_kernel_is_told_what_its_torch_takes_and_gets_sixteen_bits(taken: se
     assert ({"window_size": (-1, 0)} if "window_size" in taken else {"is_causal": True}).items() <= found.items()
     assert ("enable_gqa" in found) == ("enable_gqa" in taken)
     assert found["scale"] == 0.5 if "scale" in taken else found["q"].unique() == 2.0
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+def test_texts_that_the_host_knows_are_not_looked_for(unpad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking waits for a GPU; what the collator knows gives the same logits."""
+    task = Pretrain()
+    collator = Packed(spec_for(task))
+    rows = rows_of(TEXTS) if unpad else rows_of([[1, 2, 3, 4, 5], [6, 7, 8]], documents=[[2, 3], [3]])
+    batch = collator(rows)
+    model = model_of("qwen3", task)
+    for module, forward in side_by_side.forwards(model, unpad=unpad).items():
+        module.forward = forward
+    looked = logits_of(model, batch)
+    for name in ("of_positions", "of_lengths", "of_mask"):
+        monkeypatch.setattr(Documents, name, lambda *_: pytest.fail("it looks"))
+    with side_by_side.told(collator.texts(rows), batch):
+        assert torch.equal(logits_of(model, batch), looked)
+    assert collator.texts(rows).sum() == (rows.input_ids.lengths.sum() if unpad else batch["input_ids"].numel())
+
+
+def test_padding_that_cannot_be_left_out_is_computed_where_the_run_was_not_planned_without(tmp_path: Path) -> None:
+    model, task = model_of("qwen3", Pretrain()), Pretrain()
+    model.config.sliding_window = 4
+    used: list[Texts | None] = []
+    wish = Texts(16, unpad=True, needed=False)
+    with lean(model, task, batches_of(task), arguments(tmp_path), None, used.append, wanted="auto", texts=wish) as said:
+        assert "texts side by side off (attention reaches back 4 tokens, and rows have up to 16)" in said
+    assert used == [None]
+    model.config.sliding_window = None
+    with lean(model, task, batches_of(task), arguments(tmp_path), None, used.append, wanted="auto", texts=wish) as said:
+        assert ON in said
+    assert used == [None, wish]
+
+
+def test_on_a_gpu_padding_is_left_out_where_it_can_be(bench: Bench) -> None:
+    store = bench.store("gpu", {"train": learnable(16, 4, VOCABULARY, 0)}, labels=4)
+    run = prepare(bench.context(store, "gpu run"))
+    assert run.texts is None
+    gpu: Any = SimpleNamespace(device=torch.device("cuda"))
+    assert replace(run, arguments=gpu).texts == Texts(int(run.train.lengths.max()), unpad=True, needed=False)
+    assert replace(run, arguments=gpu, padded_right=False).texts is None  # a plugin's collator may pad elsewhere

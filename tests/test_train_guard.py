@@ -195,10 +195,10 @@ def test_too_little_memory_is_answered_with_options_of_the_same_training(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
 ) -> None:
     _small_memory(monkeypatch, 2)
-    with pytest.raises(TrainError, match=r"does not hold a batch of 4 rows \(4 × .* tokens\): .*not enough memory") as refused:
+    with pytest.raises(TrainError, match=r"does not hold a batch of 4 rows \(4 × .* slots\): .*not enough memory") as refused:
         _run(bench, "advice")
     assert "--per-device-train-batch-size 2 --gradient-accumulation-steps 2 is the same training" in refused.value.hint
-    with pytest.raises(TrainError, match=r"does not hold a batch of at most 96 tokens \(.* tokens\): ") as refused:
+    with pytest.raises(TrainError, match=r"does not hold a batch of at most 96 tokens \(.* slots\): ") as refused:
         _run(bench, "advice on tokens", train__max_tokens_per_batch=96)
     assert "--max-tokens-per-batch 48 --gradient-accumulation-steps 2 trains on about as many tokens a step" in refused.value.hint
     assert "--auto-batch on exactly the same rows" in refused.value.hint

@@ -32,6 +32,7 @@ PACKAGES = {"tensorboard": ("tensorboard",), "azure_ml": ("azureml",), "comet_ml
 PIP = {"azureml": "azureml-mlflow", "comet_ml": "comet-ml"}
 
 
+LIGER_LOSSES = "cross_entropy", "fused_linear_cross_entropy"
 REFUSED = {
     "ignore_data_skip": "a run that goes on would train on rows twice and miss others",
     "auto_find_batch_size": "it changes the batch of a step; --auto-batch keeps it",
@@ -82,6 +83,10 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
         "remove_unused_columns": False,
         "disable_tqdm": True,
     }
+    if fixed["dataloader_pin_memory"]:  # a batch on its way need not end before the host goes on
+        fixed["accelerator_config"] = {"non_blocking": True, **(train.accelerator_config or {})}
+    if train.use_liger_kernel:  # the loss is ours; liger's looks for a language model's head in a classifier
+        fixed["liger_kernel_config"] = {**dict.fromkeys(LIGER_LOSSES, False), **(train.liger_kernel_config or {})}
     try:
         arguments = TrainingArguments(**{**defaults, **values, **fixed})
     except Exception as error:

@@ -39,6 +39,10 @@ class Dynamic:
         """Slots in a row of this batch."""
         return rounded(int(lengths.max(initial=1)), self.spec.pad_to_multiple_of)
 
+    def texts(self, rows: Rows) -> Ints:
+        """Tokens of each text of the batch, row after row."""
+        return rows.input_ids.lengths
+
     def _places(self, lengths: Ints, width: int) -> NDArray[np.bool_]:
         """Where the tokens stand: True [rows, width]."""
         slots = np.arange(width)
@@ -83,6 +87,16 @@ class Packed(Dynamic):
                 "labels": _filled(real, self.spec.task.labels(rows), IGNORED),
             }
         )
+
+    def texts(self, rows: Rows) -> Ints:
+        """As `Dynamic`; the padding at the end of a row of several texts is one more."""
+        if rows.seq_lengths is None:
+            return super().texts(rows)
+        lengths = rows.input_ids.lengths
+        tails = self.width(lengths) - lengths
+        padded = tails > 0
+        ends = np.cumsum(rows.seq_lengths.lengths)
+        return np.insert(rows.seq_lengths.values.astype(np.int64), ends[padded], tails[padded])
 
 
 def rounded(width: int, multiple: int) -> int:

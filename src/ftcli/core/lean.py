@@ -61,17 +61,19 @@ def lean(
     task: Task,
     batches: Sequence[Batch],
     arguments: TrainingArguments,
+    use_head: Callable[[LeanHead | None], None] | None = None,
+    use_texts: Callable[[Texts | None], None] | None = None,
     *,
     wanted: str,
-    use_head: Callable[[LeanHead | None], None] | None = None,
     texts: Texts | None = None,
 ) -> Iterator[str]:
     """Inside, the model computes leanly where it can; yields what was done and why.
 
     Args:
         batches: a few rows as the collator makes them: with padding if the run has any, and without.
-        wanted: "auto" or "off".
         use_head: gets the output layer in pieces where that is to be used for the loss, and None at the end.
+        use_texts: gets `texts` where they are computed side by side, and else None.
+        wanted: "auto" or "off".
         texts: of rows whose texts can be computed side by side; None: they cannot.
 
     Raises:
@@ -89,6 +91,8 @@ def lean(
     try:
         if texts is not None:
             said.append(f"texts side by side {_beside(model, task, batches, arguments, texts, replaced, alone=elsewhere is not None)}")
+            if use_texts is not None:
+                use_texts(texts if replaced else None)
         if elsewhere:
             yield f"lean step: {'; '.join(said)}; the rest off: {elsewhere}"
             return
@@ -166,7 +170,7 @@ def _beside(
 
 
 def _need(texts: Texts | None, reason: str | None) -> None:
-    if texts is not None and texts.unpad and reason is not None:
+    if texts is not None and texts.unpad and texts.needed and reason is not None:
         raise SettingsError(
             f"loader.collator = packed computes rows side by side without padding, which this run cannot: {reason}",
             "Leave loader.collator unset: batches of similar length leave about 1 % of the slots empty.",

@@ -34,7 +34,7 @@ def advice(
 ) -> TrainError:
     """What did not fit, in rows and tokens, and the options that train the same in less memory."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    size = "" if shape is None else f" ({shape[0]:,} × {shape[1]:,} = {shape[0] * shape[1]:,} tokens)"
+    size = "" if shape is None else f" ({shape[0]:,} × {shape[1]:,} = {shape[0] * shape[1]:,} slots)"
     if evaluating:
         batch = arguments.per_device_eval_batch_size
         return TrainError(

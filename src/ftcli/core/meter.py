@@ -1,14 +1,16 @@
-"""What a run did with its time and its slots, without a device synchronisation."""
+"""What a run did with its time and its slots. Nothing here waits for a device, but who asks for the figures."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ftcli.contracts import Collator
+from ftcli.core.clock import Clock, HostClock, Mark
 from ftcli.core.store import Rows
 from ftcli.core.tasks import IGNORED
 
@@ -16,6 +18,8 @@ TOKENS = "tokens"
 """Key under which a counted batch carries its number of real tokens."""
 ROWS = "rows"
 """Key under which it carries its row numbers."""
+TEXTS = "texts"
+"""Key under which it carries the tokens of each text, where its collator knows them, for `core.side_by_side`."""
 
 
 class Counted:
@@ -28,7 +32,9 @@ class Counted:
         batch = self.collator(rows)
         if rows.idle:
             batch["labels"].fill_(IGNORED)
-        return {**batch, TOKENS: 0 if rows.idle else len(rows.input_ids.values), ROWS: rows.index}
+        texts = getattr(self.collator, "texts", None)
+        known = {} if texts is None else {TEXTS: texts(rows)}
+        return {**batch, **known, TOKENS: 0 if rows.idle else len(rows.input_ids.values), ROWS: rows.index}
 
 
 PARTS = (
@@ -50,14 +56,17 @@ WHOLE = ("evaluation", "checkpoint")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Reading:
-    at: float
-    tokens: int
-    slots: int
-    targets: Any
-    steps: int
-    seconds: dict[str, float]
+    """What was counted up to a moment; seconds and the moment itself are known when the clock has come there."""
+
+    tokens: int = 0
+    slots: int = 0
+    targets: Any = 0
+    steps: int = 0
+    at: float = 0.0
+    """Seconds since the start."""
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
     @property
     def aside(self) -> float:
@@ -72,6 +81,7 @@ class Meter:
     A part inside another is taken off the outer one, so that parts never count a second twice: with "other" they are the wall clock.
     """
 
+    clock: Clock = field(default_factory=HostClock)
     tokens: int = 0
     slots: int = 0
     targets: Any = 0
@@ -80,19 +90,24 @@ class Meter:
     unpadded: bool = False
     """The model leaves padding out: a batch's slots are its tokens."""
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    _at: float = 0.0
+    """Seconds since the start that `seconds` and what is between the parts make together."""
     _open: list[str] = field(default_factory=list)
-    _mark: float = 0.0
+    _mark: Mark = None
     _began: float = 0.0
     _ended: float = 0.0
     _warm: _Reading | None = None
     _last: _Reading | None = None
     """After the first step, and after the last one."""
+    _pending: deque[tuple[str | None, Mark, Mark] | _Reading] = field(default_factory=deque)
+    """Stretches whose seconds the clock does not know yet, and readings that wait for those before them."""
 
     def start(self) -> None:
         """The clock starts here, also when it was started before."""
-        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.seconds, self._at = dict.fromkeys(PARTS, 0.0), 0.0
         self._open.clear()  # an attempt that ended in the middle of a step left them
-        self._began = self._mark = time.perf_counter()
+        self._pending.clear()
+        self._began, self._mark = time.perf_counter(), self.clock.mark()
 
     def step(self) -> None:
         """An optimizer step ended."""
@@ -104,22 +119,45 @@ class Meter:
     def stop(self) -> None:
         while self._open:  # an error left them
             self.leave()
+        self._read()
+        self._settle(wait=True)
         self._ended = time.perf_counter()
 
     def enter(self, part: str) -> None:
         """The seconds from here on belong to `part`, until `leave`."""
-        now = time.perf_counter()
+        self._turn()
         outer = self._open[-1] if self._open else None
-        if outer is not None:
-            self.seconds[outer] += now - self._mark
         self._open.append(outer if outer in WHOLE else part)
-        self._mark = now
 
     def leave(self) -> None:
         """The part that was entered last ends; the one around it goes on."""
-        now = time.perf_counter()
-        self.seconds[self._open.pop()] += now - self._mark
+        self._turn()
+        self._open.pop()
+
+    def _turn(self) -> None:
+        """The stretch since the last turn ends, and belongs to the part that is open."""
+        now = self.clock.mark()
+        self._pending.append((self._open[-1] if self._open else None, self._mark, now))
         self._mark = now
+        self._settle()
+
+    def _settle(self, *, wait: bool = False) -> None:
+        """Add up the stretches that are over by the clock; all of them with `wait`."""
+        while self._pending:
+            first = self._pending[0]
+            if isinstance(first, _Reading):
+                first.at, first.seconds = self._at, dict(self.seconds)
+            else:
+                part, start, end = first
+                if wait:
+                    self.clock.wait(end)
+                elif not self.clock.passed(end):
+                    return
+                lasted = self.clock.seconds(start, end)
+                self._at += lasted
+                if part is not None:
+                    self.seconds[part] += lasted
+            self._pending.popleft()
 
     @contextmanager
     def timing(self, part: str) -> Iterator[None]:
@@ -180,12 +218,14 @@ class Meter:
         """From the first step's end to the last one's; None with fewer than two steps."""
         if self._warm is None or self._last is None or self._last is self._warm:
             return None
+        self._settle(wait=True)
         seconds = _between(self._warm, self._last)
         whole = sum(share for part, share in seconds.items() if part not in WHOLE)
         return sum(seconds[part] for part in HOST) / whole if whole > 0 else None
 
     def time(self) -> dict[str, float]:
         """Seconds by part, the whole run; they add up to `wall`."""
+        self._settle(wait=True)
         return {**self.seconds, "other": max(0.0, self.wall - sum(self.seconds.values()))}
 
     @property
@@ -199,13 +239,20 @@ class Meter:
         return _between(start, end), end.steps - start.steps
 
     def _stretch(self) -> tuple[_Reading, _Reading]:
-        end = self._read(self._ended or time.perf_counter())
+        end = self._read()
+        self._settle(wait=True)
         if self._warm is not None and self._warm.tokens < end.tokens:
             return self._warm, end
-        return _Reading(self._began, 0, 0, 0, 0, dict.fromkeys(PARTS, 0.0)), end
+        return _Reading(), end
 
-    def _read(self, at: float | None = None) -> _Reading:
-        return _Reading(at or time.perf_counter(), self.tokens, self.slots, self.targets, self.steps, dict(self.seconds))
+    def _read(self) -> _Reading:
+        """The state of things now."""
+        if not self._ended:
+            self._turn()
+        reading = _Reading(self.tokens, self.slots, self.targets, self.steps)
+        self._pending.append(reading)
+        self._settle()
+        return reading
 
 
 def _between(start: _Reading, end: _Reading) -> dict[str, float]:

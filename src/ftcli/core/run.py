@@ -43,15 +43,18 @@ class Run:
     train: SplitData
     held_out: SplitData | None
     unpadded: bool = False
-    """Rows of one text each are computed side by side, without padding."""
+    """Rows of one text each are to be computed side by side, without padding."""
+    padded_right: bool = False
+    """The collator is one of ftcli's, and a row is one text."""
 
     @property
     def texts(self) -> Texts | None:
         """What stands side by side; None: every row is one text, padded."""
-        if not self.train.packed and not self.unpadded:
+        on_gpu = self.arguments.device.type == "cuda" and self.padded_right
+        if not self.train.packed and not self.unpadded and not on_gpu:
             return None
         splits = (self.train, *([self.held_out] if self.held_out else []))
-        return Texts(max(int(split.lengths.max(initial=0)) for split in splits), self.unpadded)
+        return Texts(max(int(split.lengths.max(initial=0)) for split in splits), not self.train.packed, needed=self.unpadded)
 
     @property
     def trackers(self) -> list[str]:
@@ -123,6 +126,7 @@ def prepare(context: Context) -> Run:
         train=train,
         held_out=store.split(store.eval_split) if store.eval_split else None,
         unpadded=unpadded,
+        padded_right=not train.packed and context.plugins.outsider("collator", name) is None,
     )
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -26,6 +28,7 @@ from ftcli.core.varlen import DOCUMENTS, Documents, attend
 Tensor = torch.Tensor
 CACHED = ("past_key_values", "inputs_embeds", "use_cache", "output_hidden_states", "output_attentions")
 _unmasked: ContextVar[bool] = ContextVar("unmasked", default=False)
+_told: ContextVar[Documents | None] = ContextVar("told", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Texts:
     """Tokens of its longest row."""
     unpad: bool = False
     """Rows of one text each, whose padding is to be left out; else rows hold several texts."""
+    needed: bool = True
+    """The run was planned for rows without padding; else it goes on with padding where this cannot be."""
 
 
 def why_not(model: Any, batches: Sequence[Mapping[str, Tensor]], texts: Texts, *, sixteen_bits: bool) -> str | None:
@@ -88,11 +93,13 @@ def forwards(model: Any, *, unpad: bool) -> dict[nn.Module, Any]:
     ) -> Any:
         if input_ids is not None and not any(more.get(name) is not None and more[name] is not False for name in CACHED):
             if attention_mask is None and position_ids is not None:
-                documents = Documents.of_positions(position_ids)
                 with _without_mask():
-                    return original(input_ids, position_ids=position_ids, **{**more, DOCUMENTS: documents})
-            if unpad and attention_mask is not None and position_ids is None and right_padded(attention_mask):
-                return _unpadded(base, original, input_ids, attention_mask.bool(), more)
+                    more[DOCUMENTS] = _told.get() or Documents.of_positions(position_ids)
+                    return original(input_ids, position_ids=position_ids, **more)
+            if unpad and attention_mask is not None and position_ids is None:
+                documents = _told.get() or (Documents.of_mask(attention_mask) if right_padded(attention_mask) else None)
+                if documents is not None and documents.places is not None:
+                    return _unpadded(base, original, input_ids, documents, documents.places, more)
         if position_ids is not None:
             more["position_ids"] = position_ids
         return original(input_ids, attention_mask=attention_mask, **more)
@@ -100,19 +107,35 @@ def forwards(model: Any, *, unpad: bool) -> dict[nn.Module, Any]:
     return {base: forward}
 
 
-def _unpadded(base: Any, original: Any, ids: Tensor, real: Tensor, more: Mapping[str, Any]) -> Any:
-    documents = Documents.of_lengths(real.sum(1))
-    positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)[real][None]
+def _unpadded(base: Any, original: Any, ids: Tensor, documents: Documents, places: Tensor, more: Mapping[str, Any]) -> Any:
+    positions = (places % ids.shape[1])[None]
     with _without_mask():
-        out = original(ids[real][None], position_ids=positions, **{**more, DOCUMENTS: documents})
+        out = original(ids.flatten()[places][None], position_ids=positions, **{**more, DOCUMENTS: documents})
     states = out.last_hidden_state
     if states.shape[1] == positions.shape[1]:  # the last layer may have computed one token a text only: those are rows already
-        padded = states.new_zeros(*ids.shape, states.shape[-1])
-        padded[real] = states[0]
+        padded = states.new_zeros(ids.numel(), states.shape[-1]).index_copy(0, places, states[0]).view(*ids.shape, -1)
         out.last_hidden_state = padded
         if getattr(out, "pooler_output", None) is not None:  # of the first token of each row, as encoders have it
             out.pooler_output = base.pooler(padded)
     return out
+
+
+@contextmanager
+def told(lengths: NDArray[np.int64] | None, batch: Mapping[str, Tensor]) -> Iterator[None]:
+    """Inside, the model knows where the texts of the batch are, and need not look: on a GPU the host would wait there for all that it asked for before.
+
+    Args:
+        lengths: tokens of each text, row after row; None: it has to look.
+    """
+    if lengths is None:
+        yield
+        return
+    ids = batch["input_ids"]
+    token = _told.set(Documents.known(lengths, ids.shape[1] if "attention_mask" in batch else None, ids.device))
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 @contextmanager

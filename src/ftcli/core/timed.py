@@ -14,7 +14,7 @@ from ftcli.core.meter import Meter
 class Timed(Trainer):  # type: ignore[misc]
     """Every override only puts the part of the meter around what Trainer does there; one keeps what Trainer would find again for every batch.
 
-    On a GPU the seconds are those of the host: a part that launches work is short, and the next one that waits for it is long.
+    On a GPU they are the GPU's (`core.clock`): a part lasts from when the work before it is done until its own is.
     """
 
     meter: Meter

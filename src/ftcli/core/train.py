@@ -15,6 +15,7 @@ from ftcli.core import checkpoints, health, memory, pulse, saving, staging, trac
 from ftcli.core.agree import first_decides, stopped
 from ftcli.core.batch import StoreDataset
 from ftcli.core.callbacks import METRICS_FILE, RunCallback
+from ftcli.core.clock import clock_of
 from ftcli.core.course import Course, clipping
 from ftcli.core.group import left, loss_of_a_rank
 from ftcli.core.guarding import Guard, Rollback
@@ -67,7 +68,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
             chance, fresh = run.task.chance_loss(run.model.config, run.store), context.settings.model.config is not None
             found(health.first_loss(trainer.first[0], chance, trainer.start, fresh=fresh, language=not run.task.needs_labels))
 
-    meter = Meter()
+    meter = Meter(clock_of(arguments.device))
     watch = health.Watch(context.note, stop=stop, clip=arguments.max_grad_norm, scaled=arguments.fp16, record=checks.append)
     guard = Guard(
         context.settings.train.on_nonfinite,
@@ -138,9 +139,9 @@ def _whole(run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]],
     """Steps, last evaluation and result; or, after a signal, a checkpoint."""
     try:
         wanted = run.context.settings.train.lean_step
-        with lean(run.model, run.task, few, run.arguments, wanted=wanted, use_head=trainer.use_head, texts=run.texts) as said:
+        uses = trainer.use_head, trainer.use_texts
+        with lean(run.model, run.task, few, run.arguments, *uses, wanted=wanted, texts=run.texts) as said:
             run.context.note(said)
-            trainer.meter.unpadded = run.unpadded
             _steps(trainer, checkpoint)
         if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
             _final_evaluation(trainer)

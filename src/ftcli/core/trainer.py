@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from ftcli.contracts import Collator, Task
 from ftcli.core import adapter, checkpoints, saving
 from ftcli.core.agree import anyone, first_decides, gathered, stopped, summed
-from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset, common_batches, eval_batches
+from ftcli.core.batch import StoreDataset
 from ftcli.core.confusion import FlagSummary, Summary
 from ftcli.core.guarding import Guard
 from ftcli.core.health import Start, Watch, finite, finite_states, look_at
 from ftcli.core.held_out import HeldOut
 from ftcli.core.lean_head import LeanHead
+from ftcli.core.loading import Loading
 from ftcli.core.memory import Pieces
-from ftcli.core.meter import Counted, Meter
-from ftcli.core.shares import Shares
+from ftcli.core.meter import TEXTS, Counted, Meter
+from ftcli.core.side_by_side import Texts, told
 from ftcli.core.signals import Signals
 from ftcli.core.slots import TokenBatches
 from ftcli.core.tasks import IGNORED
-from ftcli.core.timed import Timed
 from ftcli.errors import TrainError
 
 
@@ -35,7 +35,7 @@ class StoppedEvaluation(Exception):  # noqa: N818 - not a failure
     """A signal came in the middle of an evaluation."""
 
 
-class FtcliTrainer(Timed):
+class FtcliTrainer(Loading):
     """One run.
 
     The loss is the sum over targets divided by the targets of the whole optimizer step on all ranks, so that it and its gradient do not
@@ -90,79 +90,21 @@ class FtcliTrainer(Timed):
         self.first: tuple[float, float] | None = None
         """Loss and gradient norm of step 1."""
         self.head: LeanHead | None = None
+        self._beside = False
         self._step_loss: torch.Tensor | None = None
         self._held_out = HeldOut(task)
         self.confusion: Summary | FlagSummary | None = None
         """Of the last evaluation."""
-        self._common_batches = 0
         super().__init__(args=args, data_collator=Counted(collator), train_dataset=train_dataset, compute_loss_func=self._loss, **rest)
         self.model_accepts_loss_kwargs = False  # nothing but `_loss` is to see num_items_in_batch
         self.remove_callback(PrinterCallback)  # stdout belongs to the report
 
-    # -- data ----------------------------------------------------------------------------------------------------------
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
-        dataset: StoreDataset = train_dataset or self.train_dataset
-        order, world = self._order(dataset), self.args.world_size
-        if world == 1:
-            return order
-        return Shares(order, dataset.split.lengths, self._train_batch_size, world, drop_last=self.args.dataloader_drop_last)
-
-    def _order(self, dataset: StoreDataset) -> Sampler[int]:
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        if self.order == "sequential":
-            return SequentialSampler(dataset)
-        if self.order == "grouped":
-            return LengthGroupedSampler(dataset.split.lengths, self._train_batch_size * self.args.world_size, seed)
-        return EpochSampler(len(dataset), seed)
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        dataset: StoreDataset = eval_dataset or self.eval_dataset
-        size, world = self.args.eval_batch_size, self.args.world_size
-        batches = eval_batches(dataset.split.lengths, size, self.args.process_index, world)
-        self._common_batches = common_batches(len(dataset), size, world)
-        return DataLoader(
-            dataset,
-            batch_sampler=batches,
-            collate_fn=self.collator,  # type: ignore[arg-type]  # `Rows`, since the dataset has `__getitems__`
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-        )
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._rows = [row for batch in batches for row in self.meter.count(batch)]
         return batches, items
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """Its workers' seeds come from a generator of its own: drawn from the global one, a run with persistent workers would go on with other dropout."""
-        loader: DataLoader[Any] = super().get_train_dataloader() if self.token_batches is None else self._by_tokens(self.token_batches)
-        base: DataLoader[Any] = getattr(loader, "base_dataloader", loader)
-        base.generator = torch.Generator().manual_seed(self.args.seed)
-        return loader
-
-    def _by_tokens(self, batches: TokenBatches) -> Any:
-        """accelerate deals the batches to the ranks one by one, which is the order that they are in."""
-        loader: DataLoader[Any] = DataLoader(
-            self.train_dataset,
-            batch_sampler=batches,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-            multiprocessing_context=self.args.dataloader_multiprocessing_context,
-        )
-        return self.accelerator.prepare(loader)
-
-    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
-        """Rows of a step on all ranks, on average, by which `Trainer` counts samples a second of a run by `max_steps`."""
-        if self.token_batches is None:
-            return int(super().get_total_train_batch_size(args))
-        rows: float = len(self.train_dataset) / len(self.token_batches) * args.world_size * args.gradient_accumulation_steps
-        return round(rows)
-
-    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
         logits = outputs["logits"]
@@ -183,8 +125,13 @@ class FtcliTrainer(Timed):
             head.armed = True
         self.head = head
 
+    def use_texts(self, texts: Texts | None) -> None:
+        """The model computes these side by side, and is told where they are; None: it does not."""
+        self._beside, self.meter.unpadded = texts is not None, texts is not None and texts.unpad
+
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         number = self.state.global_step + 1
+        texts = inputs.pop(TEXTS, None)
         if self._step_loss is None:
             self._logged = self._tr_loss.clone()
             if self.pieces is not None:
@@ -194,7 +141,8 @@ class FtcliTrainer(Timed):
         if number in self.left_out:
             loss = torch.zeros((), device=self.args.device)
         elif self.pieces is None:
-            loss = super().training_step(model, inputs, num_items_in_batch)
+            with told(texts if self._beside else None, inputs):
+                loss = super().training_step(model, inputs, num_items_in_batch)
         else:
             compute = super().training_step
             loss = self.pieces.run(lambda piece: compute(model, piece, num_items_in_batch), model.zero_grad, inputs, number)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 
@@ -32,12 +34,31 @@ class Documents:
     longest: int
     """Tokens of the longest one; kept, since compiled code that looked for it would be compiled again for every batch's lengths."""
 
+    places: Tensor | None = None
+    """Of rows with padding: where their tokens stand among all slots, int64 [tokens], on the device."""
+
     @classmethod
-    def of_lengths(cls, lengths: Tensor) -> Documents:
+    def known(cls, lengths: NDArray[np.int64], width: int | None, device: torch.device) -> Documents:
+        """Texts of so many tokens, [texts], known to the host; with `width`, each in a row of so many slots, padded on the right."""
+        host: list[NDArray[Any]] = [np.concatenate([[0], lengths.cumsum()]).astype(np.int32)]
+        if width is not None:
+            host.append(np.flatnonzero(np.arange(width) < lengths[:, None]))
+        parts = [torch.from_numpy(part) for part in host]
+        if device.type == "cuda":
+            parts = [part.pin_memory().to(device, non_blocking=True) for part in parts]
+        return cls(lengths.tolist(), parts[0], int(lengths.max()), parts[1] if width is not None else None)
+
+    @classmethod
+    def of_lengths(cls, lengths: Tensor, places: Tensor | None = None) -> Documents:
         """Texts of so many tokens, [texts]; waits for the device."""
         offsets = functional.pad(lengths.cumsum(0), (1, 0)).int()
         known = lengths.tolist()
-        return cls(known, offsets, max(known))
+        return cls(known, offsets, max(known), places)
+
+    @classmethod
+    def of_mask(cls, mask: Tensor) -> Documents:
+        """A text in each row, padded on the right; `mask` [rows, width]."""
+        return cls.of_lengths(mask.sum(1), mask.flatten().nonzero().squeeze(1))
 
     @classmethod
     def of_positions(cls, positions: Tensor) -> Documents:
@@ -55,7 +76,7 @@ def attend(
     rows, heads, width, _ = q.shape
     q, k, v = (part.transpose(1, 2).reshape(rows * width, part.shape[1], part.shape[3]) for part in (q, k, v))
     grouped = heads != k.shape[1]
-    if q.is_cuda:
+    if q.is_cuda and (q.dtype != torch.float32 or torch.is_autocast_enabled("cuda")):
         found = _kernel(q, k, v, documents, scale=scale, causal=causal, grouped=grouped, dropout=dropout)
     else:
         texts = zip(*(torch.split(part, documents.lengths) for part in (q, k, v)), strict=True)
@@ -91,4 +112,3 @@ def _kernel(
     found = varlen_attn(q, k, v, offsets, offsets, longest, longest, **more)
     assert isinstance(found, Tensor)
     return found
-
