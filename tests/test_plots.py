@@ -33,7 +33,7 @@ def test_one_point_is_a_dot() -> None:
 
 def test_a_matplotlibrc_of_the_user_changes_nothing() -> None:
     def draw() -> str:
-        return plots.shares("time", "Time", {"a": 1.0, "b": 2.0}, "s").wide
+        return plots.curves("loss", "Loss", [plots.Curve("loss", "s1", [1, 2], [5.0, 4.0])]).wide
 
     before = draw()
     with mpl.rc_context({"svg.fonttype": "path", "font.size": 30, "text.color": "red"}):
@@ -49,7 +49,7 @@ def test_a_korean_letter_counts_as_two_when_text_is_clipped() -> None:
 
 def test_threads_draw_the_same_plots() -> None:
     def draw(index: int) -> str:
-        return plots.shares(f"time-{index % 2}", "Time", {"a": 1.0 + index % 2, "b": 2.0}, "s").wide
+        return plots.curves(f"loss-{index % 2}", "Loss", [plots.Curve("loss", "s1", [1, 2], [5.0, 4.0 + index % 2])]).wide
 
     alone = [draw(0), draw(1)]
     with ThreadPoolExecutor(4) as pool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcli.core import plots
+from ftcli.core import plot
 from ftcli.core.report import render_html, write_report
 from ftcli.errors import PublishError
 from ftcli.records import Check, PluginInfo, Report, Value
@@ -303,7 +303,7 @@ def test_a_failed_write_leaves_the_old_report_and_no_litter(tmp_path: Path, monk
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_text_and_lines_can_be_told_from_their_ground(scheme: int) -> None:
-    css = (Path(plots.__file__).parent / "report.css").read_text(encoding="utf-8")
+    css = (Path(plot.__file__).parent / "report.css").read_text(encoding="utf-8")
     palettes = [dict(re.findall(r"--([\w-]+): #(\w{6})", block)) for block in re.findall(r":root \{(.*?)\n *\}", css, flags=re.DOTALL)]
     assert len(palettes) == 2
     colours = palettes[scheme]
@@ -323,5 +323,5 @@ def test_text_and_lines_can_be_told_from_their_ground(scheme: int) -> None:
     for status in ("good", "warn", "bad", "note"):
         assert contrast(status, f"{status}-wash") >= 4.5
         assert contrast(status, "ground") >= 4.5
-    for series in plots.SERIES:
+    for series in plot.SERIES:
         assert contrast(series, "ground") >= 3

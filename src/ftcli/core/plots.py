@@ -1,8 +1,7 @@
-"""Plots as inline SVG: the only module that imports matplotlib, without pyplot.
+"""Curves, intervals and waterfalls as inline SVG: the only module that imports matplotlib, without pyplot.
 
 Colours are drawn as sentinels and become CSS variables, text stays text in the page's font, so that a plot follows the page
-into dark mode. Every plot is drawn twice, for a wide and for a narrow page: text scaled down to a phone cannot be read.
-The same numbers give the same bytes.
+into dark mode. The same numbers give the same bytes.
 """
 
 from __future__ import annotations
@@ -21,43 +20,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from ftcli.core.figures import between, number, percent, quantity, seconds
+from ftcli.core.figures import between, quantity, seconds
+from ftcli.core.plot import FONT_SIZE, WIDTHS, Key, Plot, Span, compact
 from ftcli.core.svg import SENTINELS, clip, inline, verbatim
 
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it tells that it builds its font list, once, on every rank
 
-SERIES = ("s1", "s2", "s3", "s4", "s5", "s6")
-WIDTHS = {"full": 860, "half": 430, "narrow": 340}
-FONT_SIZE = 12
 ROW_HEIGHT = 54
 LOG_RANGE = 20  # a curve that spans more than this factor shows only its highest part on a linear scale
 SMOOTH_FROM = 60  # points; fewer are readable as they are
 
-Span = Literal["full", "half"]
 Draw = Callable[[Axes, int], None]
 _lock = threading.Lock()  # matplotlib's rcParams belong to the process
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """An entry of a legend; `colour` is the name of a CSS variable, `value` a formatted figure."""
-
-    colour: str
-    label: str
-    value: str = ""
-    shape: Literal["box", "line", "dash"] = "box"
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One figure of the page: `wide` and `narrow` are <svg> elements, `title` and `caption` plain text."""
-
-    title: str
-    caption: str
-    wide: str
-    narrow: str
-    span: Span
-    legend: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,37 +51,6 @@ class Level:
 
     label: str
     value: float
-
-
-def histogram(
-    name: str,
-    title: str,
-    data: Mapping[str, Any],
-    units: tuple[str, str],
-    *,
-    caption: str = "",
-    limit: float | None = None,
-    whole: bool = True,
-) -> Plot:
-    """Counts between edges (`data` = {"edges": n + 1 numbers, "counts": n}).
-
-    `units` are those of x and y, `limit` is a line across, `whole` keeps ticks at whole numbers.
-    """
-    edges, counts = data["edges"], data["counts"]
-    bounds = [edges[0], edges[-1], *_some(limit)]
-
-    def draw(ax: Axes, width: int) -> None:
-        ax.stairs(counts, edges, fill=True, color=SENTINELS["s1"], linewidth=0)
-        if limit is not None:
-            ax.axvline(limit, color=SENTINELS["s2"], linewidth=1.5)
-        ax.set_xlim(min(bounds), max(bounds) + (max(bounds) - min(bounds)) * 0.01)
-        ax.set_ylim(0, max(1, *counts) * 1.04)
-        ax.xaxis.set_major_locator(MaxNLocator(max(4, width // 100), integer=whole))
-        _name_units(ax, *units)
-
-    described = caption or f"{number(sum(counts))} {units[1]} between {number(edges[0])} and {number(edges[-1])} {units[0]}"
-    legend = (Key("s2", "limit", quantity(limit, units[0]), "line"),) if limit is not None else ()
-    return _plot(name, title, caption, described, draw, span="full", height=220, legend=legend)
 
 
 def curves(
@@ -150,27 +93,6 @@ def curves(
     shown = tuple(legend) if len(legend) > 1 else ()
     height, margins = 250 if span == "full" else 200, (46, 40, 8, 8)
     return _plot(name, title, " ".join(remarks), told, draw, span=span, height=height, legend=shown, margins=margins)
-
-
-def shares(name: str, title: str, parts: Mapping[str, float], unit: str, caption: str = "") -> Plot:
-    """One bar cut into parts; the legend holds the figures."""
-    total = sum(parts.values()) or 1
-    legend = tuple(
-        Key(SERIES[index % len(SERIES)], label, f"{quantity(value, unit)} · {percent(value / total)}")
-        for index, (label, value) in enumerate(parts.items())
-    )
-
-    def draw(ax: Axes, width: int) -> None:
-        left = 0.0
-        for key, value in zip(legend, parts.values(), strict=True):
-            ax.barh(0, max(value / total - 2 / width, 0), left=left, height=1, align="center", color=SENTINELS[key.colour])
-            left += value / total
-        ax.set_xlim(0, 1)
-        ax.set_ylim(-0.5, 0.5)
-        ax.set_axis_off()
-
-    described = "; ".join(f"{key.label} {key.value}" for key in legend)
-    return _plot(name, title, caption, described, draw, span="full", height=24, legend=legend, margins=(0, 0, 0, 0))
 
 
 def intervals(
@@ -291,8 +213,8 @@ def _document(draw: Draw, width: int, height: int, margins: tuple[int, int, int,
         ax = figure.add_axes((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
         ax.xaxis.set_major_locator(MaxNLocator(max(4, width // 100)))
         ax.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
-        ax.xaxis.set_major_formatter(FuncFormatter(_compact))
-        ax.yaxis.set_major_formatter(FuncFormatter(_compact))
+        ax.xaxis.set_major_formatter(FuncFormatter(compact))
+        ax.yaxis.set_major_formatter(FuncFormatter(compact))
         draw(ax, width)
         figure.savefig(text, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return text.getvalue()
@@ -310,7 +232,7 @@ def _log_scale(ax: Axes, which: Literal["x", "y"], low: float, high: float) -> N
     steps = (1.0,) if math.log10(high / low) > 2 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=steps, numticks=12))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(_compact))
+    axis.set_major_formatter(FuncFormatter(compact))
     (ax.set_xlim if which == "x" else ax.set_ylim)(low / 1.15, high * 1.15)
 
 
@@ -326,13 +248,6 @@ def _moving_average(values: Sequence[float]) -> list[float]:
     reach = max(2, len(values) // 60)
     spans = [(max(0, i - reach), min(len(values), i + reach + 1)) for i in range(len(values))]
     return [float((sums[stop] - sums[start]) / (stop - start)) for start, stop in spans]
-
-
-def _compact(value: float, _position: int | None = None) -> str:
-    for scale, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= scale:
-            return f"{value / scale:.4g}{suffix}"
-    return f"{value:.3g}".replace("e-0", "e-")
 
 
 def _some(value: float | None) -> Iterable[float]:

@@ -37,18 +37,18 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
-from importlib import import_module, resources
+from importlib import resources
 from itertools import chain
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from ftcli import __version__
-from ftcli.core import figures
+from ftcli.core import bars, figures
 from ftcli.core.figures import number
 from ftcli.core.headline import headline, lede
+from ftcli.core.plot import Plot
 from ftcli.core.tables import Table, tables
 from ftcli.errors import PublishError
 from ftcli.masking import masked, printable
@@ -57,8 +57,6 @@ from ftcli.records import STAGES, Report, to_json
 if TYPE_CHECKING:
     from ftcli.core import plots
 
-PLOTTED = ("lengths", "labels", "logits_histogram", "log", "time", "padding")
-"""Keys of `Report.details` that are drawn."""
 FALLS = "Time of a whole run in multiples of the base's, the factors added one after another, the largest first."
 STAGE_NAMES = {"env": "environment", "steps": "first steps"}
 
@@ -75,11 +73,6 @@ def write_report(report: Report, directory: Path, stem: str = "report") -> dict[
     _write(Path(paths["json"]), document + "\n")  # first: the page is made from it and can be made again
     _write(Path(paths["html"]), render_html(report, datetime.now().astimezone()))
     return paths
-
-
-def begin_early() -> None:
-    """Import what pages are drawn with (0.5 s) beside other work."""
-    Thread(target=import_module, args=("ftcli.core.plots",)).start()
 
 
 def write_document(path: Path, text: str) -> None:
@@ -149,28 +142,34 @@ def _write(path: Path, text: str) -> None:
         raise PublishError(f"the report {path} cannot be written: {error.strerror}", hint) from error
 
 
-def _plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[plots.Plot]:
+def _plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Plot]:
     """Every plot whose figures are there."""
-    if not any(details.get(key) for key in PLOTTED) and not any(metrics.get(key) for key in ("measurements", "ratios")):
-        return []  # matplotlib takes 0.5 s of CPU to import
-    from ftcli.core import plots
-
-    found: list[plots.Plot] = []
+    found: list[Plot] = []
     if lengths := _known(details.get("lengths")):
-        found.append(plots.histogram("lengths", "Tokens per row", lengths, ("tokens", "rows"), limit=details.get("max_length")))
+        found.append(bars.histogram("lengths", "Tokens per row", lengths, ("tokens", "rows"), limit=details.get("max_length")))
     if (labels := details.get("labels")) and labels["names"]:
         ranked = sorted(zip(labels["counts"], labels["names"], strict=True), key=lambda pair: -pair[0])
         (most, first), (least, last) = ranked[0], ranked[-1]
         caption = f"{number(len(ranked))} labels, from {first} ({number(most)} rows) to {last} ({number(least)} rows)."
         shown = range(0, len(ranked), 1 + len(ranked) // 1000)  # a plot has no more pixels than that
         steps = {"edges": [rank + 0.5 for rank in (*shown, len(ranked))], "counts": [ranked[rank][0] for rank in shown]}
-        found.append(plots.histogram("labels", "Rows per label", steps, ("labels, by size", "rows"), caption=caption))
+        found.append(bars.histogram("labels", "Rows per label", steps, ("labels, by size", "rows"), caption=caption))
     if logits := _known(details.get("logits_histogram")):
-        found.append(plots.histogram("logits", "Logits of the first batch", logits, ("logit", "values"), whole=False))
-    found += _training_plots(metrics, details)
+        found.append(bars.histogram("logits", "Logits of the first batch", logits, ("logit", "values"), whole=False))
+    if details.get("log"):
+        found += _training_plots(metrics, details)
     for name, title, unit in (("time", "Where the time went", "s"), ("padding", "What the batches held", "tokens")):
         if parts := {key.replace("_", " "): value for key, value in (details.get(name) or {}).items() if value is not None}:
-            found.append(plots.shares(name, title, parts, unit))
+            found.append(bars.shares(name, title, parts, unit))
+    return found + _compared_plots(metrics)
+
+
+def _compared_plots(metrics: Mapping[str, Any]) -> list[Plot]:
+    if not any(metrics.get(key) for key in ("factors", "measurements", "ratios")):
+        return []  # matplotlib takes 1 s of CPU to import
+    from ftcli.core import plots
+
+    found: list[Plot] = []
     if metrics.get("factors"):
         found.append(plots.waterfall("factors", "From the base to the new configuration", _falls(metrics), "×", caption=FALLS))
     measured = [row for row in metrics.get("measurements") or () if None not in (row["median"], row["low"], row["high"])]
@@ -201,7 +200,7 @@ def _known(data: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return data if data and None not in (*data["edges"], *data["counts"]) else None
 
 
-def _training_plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[plots.Plot]:
+def _training_plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Plot]:
     from ftcli.core import plots
 
     log: list[Mapping[str, Any]] = details.get("log") or []

@@ -1,4 +1,4 @@
-"""An SVG document of matplotlib's as an element of a page that follows the page's font and colours."""
+"""Drawings as elements of a page that follow the page's font and colours; one of them may be an SVG document of matplotlib's."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ def inline(document: str, name: str, title: str, description: str) -> str:
         body = body.replace(sentinel, f"var(--{variable})")
     body = re.sub(r"§([0-9a-f]*)§", lambda found: html.escape(bytes.fromhex(found[1]).decode()), body)
     body = re.sub(r"\s*\n\s*", "\n", body)
-    head = f'<svg {view[0]} role="img" aria-labelledby="{name}-title {name}-desc">'
+    return labelled(view[0], name, title, description, body)
+
+
+def labelled(view: str, name: str, title: str, description: str, body: str) -> str:
+    """An <svg> element that screen readers can name and describe. `view` is its viewBox attribute, `body` what it holds."""
+    head = f'<svg {view} role="img" aria-labelledby="{name}-title {name}-desc">'
     words = f'<title id="{name}-title">{html.escape(title)}</title><desc id="{name}-desc">{html.escape(description.strip())}</desc>'
     return f"{head}{words}{body}</svg>"

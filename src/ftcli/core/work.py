@@ -21,7 +21,6 @@ from ftcli.core.labels import label_map
 from ftcli.core.read import HASH_THREADS
 from ftcli.core.recipe import Recipe
 from ftcli.core.reject import REJECTS, Budget, join, whole
-from ftcli.core.report import begin_early
 from ftcli.core.space import Shortage
 from ftcli.core.workload import Workload, settle_workload
 from ftcli.records import ShardPlan
@@ -121,8 +120,6 @@ def _encode(
         made.append(made_now)
         shortage.finished(recipe.plan.shards[made_now["shard"]].size, made_now)
         state["shards_done"] += 1
-        if len(made) == max(1, len(waiting) - figures["workers"]):  # from here on a worker may have nothing to do
-            begin_early()
         over = budget.spend(made_now, recipe.plan.shards[made_now["shard"]].size)
         if over:
             break
