@@ -103,10 +103,10 @@ def truncation_side(probe: Probe) -> Check:
 
 
 def ids(probe: Probe) -> Check:
+    from ftcli.core.facts import ids_of
     from ftcli.core.verdict import noted, passed, warned
-    from ftcli.core.vocabulary import vocabulary
 
-    found = vocabulary(probe.tokenizer)
+    found = ids_of(probe)
     evidence = {
         "length": found.size,
         "largest_id": found.rows - 1,

@@ -123,6 +123,31 @@ print(json.dumps([ours == theirs, len(ours) > 1, max(opened.values()), sum(opene
     assert _run(body) == [True, True, 1, True, []]
 
 
+def test_a_scan_that_was_kept_opens_no_file_of_a_model_and_finds_the_same(tmp_path: Path) -> None:
+    body = """
+sys.modules["torch"] = None
+import builtins
+from ftcli.core.scan import scanned_once
+opened, plain = [], open
+def counted(file, *rest, **named):
+    opened.append(str(file)) if "/transformers/models/" in str(file) else None
+    return plain(file, *rest, **named)
+with scanned_once(Path(sys.argv[1])):
+    builtins.open = counted
+    import transformers.models
+    builtins.open = plain
+from transformers.utils import import_utils
+folder = Path(transformers.__file__).parent / "models"
+ours = import_utils.define_import_structure(folder), import_utils.define_import_structure(folder / "qwen3" / "__init__.py")
+for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+    del sys.modules[name]
+from transformers.utils import import_utils
+theirs = import_utils.define_import_structure(folder), import_utils.define_import_structure(folder / "qwen3" / "__init__.py")
+print(json.dumps([ours == theirs, len(ours[0]) > 1, len(opened) > 1000, len(list(Path(sys.argv[1]).iterdir()))]))
+"""
+    assert [_run(body, str(tmp_path)) for _ in range(2)] == [[True, True, True, 1], [True, True, False, 1]]
+
+
 @pytest.mark.parametrize(
     ("content", "names"),
     [

@@ -95,7 +95,7 @@ def checks(given: Given, sources: Sources) -> tuple[Check, ...]:
     folder = resolved.settings.dataset.output_dir or resolved.settings.train.output_dir
     context = Context(resolved, detect(folder), _plugins(sources))
     registry = context.plugins.registry("check")
-    with without_torch() as light:
+    with without_torch(context.cache_dir) as light:
         found = look(context, chosen(registry, ("env",), "quick", (), ()), registry, light).checks
     return tuple(replace(check, evidence=to_json(check.evidence)) for check in found)
 

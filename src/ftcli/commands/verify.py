@@ -64,7 +64,7 @@ def run(
     if explain is not None:
         return context.report("verify", {}, details={"lines": _explained(registry, explain)})
     kinds = chosen(registry, (*stage, *stages), level, select, ignore)
-    with without_torch() as light:
+    with without_torch(context.cache_dir) as light:
         light.hides = light.hides and all(kind.stage in QUICK_STAGES for kind in kinds)
         first = look(context, kinds, registry, light)
         mended, last = _mend(context, first, kinds, registry, light) if fix else ([], first)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ftcli.core.scan import scanned_once
@@ -16,14 +17,16 @@ _QUIET = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
 
 
 @contextmanager
-def without_torch() -> Iterator[Light]:
+def without_torch(cache_dir: Path | None = None) -> Iterator[Light]:
     """Inside, `Light.load(build)` calls `build` as if torch were not installed; at the end transformers is forgotten, to be imported anew with torch.
+
+    `cache_dir` is where what transformers' files export is kept from run to run; None keeps nothing.
 
     Where torch or transformers are imported already, nothing is hidden and nothing forgotten: there is no time left to save, and classes must not exist twice.
     """
     hides = "torch" not in sys.modules and not any(name.partition(".")[0] == "transformers" for name in sys.modules)
     before = set(sys.modules)
-    light = Light(hides)
+    light = Light(hides, cache_dir)
     try:
         yield light
     finally:
@@ -32,8 +35,9 @@ def without_torch() -> Iterator[Light]:
 
 
 class Light:
-    def __init__(self, hides: bool) -> None:
+    def __init__(self, hides: bool, cache_dir: Path | None = None) -> None:
         self.hides = hides
+        self._cache_dir = cache_dir
         self.used = False
         """Whether transformers was imported without torch and must be forgotten."""
 
@@ -46,7 +50,7 @@ class Light:
         os.environ[_QUIET] = "1"  # transformers would advise to install it
         self.used = True
         try:
-            with scanned_once(), uncollected():
+            with scanned_once(self._cache_dir), uncollected():
                 return build()
         except Exception as error:
             if not _wants_torch(error):

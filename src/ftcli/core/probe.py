@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, Task
 from ftcli.core.collating import collate, made
+from ftcli.core.facts import hash_of, ids_of, loaded
 from ftcli.core.first_batch import draw, excerpt_of, read_back, require_targets
 from ftcli.core.missing import Missing
 from ftcli.core.slots import TokenBatches, planned
@@ -63,9 +64,7 @@ class Probe:
 
     @property
     def tokenizer_hash(self) -> str:
-        from ftcli.core.backend import tokenizer_hash
-
-        return self._part("tokenizer_hash", lambda: tokenizer_hash(self.tokenizer, self.settings.tokenizer.path or ""))
+        return self._part("tokenizer_hash", lambda: hash_of(self))
 
     @property
     def pad(self) -> int | None:
@@ -167,7 +166,7 @@ class Probe:
     @property
     def vocabulary(self) -> tuple[int, int]:
         """Ids of the tokenizer, and rows of the embedding, which are as many or more."""
-        return self._part("vocabulary", lambda: beside_embedding(self.tokenizer, self.config))
+        return self._part("vocabulary", lambda: beside_embedding(ids_of(self).rows, self.config))
 
     @property
     def model(self) -> PreTrainedModel:
@@ -225,7 +224,7 @@ class Probe:
     def _load_tokenizer(self) -> Any:
         if not self.settings.tokenizer.path:
             raise Missing("no --tokenizer-path")
-        return self._load(lambda: self.context.plugins.hook.load_tokenizer(settings=self.settings))
+        return loaded(self, lambda: self._load(lambda: self.context.plugins.hook.load_tokenizer(settings=self.settings)))
 
     def _open_store(self) -> Store:
         sources = self.settings.dataset.sources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from ftcli.errors import ModelError
 
@@ -19,6 +19,18 @@ class Vocabulary:
     """Ids below `rows` that no token has."""
     shared: dict[int, list[str]]
     """Ids that several tokens have, with those."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "size": self.size,
+            "rows": self.rows,
+            "holes": self.holes,
+            "shared": [[number, names] for number, names in self.shared.items()],
+        }
+
+    @classmethod
+    def of_json(cls, document: dict[str, Any]) -> Self:
+        return cls(document["size"], document["rows"], document["holes"], dict(document["shared"]))
 
 
 def vocabulary(tokenizer: Any) -> Vocabulary:
@@ -35,12 +47,11 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
     return Vocabulary(len(tokenizer), rows, sorted(set(range(rows)) - used), shared)
 
 
-def beside_embedding(tokenizer: Any, config: Any) -> tuple[int, int]:
-    """Ids of the tokenizer, and rows of the model's embedding. Raises `ModelError` when an id would have none."""
+def beside_embedding(ids: int, config: Any) -> tuple[int, int]:
+    """Rows that a tokenizer's ids need, and those of the model's embedding. Raises `ModelError` when an id would have none."""
     rows = getattr(config.get_text_config(), "vocab_size", None)
     if rows is None:
         raise ModelError(f"{config.model_type} is no text model: it has no vocabulary", "For example qwen3, llama or bert.")
-    ids = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))  # there may be holes
     if ids > rows:
         raise ModelError(
             f"the tokenizer has {ids:,} ids, the model's embedding {rows:,} rows: an id would have no vector",
