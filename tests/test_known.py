@@ -8,11 +8,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ftcli.contracts import Encoded
 from ftcli.core import known, recipe
 from ftcli.core.backend import encodes_alone, prepare_backend
+from ftcli.core.reference import BackendEncoder
+from ftcli.core.sampled import SampledRows
 from timing import PATIENCE
 from tokenizing import context, corpus, manifest, plugins, prepare, small_tokenizers, without_plots, write
 
@@ -161,3 +165,81 @@ def test_a_folder_that_cannot_be_read_is_left_to_the_loader(tokenizer: Path, tmp
     monkeypatch.setattr("ftcli.core.receipt.hash_file", refuse)
     made = context(tokenizer, write(tmp_path / "data.jsonl", corpus(30)), tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
     assert recipe.known_tokenizer(made) is None
+
+
+# -- the ids of sampled rows -------------------------------------------------------------------------------------------
+
+
+class Sampling:
+    """A known tokenizer, and how often its reference was loaded."""
+
+    def __init__(self, kind: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from transformers import AutoTokenizer
+
+        self.live = AutoTokenizer.from_pretrained(str(kind))
+        self.backend, self.cache, self.loads = prepare_backend(self.live, kind), cache, 0
+        known.keep(cache, "key", self.live, self.backend)
+
+        def load(*arguments: Any) -> BackendEncoder:
+            self.loads += 1
+            return BackendEncoder(*arguments)
+
+        monkeypatch.setattr(known, "BackendEncoder", load)
+
+    def rows(self, texts: list[str], *, special: bool = True) -> SampledRows:
+        return SampledRows(texts, known.recall(self.cache, "key", lambda: self.live), self.backend, special, self.cache)
+
+    def kept(self) -> list[Path]:
+        return sorted(self.cache.glob("rows-*.json"))
+
+
+@pytest.fixture
+def sampling(kinds: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sampling:
+    return Sampling(kinds["wordpiece"], tmp_path / "cache", monkeypatch)
+
+
+def test_the_reference_is_loaded_once_for_the_same_rows(sampling: Sampling) -> None:
+    texts = [*corpus(60), ""]
+    first, again = sampling.rows(texts), sampling.rows(texts)
+    assert sampling.loads == 1
+    engine = BackendEncoder(sampling.backend.json, 1)
+    assert [rows.difference(engine, "engine") for rows in (first, again)] == [None, None]
+    for changed in ({"texts": texts[:-1]}, {"texts": [*texts[:-2], texts[-2] + texts[-1], ""]}, {"texts": texts, "special": False}):
+        before = sampling.loads
+        assert sampling.rows(**changed).difference(engine, "engine") is None
+        assert sampling.loads == before + (changed["texts"] != texts or "special" in changed)
+
+
+class Backwards(BackendEncoder):
+    def encode(self, texts: Any) -> Encoded:
+        found = super().encode(texts)
+        return Encoded(found.ids[::-1].copy(), found.offsets)
+
+
+def test_an_engine_is_compared_with_kept_ids_as_with_new_ones(sampling: Sampling) -> None:
+    engine = Backwards(sampling.backend.json, 1)
+    new, old = (sampling.rows(corpus(60), special=False).difference(engine, "engine") for _ in range(2))
+    assert sampling.loads == 1
+    assert new is not None
+    assert old == new
+
+
+def test_damaged_ids_are_made_again_and_only_the_last_used_stay(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftcli.core.sampled.KEPT", 2)
+    sampling.rows(["one"])
+    (path,) = sampling.kept()
+    path.write_bytes(path.read_bytes().replace(b"A", b"B", 1))
+    assert sampling.rows(["one"]).difference(BackendEncoder(sampling.backend.json, 1), "engine") is None
+    assert sampling.loads == 2
+    os.utime(path, (1, 1))
+    sampling.rows(["two"])
+    sampling.rows(["one"])  # used again
+    os.utime(next(other for other in sampling.kept() if other != path), (1, 1))
+    sampling.rows(["three"])
+    assert len(sampling.kept()) == 2
+    assert path in sampling.kept()
+
+
+def test_nothing_is_kept_for_a_tokenizer_whose_class_encodes(sampling: Sampling) -> None:
+    SampledRows(corpus(20), sampling.live, sampling.backend, True, sampling.cache)
+    assert sampling.kept() == []

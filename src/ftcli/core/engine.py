@@ -202,7 +202,7 @@ def choose_engine(
 
     Args:
         requested: "auto" or an engine's name.
-        cache_dir: where proofs over the stored corpus are kept; None keeps none.
+        cache_dir: where proofs over the stored corpus, and the reference's ids of the sample, are kept; None keeps none.
         sample: rows of the data, compared in every run (`SampledRows` says how many).
         audit: share of the texts of the run that the reference will encode as well.
         load: loads the engines that are tried; `ftcli.core.apart` does it in another process. None: in this one.
@@ -214,7 +214,7 @@ def choose_engine(
         EngineError: the requested engine fails its proof; names the text and both ids.
     """
     backend = reference.backend if reference else backend or prepare_backend(tokenizer, folder)
-    rows = SampledRows(sample, tokenizer, backend, add_special_tokens)
+    rows = SampledRows(sample, tokenizer, backend, add_special_tokens, cache_dir)
     candidates = _candidates(plugins, requested)
     notes = list(backend.notes)
     if candidates and (not backend.json or (add_special_tokens and not backend.constant)):

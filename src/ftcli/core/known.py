@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftcli.core.backend import Backend, encodes_alone
 from ftcli.core.durable import put, writing
+from ftcli.core.kept import forget
 from ftcli.core.manifest import hash_bytes
 from ftcli.core.reference import BackendEncoder
 from ftcli.errors import PublishError
@@ -101,14 +102,8 @@ def keep(cache_dir: Path, key: str, tokenizer: PreTrainedTokenizerBase, backend:
         with suppress(OSError):
             temporary.unlink()
         return f"the tokenizer is loaded again by the next run: {error.message}"
-    _forget(cache_dir)
+    forget(cache_dir, "tokenizer-*.kept", KEPT)
     return ""
-
-
-def _forget(cache_dir: Path) -> None:
-    with suppress(OSError):  # another run may be doing the same
-        for path in sorted(cache_dir.glob("tokenizer-*.kept"), key=lambda path: path.stat().st_mtime, reverse=True)[KEPT:]:
-            path.unlink()
 
 
 def _path(cache_dir: Path, key: str) -> Path:
