@@ -75,6 +75,16 @@ def test_an_error_leaves_no_part_open(clock: Clock) -> None:
     assert sum(meter.time().values()) == meter.wall == 3
 
 
+def test_the_clock_runs_from_the_beginning_also_unasked(clock: Clock) -> None:
+    """verify takes single steps of a run's Trainer, whose training never begins."""
+    meter = Meter()
+    clock.now += 1
+    with meter.timing("forward"):
+        clock.now += 2
+    assert meter.time()["forward"] == 2
+    assert meter.wall == 3
+
+
 def test_a_second_start_forgets_what_was_before(clock: Clock) -> None:
     meter = Meter()
     meter.start()

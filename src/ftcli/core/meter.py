@@ -102,6 +102,9 @@ class Meter:
     _pending: deque[tuple[str | None, Mark, Mark] | _Reading] = field(default_factory=deque)
     """Stretches whose seconds the clock does not know yet, and readings that wait for those before them."""
 
+    def __post_init__(self) -> None:
+        self.start()
+
     def start(self) -> None:
         """The clock starts here, also when it was started before."""
         self.seconds, self._at = dict.fromkeys(PARTS, 0.0), 0.0
