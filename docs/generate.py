@@ -206,7 +206,8 @@ def _row(section: str, name: str, info: FieldInfo) -> str:
 
 def _type(annotation: Any) -> str:
     if get_origin(annotation) in {Union, UnionType}:
-        return _type(next(part for part in get_args(annotation) if part is not type(None)))
+        first, *others = (part for part in get_args(annotation) if part is not type(None))
+        return _type(first) + (f", or {_type(others[0])}" if first is bool and others else "")
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     return WORDS[get_origin(annotation) or annotation]

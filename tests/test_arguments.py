@@ -110,6 +110,18 @@ def test_the_defaults_that_are_ours(tmp_path: Path) -> None:
     assert make_arguments(_context(tmp_path), held_out=False).eval_strategy == "no"
 
 
+@pytest.mark.parametrize(("wanted", "whole"), [(None, False), (True, True), (False, False), ("auto", False)])
+def test_transformers_compiles_the_whole_model_only_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Any, whole: bool
+) -> None:
+    for name in ("ACCELERATE_DYNAMO_BACKEND", "ACCELERATE_DYNAMO_MODE"):
+        monkeypatch.setenv(name, "")  # transformers sets them
+    mode = {} if wanted is None else {"train__torch_compile_backend": "eager", "train__torch_compile_mode": "default"}
+    arguments = make_arguments(_context(tmp_path, train__torch_compile=wanted, **mode), held_out=False)
+    assert arguments.torch_compile is whole
+    assert arguments.torch_compile_backend == ("eager" if whole else None)
+
+
 def test_bf16_is_chosen_by_what_the_cpu_has_and_the_reason_is_said(tmp_path: Path) -> None:
     for flags, chosen in (((), False), (("avx2", "avx512_bf16"), True), (("amx_bf16",), True)):
         run = _context(tmp_path, train__bf16=None, train__use_cpu=True)

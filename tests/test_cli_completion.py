@@ -37,6 +37,7 @@ def test_completion_offers_commands_options_choices_and_profiles() -> None:
         ("train", ["--mode"], "", ["classify", "pretrain"]),
         ("train", ["--eval_strategy", "="], "e", ["epoch"]),
         ("train", ["--bf16"], "", []),
+        ("train", ["--torch-compile"], "", ["auto"]),
         ("tokenize", [], "", []),
         ("train", [], "--adam", []),
     ],

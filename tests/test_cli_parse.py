@@ -54,6 +54,25 @@ def test_a_boolean_is_a_flag_its_negation_or_a_value(words: list[str], value: st
 @pytest.mark.parametrize(
     ("words", "value"),
     [
+        (["--torch-compile"], "true"),
+        (["--torch-compile", "auto"], "auto"),
+        (["--torch-compile", "Yes"], "true"),
+        (["--torch-compile", "no"], "false"),
+        (["--torch-compile", "false"], "false"),
+        (["--torch-compile=auto"], "auto"),
+        (["--no-torch-compile"], "false"),
+        (["--torch-compile", "--max-steps", "3"], "true"),
+    ],
+)
+def test_a_boolean_that_may_be_a_word_takes_it_as_its_value(words: list[str], value: str) -> None:
+    assert settings(*words)["train.torch_compile"] == value
+    with pytest.raises(UsageError, match="does not take the argument 'auto'"):
+        settings("--bf16", "auto")  # a word behind other booleans is none of theirs
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
         (["--packing"], "bfd"),
         (["--packing", "concat"], "concat"),
         (["--packing=none"], "none"),

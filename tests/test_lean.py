@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from ftcli.core import last_layer, lean_head, lean_layer, lean_mask
 from ftcli.core.collate import Dynamic, Packed
 from ftcli.core.last_layer import logits_of
-from ftcli.core.lean import _computed, difference, few_rows, lean
+from ftcli.core.lean import computed, difference, few_rows, lean
 from ftcli.core.lean_head import LeanHead
 from ftcli.core.run import prepare
 from ftcli.core.signals import Signals
@@ -63,15 +63,15 @@ def tried(model: Any, task: Any, folder: Path, batches: Sequence[dict[str, torch
         if "attention_mask" in batches[0]
         else batches[0]
     )
-    truth = _computed(model, task, other)
+    truth = computed(model, task, other)
     heads: list[LeanHead | None] = []
     with lean(model, task, batches, arguments(folder, **more), wanted="auto", use_head=heads.append) as said:
-        assert difference(truth, _computed(model, task, other)) is None
+        assert difference(truth, computed(model, task, other)) is None
         if heads:
             assert heads[0] is not None
             assert PIECES in said
             heads[0].armed = True
-            states, gradients, loss = _computed(model, task, other, heads[0])
+            states, gradients, loss = computed(model, task, other, heads[0])
             assert states.shape[-1] == model.config.hidden_size
             assert loss == pytest.approx(truth[2], rel=1e-5)
             assert difference(truth, (truth[0], gradients, loss)) is None

@@ -145,3 +145,10 @@ def test_our_defaults_are_theirs_unless_a_reason_is_given_here() -> None:
             found[name] = (info.default, theirs[name])
 
     assert found.keys() <= different.keys(), found
+
+
+@pytest.mark.parametrize(("raw", "value"), [("auto", "auto"), ("yes", True), ("true", True), ("no", False), (True, True), (False, False)])
+def test_compiling_is_yes_no_or_auto(raw: Any, value: Any) -> None:
+    assert TrainSettings.model_validate({"torch_compile": raw}).torch_compile == value
+    with pytest.raises(ValidationError):
+        TrainSettings.model_validate({"torch_compile": "sometimes"})

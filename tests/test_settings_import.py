@@ -204,6 +204,12 @@ def words(found: Imported, key: str) -> str:
     return next(f"{line.outcome}: {line.words}" for line in found.lines if line.key == key)
 
 
+@pytest.mark.parametrize(("written", "wanted"), [("auto", "auto"), (True, True), (False, False)])
+def test_what_axolotl_says_of_compiling_is_said_here(written: Any, wanted: Any) -> None:
+    values = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}], "sequence_len": 512, "torch_compile": written}).values
+    assert values["train.torch_compile"] == wanted
+
+
 @pytest.mark.parametrize("kind", SAME)
 def test_the_written_file_gives_the_same_run(kind: str, tmp_path: Path) -> None:
     text, expected = SAME[kind]

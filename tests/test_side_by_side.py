@@ -17,7 +17,7 @@ from torch.nn import functional
 from ftcli.core import side_by_side, varlen
 from ftcli.core.collate import Dynamic, Packed
 from ftcli.core.last_layer import logits_of
-from ftcli.core.lean import HALF, _computed, difference, lean
+from ftcli.core.lean import HALF, computed, difference, lean
 from ftcli.core.run import prepare
 from ftcli.core.side_by_side import Texts
 from ftcli.core.signals import Signals
@@ -94,12 +94,12 @@ def test_packs_compute_the_same_without_a_mask(kind: str, tmp_path: Path, monkey
     changes = {"n_embd": 32, "n_head": 4, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0} if kind == "gpt2" else {}
     model, task = model_of(kind, Pretrain(), **changes), Pretrain()
     other = packs(*OTHER)
-    truth = _computed(model, task, other)
+    truth = computed(model, task, other)
     with lean(model, task, [packs(*PROOF)], arguments(tmp_path), wanted="auto", texts=PACKS) as said:
         assert ON in said
         assert (BOTH[0] in said) == (kind != "gpt2")
         with counted(monkeypatch, varlen) as seen:
-            assert difference(truth, _computed(model, task, other)) is None
+            assert difference(truth, computed(model, task, other)) is None
         texts = Documents.of_positions(other["position_ids"]).lengths
         assert seen == [(length, False) for length in texts] * 2  # layers
         with torch.no_grad():
@@ -107,7 +107,7 @@ def test_packs_compute_the_same_without_a_mask(kind: str, tmp_path: Path, monkey
         padded = Dynamic(spec_for(task))(rows_of(TEXTS))
         assert logits_of(model, padded).isfinite().all()
     assert not any("forward" in vars(module) for module in model.modules())
-    assert difference(truth, _computed(model, task, other)) is None
+    assert difference(truth, computed(model, task, other)) is None
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama", "bert"])
@@ -119,13 +119,13 @@ def test_rows_compute_the_same_without_their_padding(kind: str, tmp_path: Path) 
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     other = Dynamic(spec_for(task, pad_to_multiple_of=4))(rows_of(TEXTS[::-1], [1, 4, 2]))
-    truth, tokens = _computed(model, task, other), []
+    truth, tokens = computed(model, task, other), []
     with lean(model, task, batches_of(task), arguments(tmp_path), wanted="auto", texts=ROWS) as said:
         assert ON in said
         assert ("last layer for pooled tokens only on" in said) == ("decoder layers on" in said) == (kind != "bert")
         assert "right padding without a mask off (there is none)" in said
         handle = model.get_input_embeddings().register_forward_hook(lambda _module, _given, out: tokens.append(out.shape[:2]))
-        assert difference(truth, _computed(model, task, other)) is None
+        assert difference(truth, computed(model, task, other)) is None
         with torch.no_grad():
             assert torch.allclose(logits_of(model.eval(), other), truth[0], atol=1e-5)
             left = {**other, "input_ids": other["input_ids"].flip(1), "attention_mask": other["attention_mask"].flip(1)}
@@ -137,24 +137,24 @@ def test_rows_compute_the_same_without_their_padding(kind: str, tmp_path: Path) 
 def test_a_language_models_rows_compute_the_same_without_their_padding(tmp_path: Path) -> None:
     model, task = model_of("qwen3", Pretrain()), Pretrain()
     other = Dynamic(spec_for(task))(rows_of(TEXTS[::-1]))
-    truth = _computed(model, task, other)
+    truth = computed(model, task, other)
     with lean(model, task, batches_of(task), arguments(tmp_path), wanted="auto", texts=ROWS) as said:
         assert ON in said
-        assert difference(truth, _computed(model, task, other)) is None
+        assert difference(truth, computed(model, task, other)) is None
 
 
 def test_under_autocast_and_in_sixteen_bits_attention_alone_is_apart(tmp_path: Path) -> None:
     model, task, other = model_of("qwen3", Pretrain()), Pretrain(), packs(*OTHER)
-    truth = _computed(model, task, other)
+    truth = computed(model, task, other)
     with lean(model, task, [packs(*PROOF)], arguments(tmp_path, bf16=True), wanted="auto", texts=PACKS) as said:
         assert ON in said
         assert "decoder layers off (autocast" in said
-        assert difference(truth, _computed(model, task, other)) is None
+        assert difference(truth, computed(model, task, other)) is None
     model = model.to(torch.bfloat16)
-    truth = _computed(model, task, other)
+    truth = computed(model, task, other)
     with lean(model, task, [packs(*PROOF)], arguments(tmp_path), wanted="auto", texts=PACKS) as said:
         assert said == f"lean step: {ON}; the rest off: the weights are bfloat16, and equality is proved in float32"
-        assert difference(truth, _computed(model, task, other), HALF) is None
+        assert difference(truth, computed(model, task, other), HALF) is None
 
 
 @pytest.mark.parametrize("half", [False, True])

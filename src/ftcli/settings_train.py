@@ -93,7 +93,9 @@ class TrainSettings(Section):
     bf16: bool | None = setting(None, "bfloat16 autocast; default: where the device has it.")
     fp16: bool | None = setting(None, "float16 autocast (never on a CPU: 30 to 100 times slower than float32 there).")
     gradient_checkpointing: bool | None = setting(None, "Recompute activations to save memory.")
-    torch_compile: bool | None = setting(None, "Compile the model.")
+    torch_compile: bool | Literal["auto"] | None = setting(
+        None, "Compile the model; auto: its layers, where that was measured to pay on the run's first batches."
+    )
     lean_step: Literal["auto", "off"] = setting(
         "auto", "On a CPU, compute decoder layers with fewer passes over memory where that was proved equal on the model."
     )

@@ -23,7 +23,7 @@ def complete(spec: CommandSpec, typed: list[str], incomplete: str) -> list[Compl
     options = {flag: option for option in options_of(spec) for flag in option.flags}
     before = next((word for word in reversed(typed) if word != "="), "").replace("_", "-") if typed else ""
     option = options.get(before)
-    if option is not None and option.takes in {"value", "list"} and not incomplete.startswith("-"):
+    if option is not None and (option.takes in {"value", "list"} or option.choices) and not incomplete.startswith("-"):
         return _offer(_values(option), incomplete)
     if incomplete.startswith("-"):
         visible = {flag: option for flag, option in options.items() if not option.hidden}

@@ -15,7 +15,7 @@ from ftcli.fields import extra, flag_of, variable_of
 from ftcli.settings import walk
 
 Takes = Literal["value", "list", "bool", "switch"]
-"""bool: --flag, --no-flag, --flag true|false. switch: --flag only."""
+"""bool: --flag, --no-flag, --flag true|false, and what else it may be. switch: --flag only."""
 TITLES = {
     "dataset": "Dataset",
     "tokenizer": "Tokenizer",
@@ -51,7 +51,7 @@ class Option:
         if self.takes == "bool":
             names = "--[no-]" + self.flags[0].removeprefix("--")
         if self.metavar:
-            names += f" [{self.metavar}]" if self.bare else f" {self.metavar}"
+            names += f" [{self.metavar}]" if self.bare or self.takes == "bool" else f" {self.metavar}"
         return names, self.help
 
 
@@ -120,8 +120,8 @@ def _type_of(annotation: Any) -> tuple[type, tuple[str, ...]]:
     """The plain type inside an annotation, and the values of a Literal."""
     origin = get_origin(annotation)
     if origin in {Union, UnionType}:
-        first = next(part for part in get_args(annotation) if part is not type(None))
-        return _type_of(first)
+        first, *others = (_type_of(part) for part in get_args(annotation) if part is not type(None))
+        return first if first[0] is not bool else (bool, tuple(word for _, words in others for word in words))
     if origin is Literal:
         return str, get_args(annotation)
     return origin or annotation, ()

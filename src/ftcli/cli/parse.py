@@ -18,6 +18,8 @@ SOURCES = "dataset.sources"
 POSITIONAL = "SOURCE"
 """Origin of sources that were typed without a flag."""
 TRUTH = {"true": "true", "false": "false"}
+WORDS = {"yes": "true", "no": "false"}
+"""Of a switch that may be something else as well: --torch-compile yes, no or auto."""
 
 
 @dataclass(slots=True)
@@ -92,7 +94,8 @@ def _value(option: Option, flag: str, following: str | None, options: Mapping[st
     if option.takes == "switch":
         return "true", 0
     if option.takes == "bool":
-        truth = TRUTH.get((following or "").lower())
+        known = {**TRUTH, **WORDS, **{choice: choice for choice in option.choices}} if option.choices else TRUTH
+        truth = known.get((following or "").lower())
         return (truth, 1) if truth else ("true", 0)
     is_option = following is not None and following.partition("=")[0].replace("_", "-") in options
     if option.bare is not None and (following is None or is_option or following == "--"):

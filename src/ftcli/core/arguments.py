@@ -16,6 +16,7 @@ from ftcli.core.sharding import sharding
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
 from ftcli.settings_train import OWN
 
+COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
 ELSEWHERE = OWN | {
     "output_dir",
     "resume_from_checkpoint",
@@ -25,6 +26,7 @@ ELSEWHERE = OWN | {
     "fsdp",
     "fsdp_config",
     "deepspeed",
+    *COMPILING,
 }
 """Set fields of `train` that get special treatment below or in `core.train`."""
 PACKAGES = {"tensorboard": ("tensorboard",), "azure_ml": ("azureml",), "comet_ml": ("comet_ml",), "dvclive": ("dvclive",)}
@@ -61,6 +63,8 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     values |= _precision(context, on_gpu=on_gpu) | _evaluation(context, held_out=held_out)
     if not on_gpu and not torch.backends.mps.is_available():
         values["use_cpu"] = True
+    if train.torch_compile not in {"auto", False}:  # transformers takes a backend or a mode for a wish to compile
+        values |= {name: value for name in COMPILING if (value := getattr(train, name)) is not None}
     values |= sharding(train, on_gpu=on_gpu, ranks=group.world())
     if values.get("use_cpu"):
         group.join(train.ddp_timeout, train.ddp_backend)

@@ -96,7 +96,7 @@ def lean(
         if elsewhere:
             yield f"lean step: {'; '.join(said)}; the rest off: {elsewhere}"
             return
-        truths = [_computed(model, task, batch) for batch in batches]
+        truths = [computed(model, task, batch) for batch in batches]
         for name, impossible, forwards in _parts(model, batches, arguments, unpadded=texts is not None and texts.unpad):
             reason = impossible or _tried(model, task, batches, truths, forwards)
             if reason is None:
@@ -159,7 +159,7 @@ def _beside(
         forwards = side_by_side.forwards(model, unpad=texts.unpad)
         kind = torch.float16 if arguments.fp16 else torch.bfloat16
         with torch.autocast(arguments.device.type, kind, enabled=alone and autocast):
-            truths = [_computed(model, task, batch) for batch in batches]
+            truths = [computed(model, task, batch) for batch in batches]
             reason = _tried(model, task, batches, truths, forwards, HALF if alone and sixteen_bits else EXACT)
     _need(texts, reason)
     if reason is not None:
@@ -192,6 +192,11 @@ def _ruled_out(model: PreTrainedModel, arguments: TrainingArguments) -> str | No
     for name in ("torch_compile", "fsdp", "deepspeed"):
         if getattr(arguments, name, None):
             return f"{name} replaces the model's code itself"
+    return dropout(model)
+
+
+def dropout(model: PreTrainedModel) -> str | None:
+    """Whether some is at work, in words."""
     active = [name for name, module in model.named_modules() if isinstance(module, nn.Dropout) and module.p]
     config = model.config.get_text_config()
     active += [name for name in ("attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout") if getattr(config, name, 0)]
@@ -224,7 +229,7 @@ def _searched(arguments: TrainingArguments) -> str | None:
     return "ddp_find_unused_parameters searches what forward gives, and the loss uses the output layer after it" if searching else None
 
 
-def _computed(model: PreTrainedModel, task: Task, batch: Batch, head: LeanHead | None = None) -> Computed:
+def computed(model: PreTrainedModel, task: Task, batch: Batch, head: LeanHead | None = None) -> Computed:
     """Logits [targets, classes] of the positions that count (states, where `head` computes the loss), of every gradient a sample, and the loss; the
     model's own gradients and mode stay as they were."""
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
@@ -257,7 +262,7 @@ def _tried(
     before = {module: module.__dict__.get("forward") for module in forwards}
     _put(forwards)
     try:
-        found = [_computed(model, task, batch) for batch in batches]
+        found = [computed(model, task, batch) for batch in batches]
     except Exception as error:  # noqa: BLE001 - a model that looks like those known and is not: its own code stands
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     finally:
@@ -273,7 +278,7 @@ def _head_tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], tr
     _put(head.forwards)
     head.armed = True
     try:
-        found = [_computed(model, task, batch, head) for batch in batches]
+        found = [computed(model, task, batch, head) for batch in batches]
     except Exception as error:  # noqa: BLE001 - as above
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     finally:

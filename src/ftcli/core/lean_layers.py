@@ -14,7 +14,13 @@ from ftcli.core.varlen import DOCUMENTS
 
 Tensor = torch.Tensor
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+LEAN = "ftcli_lean"
 PRODUCTS = ("gate_proj", "up_proj", "down_proj")
+
+
+def is_lean(forward: Any) -> bool:
+    """Whether it is one of `forwards`, which compute what the layer itself does; what stands in for them (the last layer's) is none."""
+    return getattr(forward, LEAN, LEAN) is getattr(forward, "__code__", None)
 
 
 def why_not(model: PreTrainedModel) -> str | None:
@@ -95,4 +101,5 @@ def _forward(layer: Any) -> Any:
         )  # type: ignore[no-untyped-call]  # fmt: skip
         return result
 
+    vars(forward)[LEAN] = forward.__code__  # `wraps` hands it on to what stands in for this one
     return forward

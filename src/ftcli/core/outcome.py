@@ -90,6 +90,8 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "splits": run.store.manifest["splits"],
         "flops_per_token": per_token,
     }
+    if trainer.compiled is not None:
+        details["torch_compile"] = trainer.compiled.record()
     if trainer.confusion is not None and (names := run.store.label_names):
         details["confusion"] = trainer.confusion.report(names, run.tokenizer.decode)
     return metrics, details

@@ -6,7 +6,7 @@ taken out before the first layer, and zeros are put in its place behind the last
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from ftcli.core.varlen import DOCUMENTS, Documents, attend
 
 Tensor = torch.Tensor
 CACHED = ("past_key_values", "inputs_embeds", "use_cache", "output_hidden_states", "output_attentions")
+_attend: Callable[..., Tensor] = attend
 _unmasked: ContextVar[bool] = ContextVar("unmasked", default=False)
 _told: ContextVar[Documents | None] = ContextVar("told", default=None)
 
@@ -78,6 +79,13 @@ def base_of(model: Any) -> Any:
     """The module that gives states to the head, below adapters too; None: there is none."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return None if inner.base_model is inner else inner.base_model
+
+
+def keep_out_of_compiled_code() -> None:
+    """From here on compiled code calls attention inside texts and compiles none of it: where texts begin is another in every batch."""
+    global _attend  # noqa: PLW0603 - torch's compiler is too dear to import where nothing is compiled
+    if _attend is attend:
+        _attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
 
 
 def forwards(model: Any, *, unpad: bool) -> dict[nn.Module, Any]:
@@ -173,4 +181,4 @@ def _attention(
         raise ValueError("attention with a bias of its own")
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True)) if causal is None else bool(causal)
-    return attend(query, key, value, documents, scale=scaling, causal=causal, dropout=dropout), None
+    return _attend(query, key, value, documents, scale=scaling, causal=causal, dropout=dropout), None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import BatchSampler
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
 
 from ftcli.core import checkpoints, health, memory, pulse, saving, staging, trackers, unused
@@ -16,6 +19,7 @@ from ftcli.core.agree import first_decides, stopped
 from ftcli.core.batch import StoreDataset
 from ftcli.core.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.clock import clock_of
+from ftcli.core.compiled import Trial, compiled
 from ftcli.core.course import Course, clipping
 from ftcli.core.group import left, loss_of_a_rank
 from ftcli.core.guarding import Guard, Rollback
@@ -142,7 +146,8 @@ def _whole(run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]],
         uses = trainer.use_head, trainer.use_texts
         with lean(run.model, run.task, few, run.arguments, *uses, wanted=wanted, texts=run.texts) as said:
             run.context.note(said)
-            _steps(trainer, checkpoint)
+            with _compiled(run, trainer, checkpoint):
+                _steps(trainer, checkpoint)
         if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
             _final_evaluation(trainer)
     except StoppedEvaluation:
@@ -153,6 +158,42 @@ def _whole(run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]],
     run.model.config.use_cache = use_cache  # Trainer turns it off, and a saved model without it would generate slowly
     _save(trainer)
     return "ok"
+
+
+@contextmanager
+def _compiled(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> Iterator[None]:
+    """Inside, what `train.torch_compile` = auto comes to."""
+    train = run.context.settings.train
+    if train.torch_compile != "auto":
+        yield
+        return
+    trial = Trial(
+        model=run.model,
+        task=run.task,
+        arguments=run.arguments,
+        batches=lambda count: _first_batches(run, trainer, count),
+        left=lambda: _length(trainer) * run.arguments.gradient_accumulation_steps,
+        head=trainer.head,
+        dynamic=run.context.settings.loader.collator != "fixed" or run.token_batches is not None,
+        backend=train.torch_compile_backend,
+        mode=train.torch_compile_mode,
+    )
+    before = None if checkpoint is None else checkpoints.read(checkpoint)["kept"].get("compiled")
+    with compiled(trial, before, run.context.note) as trainer.compiled:
+        yield
+
+
+def _first_batches(run: Run, trainer: FtcliTrainer, count: int) -> list[dict[str, Tensor]]:
+    """Of the first epoch, whatever step the run begins with."""
+    order = BatchSampler(trainer._get_train_sampler(), run.arguments.train_batch_size, drop_last=False)
+    rows = StoreDataset(run.train)
+    return [run.collator(rows.__getitems__(batch)) for batch in islice(run.token_batches or order, count)]
+
+
+def _length(trainer: FtcliTrainer) -> int:
+    """Optimizer steps of the whole run."""
+    *_, total = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
+    return int(total)
 
 
 def _trainer(
@@ -215,8 +256,7 @@ def _steps(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
 def _once(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
     if checkpoint is not None:
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        *_, total = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
-        if state.global_step >= total:  # transformers would train one step more
+        if state.global_step >= _length(trainer):  # transformers would train one step more
             trainer._load_from_checkpoint(str(checkpoint))
             trainer.state = state
             return

@@ -16,6 +16,7 @@ from ftcli.contracts import Collator, Task
 from ftcli.core import adapter, checkpoints, saving
 from ftcli.core.agree import anyone, first_decides, gathered, stopped, summed
 from ftcli.core.batch import StoreDataset
+from ftcli.core.compiled import Compiled
 from ftcli.core.confusion import FlagSummary, Summary
 from ftcli.core.guarding import Guard
 from ftcli.core.health import Start, Watch, finite, finite_states, look_at
@@ -91,6 +92,7 @@ class FtcliTrainer(Loading):
         """Loss and gradient norm of step 1."""
         self.head: LeanHead | None = None
         self._beside = False
+        self.compiled: Compiled | None = None
         self._step_loss: torch.Tensor | None = None
         self._held_out = HeldOut(task)
         self.confusion: Summary | FlagSummary | None = None
@@ -248,7 +250,11 @@ class FtcliTrainer(Loading):
 
     def kept(self) -> dict[str, Any]:
         """What a run that goes on from here must know beside what `Trainer` saves."""
-        return {self._at_a_time: self.pieces.most if self.pieces else None, "left_out": sorted(self.left_out)}
+        return {
+            self._at_a_time: self.pieces.most if self.pieces else None,
+            "left_out": sorted(self.left_out),
+            "compiled": self.compiled and self.compiled.on,
+        }
 
     def take(self, kept: Mapping[str, Any]) -> None:
         """Go on with what `kept` gave."""
