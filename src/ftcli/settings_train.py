@@ -94,7 +94,7 @@ class TrainSettings(Section):
     fp16: bool | None = setting(None, "float16 autocast (never on a CPU: 30 to 100 times slower than float32 there).")
     gradient_checkpointing: bool | None = setting(None, "Recompute activations to save memory.")
     torch_compile: bool | Literal["auto"] | None = setting(
-        None, "Compile the model; auto: its layers, where that was measured to pay on the run's first batches."
+        None, "Compile the model; auto (the default on a GPU): its layers, where that was measured to pay on the run's first batches."
     )
     lean_step: Literal["auto", "off"] = setting(
         "auto", "On a CPU, compute decoder layers with fewer passes over memory where that was proved equal on the model."

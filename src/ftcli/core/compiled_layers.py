@@ -2,7 +2,7 @@
 
 One function is compiled, the forward pass of the layers' class, and it serves all of them: what compiling costs does not grow with their number. It
 stands in for `forward` on the run's own modules; no class, weight or name changes. What is around the layers (embeddings, masks, the loss) stays as it
-is, and so does attention inside texts that stand side by side, which is another in every batch.
+is, and so does, on a CPU, attention inside texts that stand side by side: as many calls as a batch has texts. On a GPU it is one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class CompiledLayers:
         self.fitted, self.missed = 0, 0
         """Calls of layers, since `seal`, that compiled code was used for, and those that it did not fit."""
         options = {"backend": backend, "mode": mode}
-        side_by_side.keep_out_of_compiled_code()
+        side_by_side.keep_out_of_compiled_code(out=not next(model.parameters()).is_cuda)
         kind = type(next(iter(self._before)))
         self._code = compile_(kind.forward, dynamic=dynamic, **{name: value for name, value in options.items() if value is not None})
 
@@ -100,7 +100,7 @@ def layers_of(model: PreTrainedModel) -> list[nn.Module]:
 
 def why_not(model: PreTrainedModel, arguments: TrainingArguments, *, backend: str | None = None, mode: str | None = None) -> str | None:
     """Why the layers cannot be compiled; None: it can be tried."""
-    for name in ("fsdp", "deepspeed"):
+    for name in ("fsdp", "deepspeed", "use_liger_kernel"):
         if getattr(arguments, name, None):
             return f"{name} replaces the model's code itself"
     if words := dropout(model):

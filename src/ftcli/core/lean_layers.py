@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import wraps
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -14,13 +15,14 @@ from ftcli.core.varlen import DOCUMENTS
 
 Tensor = torch.Tensor
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
-LEAN = "ftcli_lean"
 PRODUCTS = ("gate_proj", "up_proj", "down_proj")
+_MADE: WeakSet[Any] = WeakSet()
+"""What `forwards` gave, while it is in use; a mark on the function itself would be copied by `wraps` to what stands in for it."""
 
 
 def is_lean(forward: Any) -> bool:
     """Whether it is one of `forwards`, which compute what the layer itself does; what stands in for them (the last layer's) is none."""
-    return getattr(forward, LEAN, LEAN) is getattr(forward, "__code__", None)
+    return forward in _MADE
 
 
 def why_not(model: PreTrainedModel) -> str | None:
@@ -101,5 +103,5 @@ def _forward(layer: Any) -> Any:
         )  # type: ignore[no-untyped-call]  # fmt: skip
         return result
 
-    vars(forward)[LEAN] = forward.__code__  # `wraps` hands it on to what stands in for this one
+    _MADE.add(forward)
     return forward

@@ -162,9 +162,9 @@ def _whole(run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]],
 
 @contextmanager
 def _compiled(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> Iterator[None]:
-    """Inside, what `train.torch_compile` = auto comes to."""
+    """Inside, what `train.torch_compile` = auto comes to, which on a GPU is the default."""
     train = run.context.settings.train
-    if train.torch_compile != "auto":
+    if train.torch_compile != "auto" and not (train.torch_compile is None and run.arguments.device.type == "cuda"):
         yield
         return
     trial = Trial(
