@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -50,7 +51,19 @@ def _train(result: Result) -> Figures:
     for each in result["results"]:
         for way, ratio in each["ratios"].items():
             yield f"{each['work']}: `ftcli train` over {way}, by wall clock", _spread(ratio["wall"])
-            yield f"{each['work']}: `ftcli train` over {way}, by CPU seconds", _spread(ratio["cpu"])
+            if result.get("device", "cpu") == "cpu":
+                yield f"{each['work']}: `ftcli train` over {way}, by CPU seconds", _spread(ratio["cpu"])
+        rounds = [one["ftcli"] for one in each.get("rounds", ()) if one["ftcli"].get("mfu") is not None]
+        if rounds:
+            shares, rates = ([one[name] for one in rounds] for name in ("mfu", "real_tokens_per_second"))
+            yield (
+                f"{each['work']}: `ftcli train`, share of the device's peak (MFU)",
+                f"{median(shares):.1%} (all rounds: {min(shares):.1%} to {max(shares):.1%})",
+            )
+            yield (
+                f"{each['work']}: `ftcli train`, real tokens a second",
+                f"{median(rates):,.0f} (all rounds: {min(rates):,.0f} to {max(rates):,.0f})",
+            )
 
 
 def _planted(result: Result) -> Figures:
