@@ -42,7 +42,7 @@ faults-train: $(DEV_STAMP)  ## the reliability tests of train and their table; F
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --reliability 14-23 --reliability-json reliability-train.json
 
 faults-scale: $(DEV_STAMP)  ## the reliability tests of several machines and their table; FTCLI_FAULTS=full: more kills
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --reliability 28-31 --reliability-json reliability-scale.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --reliability 28-33 --reliability-json reliability-scale.json
 
 mutants: $(DEV_STAMP)  ## every fault that verify must find, planted in a healthy run: cause, caught by, seconds
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s -p no:xdist $(wildcard tests/test_checks_*.py) tests/test_incident2.py

@@ -58,6 +58,8 @@ WHAT = {
     29: "Any number of ranks",
     30: "Workers and nodes of a cluster killed",
     31: "A node without the output's file system",
+    32: "Killed while it publishes in an object store",
+    33: "Two that publish in one place of an object store",
 }
 KEY = "reliability"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from ftcli.machine import detect
 from ftcli.masking import masked
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Check, Choice, Machine, Report, RunStatus
-from ftcli.settings import Settings
+from ftcli.settings import Settings, cache_folder
 from ftcli.sources import Resolved, resolve
 
 
@@ -73,8 +72,8 @@ class Context:
 
     @property
     def cache_dir(self) -> Path:
-        """Where proofs, source hashes and tokenizers are kept from run to run."""
-        return self.settings.runtime.cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ftcli"
+        """Where proofs, source hashes, tokenizers and copies of objects are kept from run to run."""
+        return cache_folder(self.settings)
 
     def note(self, message: str) -> None:
         """Record a choice or a warning and show it."""

@@ -6,6 +6,7 @@ shows it, the flag `--field` (or the name in its `flag`). Unset is None; then th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -23,10 +24,10 @@ class DatasetSettings(Section):
 
     sources: list[str] | None = setting(
         None,
-        "Files, globs, directories or hub ids to read; SPLIT=PATH names the split. For verify and train: the prepared directory.",
+        "Files, globs, directories, hub ids or s3:// addresses to read; SPLIT=PATH names the split. For verify and train: the prepared directory.",
         flag="--dataset",
     )
-    output_dir: Path | None = setting(None, "Where the prepared data are published.")
+    output_dir: Path | None = setting(None, "Where the prepared data are published: a directory, or s3://bucket/name (extra s3).")
     text_column: str = setting("text", "Column that holds the text.")
     label_column: str | None = setting(None, "Column that holds the label (classification).")
     label_separator: str | None = setting(
@@ -211,6 +212,11 @@ def get(settings: Settings, key: str) -> Any:
     """The value of "section.field"."""
     section, _, name = key.partition(".")
     return getattr(getattr(settings, section), name)
+
+
+def cache_folder(settings: Settings) -> Path:
+    """Where proofs, hashes, tokenizers and copies of objects are kept from run to run."""
+    return settings.runtime.cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ftcli"
 
 
 def update(settings: Settings, values: dict[str, Any]) -> Settings:

@@ -25,6 +25,7 @@ TOKENIZE = CommandSpec(
         "ftcli tokenize train=a.parquet test=b.parquet --tokenizer-path tokenizer --num-proc 8 --output-dir prepared",
         "ftcli tokenize 'corpus/*.jsonl' --tokenizer-path tokenizer --output-dir prepared --shard 3/16",
         "ftcli tokenize 'corpus/*.jsonl' --tokenizer-path tokenizer --output-dir prepared --finish",
+        "ftcli tokenize 's3://bucket/raw/*.parquet' --tokenizer-path tokenizer --output-dir s3://bucket/sets/reviews",
     ),
     shows=(*DATA, "train.mode", "runtime"),
     own=(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftcli.context import Context
+from ftcli.core.fetched import opened
 from ftcli.core.measure import Variant, measure
 from ftcli.core.pace import Pace
 from ftcli.core.report import write_report
@@ -50,6 +51,7 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
     makers: Mapping[str, Callable[[Context], Sequence[Variant]]] = {"tokenize": _engines, "batch": _collators, "train": _steps}
     if action not in makers:
         raise UsageError(f"there is nothing to measure called {action!r}", f"Measure {', '.join(makers)}.")
+    context = opened(context)
     settings = context.settings.benchmark
     variants = makers[action](context)
     rounds = settings.warmup + settings.repeats

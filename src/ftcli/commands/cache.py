@@ -15,11 +15,14 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.durable import size_of, writing
+from ftcli.core.fetched import damages, published_at
 from ftcli.core.figures import number, seconds, size
 from ftcli.core.inputs import changes
 from ftcli.core.lease import LEASE_NAME, Lease
 from ftcli.core.manifest import Damage, compare_files, read_manifest
+from ftcli.core.objects import url_of
 from ftcli.core.place import ATTEMPT, PARTS
+from ftcli.core.shelf import Shelf
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Check, Report
 
@@ -70,21 +73,24 @@ def run(context: Context, action: str, folders: Sequence[Path], dry_run: bool) -
 def _verify(context: Context, folders: Sequence[Path]) -> Report:
     if not folders:
         raise UsageError("ftcli cache verify needs a prepared directory", "Example: ftcli cache verify prepared")
-    manifests = [_manifest(folder) for folder in folders]
+    places = [published_at(url) if (url := url_of(folder)) else folder for folder in folders]
+    manifests = [dict(place.manifest or {}) if isinstance(place, Shelf) else _manifest(place) for place in places]
     clock = time.perf_counter()
     context.progress.start("verify", sum(entry["bytes"] for manifest in manifests for entry in manifest.get("files", ())), "B")
     checks, rows, files, read = [], [], 0, 0
-    for folder, manifest in zip(folders, manifests, strict=True):
+    for place, manifest in zip(places, manifests, strict=True):
+        folder, remote = (place.url, place) if isinstance(place, Shelf) else (str(place), None)
         found: list[Damage] = [manifest["damage"]] if "damage" in manifest else []
-        for entry, damage in compare_files(folder, manifest, full=True) if not found else ():
+        compared = () if found else damages(remote) if remote else compare_files(Path(folder), manifest, full=True)
+        for entry, damage in compared:
             context.progress.advance(entry["bytes"], damaged=len(found))
             if damage is not None:
                 found.append(damage)
         files += len(manifest.get("files", ()))
         read += sum(entry["bytes"] for entry in manifest.get("files", ()))
-        rows += [[str(folder / damage.path), damage.kind, str(damage.expected), str(damage.found)] for damage in found]
+        rows += [[f"{folder}/{damage.path}", damage.kind, str(damage.expected), str(damage.found)] for damage in found]
         checks.append(_verdict(folder, manifest, found))
-        if others := _unlisted(folder, manifest):
+        if remote is None and (others := _unlisted(Path(folder), manifest)):
             context.note(f"{folder}: {len(others):,} files are not of the prepared data, such as {others[0]}")
     context.progress.close()
     metrics = {"files": files, "bytes": read, "seconds": time.perf_counter() - clock, "damaged": len(rows)}
@@ -113,7 +119,7 @@ def _no_data(folder: Path) -> StoreError:
     return StoreError(f"{folder} holds no data prepared by ftcli ({MANIFEST_NAME} is missing)", "List them: ftcli cache list FOLDER")
 
 
-def _verdict(folder: Path, manifest: Mapping[str, Any], found: Sequence[Damage]) -> Check:
+def _verdict(folder: str, manifest: Mapping[str, Any], found: Sequence[Damage]) -> Check:
     evidence = {"damages": [asdict(damage) for damage in found]}
     if found:
         return Check(f"cache:{folder}", "data", "fail", f"{len(found):,} damaged: {found[0].path} {found[0].words}", evidence, HINT)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from ftcli.context import Context
 from ftcli.core.export import export
+from ftcli.core.fetched import folder_of
+from ftcli.core.objects import refuse_url
 from ftcli.core.store import Store
 from ftcli.records import Report
 
@@ -17,5 +19,6 @@ def run(context: Context, store: Path, kind: str, output: Path, splits: Sequence
     Raises:
         SettingsError, UsageError, StoreError, PublishError: as in `ftcli.core.export.export`; then nothing was written.
     """
-    metrics = export(context, Store.open(store), output, kind, splits, tokens_only=tokens_only)
+    refuse_url(output, "an export")
+    metrics = export(context, Store.open(folder_of(context, store)), output, kind, splits, tokens_only=tokens_only)
     return context.report("export", metrics, paths={"output": str(output)})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
+from ftcli.core.fetched import opened
 from ftcli.core.look import described, learned
 from ftcli.core.look_raw import of_sources
 from ftcli.core.look_store import of_store, spelling_of
@@ -44,6 +45,7 @@ def run(
         raise UsageError(f"there is no format {format!r}", f"--format takes {', '.join(FORMATS)}.")
     if width is not None and width < 20:
         raise UsageError(f"--width {width}: too narrow for tokens", "Give 20 columns at least.")
+    context = opened(context)
     sources = context.settings.dataset.sources or []
     if not sources:
         raise UsageError("nothing to look at: name prepared data or sources", "Example: ftcli inspect prepared --rows 0-4")

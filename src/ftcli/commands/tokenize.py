@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ftcli.commands.outgoing import run_outgoing
 from ftcli.commands.part import run_part
 from ftcli.context import Context
 from ftcli.contracts import Distant, Executor
@@ -22,6 +23,8 @@ from ftcli.core.holder import this_rank
 from ftcli.core.inputs import recorded
 from ftcli.core.job import Job
 from ftcli.core.measure import peak_rss_mb
+from ftcli.core.mirror import origin
+from ftcli.core.objects import url_of
 from ftcli.core.parts import Part, adopt
 from ftcli.core.publish import Attempt, check_place
 from ftcli.core.ranks import open_attempt
@@ -56,6 +59,18 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
     part = None if shard is None else Part.parse(shard)
     if part is not None and finish:
         raise UsageError("--shard makes a part and --finish publishes all of them: one at a time", "First every --shard, then --finish.")
+    url = None if context.settings.dataset.output_dir is None else url_of(context.settings.dataset.output_dir)
+    if url is None:
+        return _run(context, part, finish)
+    if part is not None or finish:
+        raise UsageError(
+            f"--shard and --finish need a directory that all machines see, and {url} is none",
+            "Publish from one machine, or with --executor ray.",
+        )
+    return run_outgoing(context, url, lambda inner, check: _run(inner, None, False, check), lambda manifest: _reused(context, manifest))
+
+
+def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable[[Recipe], None] = lambda _: None) -> Report:
     hashes = SourceHashes(context.cache_dir)
     earlier = still_there(context, hashes)
     if earlier is not None:
@@ -73,6 +88,7 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
                 return run_part(context, executor, early, recipe, part, hashes, footprint)
             if finish:
                 recipe = adopt(context, recipe, hashes)
+            on_settled(recipe)
             return _prepare(context, executor, early, recipe, footprint)
     except OSError as error:
         if error.errno in WRITE_ERRORS and context.settings.dataset.output_dir is not None:
@@ -137,7 +153,8 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
 
 def _reused(context: Context, manifest: Mapping[str, Any]) -> Report:
     output = context.settings.dataset.output_dir
-    context.note(f"{output} holds these data already (fingerprint {manifest['fingerprint']}): nothing to do")
+    assert output is not None
+    context.note(f"{url_of(output) or output} holds these data already (fingerprint {manifest['fingerprint']}): nothing to do")
     return _report(context, manifest, reused=True)
 
 
@@ -217,7 +234,7 @@ def _manifest(
         "engine": workload.engine.proof,
         "inputs": recorded(recipe.inputs),
         "receipt": recipe.receipt,
-        "sources": recipe.plan.files,
+        "sources": [{**to_json(file), **origin(file.path, context.settings)} for file in recipe.plan.files],
         "metrics": metrics,
         "details": {**tally.details(names, policy.max_length), "tokens_per_text": tally.tokens_per_text},
         "settings": context.resolved.origins,
@@ -251,7 +268,8 @@ def _report(
         details |= beside["details"]
         if speed is not None:
             details["verdict"] = verdict(speed, word and word.split(" (")[0], beside["shares"], details["time"])
-    paths = {"output": str(output), "manifest": str(output / MANIFEST_NAME)}
+    place = url_of(output) or str(output)
+    paths = {"output": place, "manifest": f"{place}/{MANIFEST_NAME}"}
     report = context.report("tokenize", to_json(metrics), paths=paths, details=details)
     if this_rank():
         return report

@@ -11,8 +11,10 @@ from ftcli.context import Context
 from ftcli.core import pulse
 from ftcli.core.card import write_card
 from ftcli.core.durable import refusal
+from ftcli.core.fetched import opened
 from ftcli.core.gate import RUN_FILE
 from ftcli.core.libraries import libraries
+from ftcli.core.objects import refuse_url
 from ftcli.core.preflight import preflight
 from ftcli.core.report import write_report
 from ftcli.core.run import Run, prepare
@@ -36,7 +38,9 @@ def run(context: Context) -> Report:
     Raises:
         FtcliError: the run cannot start, or had to stop; then the report of what was done is in the run's folder.
     """
-    context = _prepared(context)
+    if context.settings.train.output_dir is not None:
+        refuse_url(context.settings.train.output_dir, "a run")
+    context = _prepared(opened(context))
     threads = compute_threads(context.settings.runtime.threads, context.machine.cores)
     rank = pulse.current()
     with libraries(threads.value), Signals(apart=0.0 if rank is None else SAME_WISH_SECONDS) as signals:

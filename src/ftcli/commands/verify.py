@@ -11,6 +11,7 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.contracts import CheckKind
 from ftcli.core.catalogue import page_of
+from ftcli.core.fetched import opened
 from ftcli.core.light import Light, without_torch
 from ftcli.core.mend import Mended, mend, proposed
 from ftcli.core.pages import check_page, path_of
@@ -64,6 +65,7 @@ def run(
     if explain is not None:
         return context.report("verify", {}, details={"lines": _explained(registry, explain)})
     kinds = chosen(registry, (*stage, *stages), level, select, ignore)
+    context = opened(context)
     with without_torch(context.cache_dir) as light:
         light.hides = light.hides and all(kind.stage in QUICK_STAGES for kind in kinds)
         first = look(context, kinds, registry, light)

@@ -13,13 +13,18 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftcli.contracts import SourceFormat
+from ftcli.core.objects import url_of
 from ftcli.core.streams import bare_suffix, natural
 from ftcli.errors import DataError, PluginError
 from ftcli.records import SPLITS, Split
 from ftcli.registry import AnyRegistry
 from ftcli.settings import Settings
+
+if TYPE_CHECKING:
+    from ftcli.context import Progress
 
 ALIASES: dict[str, Split] = {
     "train": "train",
@@ -50,8 +55,9 @@ class Found:
 class Finder:
     """Finds the files of `settings.dataset.sources`; `notes` says what was decided."""
 
-    def __init__(self, settings: Settings, formats: AnyRegistry) -> None:
+    def __init__(self, settings: Settings, formats: AnyRegistry, progress: Progress | None = None) -> None:
         self.settings = settings
+        self._progress = progress
         self.formats: dict[str, SourceFormat] = {name: factory() for name, factory in formats.items()}
         self.suffixes: dict[str, str] = {}
         for name, reader in self.formats.items():
@@ -70,11 +76,21 @@ class Finder:
         Raises:
             DataError: a source is missing, unreadable, no file, of no known format, or in two splits.
         """
-        items = [_parted(item) for item in self.settings.dataset.sources or ()]
+        items = [(split, self._local(path)) for split, path in map(_parted, self.settings.dataset.sources or ())]
         folders = [os.path.dirname(os.path.abspath(path)) for _, path in items if os.path.isfile(path)]  # noqa: PTH100, PTH113, PTH120
         self.common = os.path.commonpath(folders) if folders else ""
         found = [file for split, path in items for file in self._source(split, path)]
         return self._unique(self._by_name(self._tables(found)))
+
+    def _local(self, path: str) -> str:
+        """The path; of what lies in an object store that of the copies."""
+        if (url := url_of(path)) is None:
+            return path
+        from ftcli.core.mirror import mirrored
+
+        path, note = mirrored(url, self.settings, self._progress)
+        self.notes += [note] if note else []
+        return path
 
     def _source(self, split: Split | None, path: str) -> list[Found]:
         claimer = next((name for name, reader in self.formats.items() if reader.claims(path)), None)

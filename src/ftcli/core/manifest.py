@@ -161,15 +161,26 @@ def read_manifest(directory: Path, at: int | None = None) -> dict[str, Any] | No
     try:
         descriptor = os.open(MANIFEST_NAME if at is not None else path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=at)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
-            manifest = unseal(file.read())
+            content = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}", "Check its permissions and its disk.") from error
+    return manifest_of(content, path)
+
+
+def manifest_of(content: bytes, where: Path | str) -> dict[str, Any]:
+    """The manifest that a file or object holds.
+
+    Raises:
+        StoreError: it is damaged or of another format version.
+    """
+    try:
+        manifest = unseal(content)
     except ValueError as error:
-        raise StoreError(f"{path} is damaged: {error}", _REBUILD) from error
+        raise StoreError(f"{where} is damaged: {error}", _REBUILD) from error
     if manifest.get("schema") != MANIFEST_SCHEMA:
-        raise StoreError(f"{path} has the format {manifest.get('schema')!r}, this ftcli reads {MANIFEST_SCHEMA!r}", _REBUILD)
+        raise StoreError(f"{where} has the format {manifest.get('schema')!r}, this ftcli reads {MANIFEST_SCHEMA!r}", _REBUILD)
     return manifest
 
 

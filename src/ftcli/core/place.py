@@ -79,9 +79,13 @@ def refuse_foreign(output: Path) -> bool:
 
 def refuse_other(output: Path, fingerprint: str, inputs: Mapping[str, Any]) -> None:
     """Raises `PublishError`: prepared data are there, of another fingerprint; names both and what differs."""
-    there = read_manifest(output.resolve()) or {}
+    raise other(str(output), read_manifest(output.resolve()) or {}, fingerprint, inputs)
+
+
+def other(output: str, there: Mapping[str, Any], fingerprint: str, inputs: Mapping[str, Any]) -> PublishError:
+    """Why data with the manifest `there` are not replaced."""
     words = differences(there, inputs)
-    raise PublishError(
+    return PublishError(
         f"{output} holds prepared data of another fingerprint: {there.get('fingerprint')}, this run's is {fingerprint}"
         + (f" ({'; '.join(words)})" if words else ""),
         "Choose another output directory, or replace it with --overwrite.",

@@ -68,13 +68,13 @@ class Plan:
         return sum(file.bytes for file in self.files)
 
 
-def find_sources(settings: Settings, formats: AnyRegistry) -> tuple[Finder, list[Found]]:
+def find_sources(settings: Settings, formats: AnyRegistry, progress: Progress | None = None) -> tuple[Finder, list[Found]]:
     """The files of `settings.dataset.sources` in the order train, validation, test, and the finder with its notes.
 
     Raises:
         DataError: a source is missing or cannot be used.
     """
-    finder = Finder(settings, formats)
+    finder = Finder(settings, formats, progress)
     return finder, sorted(finder.find(), key=lambda file: SPLITS.index(file.split or "train"))
 
 
@@ -99,7 +99,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         raise UsageError(
             f"mode sft takes conversations, and label_column = {dataset.label_column!r} asks for labels", "Leave one of them out."
         )
-    finder, found = find_sources(settings, formats)
+    finder, found = find_sources(settings, formats, progress)
     if read.chat is not None and (unread := [file.path for file in found if file.format not in CHAT_FORMATS]):
         raise DataError(
             f"{unread[0]}: conversations are read from {', '.join(CHAT_FORMATS)} only", "Write them as JSON lines, a conversation a line."

@@ -68,18 +68,27 @@ def still_there(context: Context, hashes: SourceHashes) -> dict[str, Any] | None
     output = context.settings.dataset.output_dir
     with suppress(FtcliError, OSError):
         manifest = None if output is None else read_manifest(output)
-        if output is None or manifest is None or not manifest.get("receipt") or leftovers(output):
-            return None
-        known = dict(manifest["receipt"])
-        sources = known.pop("sources", None)
-        if _without_sources(context) != known:
-            return None
-        _, found = find_sources(context.settings, context.plugins.registry("source"))
-        if _sources(found, hash_sources(found, hashes, context.progress)) != sources:
+        if output is None or manifest is None or leftovers(output) or not makes_the_same(context, hashes, manifest):
             return None
         check_files(output, manifest)
         return manifest
     return None
+
+
+def makes_the_same(context: Context, hashes: SourceHashes, manifest: Mapping[str, Any]) -> bool:
+    """Whether it is certain that this run would make what a manifest describes.
+
+    Raises:
+        FtcliError, OSError: a source is missing or cannot be read.
+    """
+    if not manifest.get("receipt"):
+        return False
+    known = dict(manifest["receipt"])
+    sources = known.pop("sources", None)
+    if _without_sources(context) != known:
+        return False
+    _, found = find_sources(context.settings, context.plugins.registry("source"), context.progress)
+    return bool(_sources(found, hash_sources(found, hashes, context.progress)) == sources)
 
 
 def make_receipt(context: Context, found: Sequence[Found], hashed: Sequence[Hashed]) -> dict[str, str] | None:

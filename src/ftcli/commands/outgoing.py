@@ -1,0 +1,98 @@
+"""`ftcli tokenize --output-dir s3://…`: prepared in the cache folder, published in the store, kept here as if it had been fetched.
+
+CACHE/outgoing/NAME-HASH/               prepared, and being published; the working directory of `tokenize` is beside it
+CACHE/outgoing/.NAME-HASH.publishing.attempt/   one process at a time, others wait and find what it published
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.core.durable import writing
+from ftcli.core.fetched import local_folder
+from ftcli.core.figures import size
+from ftcli.core.holder import this_rank
+from ftcli.core.lease import Lease
+from ftcli.core.manifest import hash_bytes, read_manifest
+from ftcli.core.receipt import makes_the_same
+from ftcli.core.recipe import Recipe
+from ftcli.core.report import write_report
+from ftcli.core.shelf import Shelf
+from ftcli.core.stamps import SourceHashes
+from ftcli.errors import PublishError
+from ftcli.records import MANIFEST_NAME, Report
+from ftcli.settings import update
+
+OUTGOING = "outgoing"
+
+Prepare = Callable[[Context, Callable[[Recipe], None]], Report]
+"""`tokenize` into a directory; the function is to be called when the fingerprint is settled, before the work."""
+
+
+def run_outgoing(context: Context, url: str, prepare: Prepare, reused: Callable[[Mapping[str, Any]], Report]) -> Report:
+    """Prepare and publish, or find that these data are published already.
+
+    Args:
+        reused: the report on data that are there, by their manifest.
+
+    Raises:
+        PublishError: another set is there or came there meanwhile, the store keeps no conditions, or it fails; what is finished is kept.
+        FtcliError: as `ftcli tokenize`.
+    """
+    overwrite = context.settings.runtime.overwrite
+    local = context.cache_dir.absolute() / OUTGOING / f"{url.rpartition('/')[2]}-{hash_bytes(url.encode())[:8]}"
+    with writing(local):
+        local.parent.mkdir(parents=True, exist_ok=True)
+        working = local.with_name(f".{local.name}.publishing.attempt")
+        lease = Lease.take(working, local, wait=True, patience=context.settings.runtime.lease_timeout)
+    try:
+        shelf = Shelf.look(url, PublishError, damaged=overwrite)
+        if (
+            shelf.manifest
+            and makes_the_same(context, SourceHashes(context.cache_dir), shelf.manifest)
+            and not shelf.missing(shelf.manifest)
+        ):
+            return reused(shelf.manifest)
+        shelf.prove()
+        settled: list[Recipe] = []
+
+        def check(recipe: Recipe) -> None:
+            settled.append(recipe)
+            if not overwrite:
+                shelf.refuse(recipe.fingerprint, recipe.inputs)
+
+        changes = {"dataset.output_dir": local, "runtime.overwrite": True}
+        inner = replace(context.with_settings(update(context.settings, changes)), notes=context.notes)
+        report = prepare(inner, check)
+        with writing(local):
+            return _published(context, shelf, local, report, settled[0].inputs if settled else {})
+    finally:
+        lease.remove()
+
+
+def _published(context: Context, shelf: Shelf, local: Path, report: Report, inputs: Mapping[str, Any]) -> Report:
+    manifest = read_manifest(local) or {}
+    context.progress.start("publish", None, "B")
+    moved = shelf.publish(
+        local,
+        replace=context.settings.runtime.overwrite,
+        inputs=inputs,
+        on_file=lambda entry: context.progress.advance(entry["bytes"]),
+    )
+    context.progress.close()
+    whole = sum(entry["bytes"] for entry in manifest["files"])
+    context.note(f"{shelf.url}: published {len(manifest['files']):,} files ({size(whole)}), {size(moved)} of them moved now")
+    kept = local_folder(context, shelf.url, manifest)
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        local.rename(kept)
+    report = replace(
+        report, paths={**report.paths, "output": shelf.url, "manifest": f"{shelf.url}/{MANIFEST_NAME}"}, notes=tuple(context.notes)
+    )
+    if not this_rank() and "json" in report.paths:
+        write_report(report, context.settings.runtime.report_dir, "tokenize")  # once more: the first says where it was prepared
+    return report

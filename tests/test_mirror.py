@@ -1,0 +1,202 @@
+"""Sources and prepared data in an object store, from the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import fsspec  # noqa: F401 - the module that is patched below
+import pytest
+
+from ftcli.core import mirror
+from ftcli.core.find import Finder
+from ftcli.core.mirror import mirrored, origin
+from ftcli.core.objects import url_of
+from ftcli.core.store import Store
+from ftcli.errors import DataError, MissingExtraError, UsageError
+from ftcli.pluginmanager import Plugins
+from ftcli.records import MANIFEST_NAME
+from ftcli.settings import Settings, update
+from ftcli.testing import run, tiny_tokenizer
+from s3_server import KEY, SECRET, Server
+from tokenizing import corpus
+
+URL = "s3://bucket/sets/name"
+KEYS = ("bucket/raw/train/a.jsonl", "bucket/raw/train/b.jsonl", "bucket/raw/test/c.jsonl", "bucket/raw/README.md")
+
+
+def lines(start: int) -> bytes:
+    return "".join(json.dumps({"text": text}) + "\n" for text in corpus(20, start)).encode()
+
+
+@pytest.fixture
+def raw(s3: Server) -> Server:
+    for number, key in enumerate(KEYS):
+        s3.put(key, lines(20 * number))
+    return s3
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return update(Settings(), {"runtime.cache_dir": tmp_path / "cache"})
+
+
+def found(settings: Settings, *sources: str) -> list[tuple[str, str | None]]:
+    finder = Finder(update(settings, {"dataset.sources": list(sources)}), Plugins(allow=()).registry("source"))
+    return [(file.path.partition("/objects/s3/")[2], file.split) for file in finder.find()]
+
+
+@pytest.mark.parametrize(
+    ("word", "url"),
+    [
+        ("s3://bucket/a/b.jsonl", "s3://bucket/a/b.jsonl"),
+        (Path("s3://bucket/a/"), "s3://bucket/a"),
+        ("s3a://bucket/*.csv", "s3a://bucket/*.csv"),
+        ("corpus/s3.jsonl", None),
+        ("org/name", None),
+        ("/tmp/s3:/x", None),
+    ],
+)
+def test_what_is_an_address(word: str | Path, url: str | None) -> None:
+    assert url_of(word) == url
+
+
+def test_an_address_with_a_secret_is_refused_without_it() -> None:
+    with pytest.raises(UsageError, match="a name or secret stands in the address") as caught:
+        url_of("s3://key:word@bucket/x")
+    assert "word@" not in caught.value.message
+
+
+def test_objects_prefixes_and_patterns_are_read_as_files(raw: Server, settings: Settings) -> None:
+    assert found(settings, "s3://bucket/raw/train/a.jsonl") == [(KEYS[0], "train")]
+    assert found(settings, "s3://bucket/raw/**/*.jsonl", "s3://bucket/raw/train/b.jsonl") == [
+        (KEYS[2], "test"),
+        (KEYS[0], "train"),
+        (KEYS[1], "train"),
+    ]
+    assert sorted(found(settings, "s3://bucket/raw")) == [(KEYS[2], "test"), (KEYS[0], "train"), (KEYS[1], "train")]
+    assert found(settings, "validation=s3://bucket/raw/test/c.jsonl") == [(KEYS[2], "validation")]
+
+
+def test_an_object_is_copied_once_and_again_when_it_changes(raw: Server, settings: Settings) -> None:
+    path = mirrored("s3://bucket/raw/train", settings)[0]
+    reads = raw.count("GET", ".jsonl")
+    assert reads == 2
+    assert mirrored("s3://bucket/raw/train", settings) == (path, "")
+    assert raw.count("GET", ".jsonl") == reads
+    raw.put(KEYS[0], lines(500))
+    mirrored("s3://bucket/raw/train", settings)
+    assert raw.count("GET", ".jsonl") == reads + 1
+    copy = Path(path) / "a.jsonl"
+    assert copy.read_bytes() == lines(500)
+    copy.write_bytes(b"touched")
+    mirrored("s3://bucket/raw/train", settings)
+    assert copy.read_bytes() == lines(500)
+    assert origin(str(copy), settings)["url"] == f"s3://{KEYS[0]}"
+    del raw.objects[KEYS[1]]
+    mirrored("s3://bucket/raw/train", settings)
+    assert not (Path(path) / "b.jsonl").exists()
+
+
+def test_an_object_that_changes_while_it_is_read_is_read_again(raw: Server, settings: Settings) -> None:
+    changed = []
+
+    def change(request: object) -> None:
+        if getattr(request, "method", "") == "GET" and KEYS[0] in getattr(request, "key", "") and not changed:
+            changed.append(raw.put(KEYS[0], lines(700)))
+
+    raw.after = change  # type: ignore[assignment]
+    path, _ = mirrored(f"s3://{KEYS[0]}", settings)
+    assert changed
+    assert Path(path).read_bytes() == lines(700)
+
+
+@pytest.mark.parametrize("key", ["bucket/raw/../../../out.jsonl", "bucket/raw//x.jsonl"])
+def test_a_key_that_is_no_file_name_is_refused(raw: Server, settings: Settings, key: str, tmp_path: Path) -> None:
+    raw.put(key, b"{}")
+    with pytest.raises(DataError, match="this name cannot be a file's"):
+        mirrored("s3://bucket/raw", settings)
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_what_cannot_be_copied_is_named(raw: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"s3://bucket/nothing: no object has this name or is below it"):
+        mirrored("s3://bucket/nothing", settings)
+    monkeypatch.setattr(mirror, "free_bytes", lambda _: 10)
+    with pytest.raises(DataError, match=r"2 objects with [\d,]+ bytes are to be copied to .*, where 10 bytes are free"):
+        mirrored("s3://bucket/raw/train", settings)
+
+
+def test_without_s3fs_the_extra_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)  # where an earlier test has left it
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "nowhere")  # no client of an earlier test
+    with pytest.raises(MissingExtraError, match=r"s3://bucket/x: s3:// needs s3fs") as caught:
+        mirrored("s3://bucket/x", settings)
+    assert caught.value.hint == "pip install 'ftcli[s3]'"
+
+
+@pytest.mark.slow
+def test_from_store_to_store_and_back(raw: Server, tmp_path: Path) -> None:
+    """One story, because each command costs seconds."""
+    tiny_tokenizer(tmp_path / "tokenizer")
+    words = ("tokenize", "s3://bucket/raw/**/*.jsonl", "--tokenizer-path", "tokenizer", "--tokenizer-engine", "hf", "--num-proc", "1")
+    output = ("--output-dir", URL, "--cache-dir", "cache", "--json")
+    plain = run(*words, "--output-dir", "plain", "--cache-dir", "cache", "--json", cwd=tmp_path)
+    assert plain.exit_code == 0, plain.stderr
+    first = run(*words, *output, cwd=tmp_path)
+    assert first.exit_code == 0, first.stderr
+    assert first.report["paths"]["output"] == URL
+    assert first.report["metrics"]["content_hash"] == plain.report["metrics"]["content_hash"]
+    assert json.loads((tmp_path / "ftcli-reports/tokenize.json").read_text(encoding="utf-8"))["paths"]["output"] == URL
+    manifest = json.loads(raw.objects[f"bucket/sets/name/{MANIFEST_NAME}"].data)
+    assert sorted(file["url"] for file in manifest["sources"]) == sorted(f"s3://{key}" for key in KEYS[:3])
+
+    raw.requests.clear()
+    again = run(*words, *output[:2], "--cache-dir", "elsewhere", "--json", cwd=tmp_path)
+    assert again.report["metrics"]["reused"] is True
+    assert raw.count("PUT") == 0  # not even a probe
+    raw.put(KEYS[0], lines(900))
+    other = run(*words, *output, cwd=tmp_path)
+    assert other.exit_code == 1
+    assert f"{URL} holds prepared data of another fingerprint" in other.report["error"]["message"]
+    assert raw.count("PUT", "versions") == 0
+    replaced = run(*words, *output, "--overwrite", cwd=tmp_path)
+    assert replaced.exit_code == 0, replaced.stderr
+
+    fetched = {"RUNTIME_CACHE_DIR": str(tmp_path / "fetched")}
+    looked = run("inspect", URL, "--tokenizer-path", "tokenizer", "--json", cwd=tmp_path, env=fetched)
+    assert looked.exit_code == 0, looked.stderr
+    assert looked.report["metrics"]["rows"] == 40
+    (copy,) = (tmp_path / "fetched/sets").iterdir()
+    assert Store.open(copy).manifest["content_hash"] == replaced.report["metrics"]["content_hash"]
+    reads = raw.count("GET", "versions/")
+    checked = run("verify", "--dataset", URL, "--tokenizer-path", "tokenizer", "--select", "FT201", "--json", cwd=tmp_path, env=fetched)
+    assert [check["status"] for check in checked.report["checks"]] == ["pass"], checked.stderr
+    exported = run("export", URL, "--format", "jsonl", "--output", "rows", "--json", cwd=tmp_path, env=fetched)
+    assert exported.exit_code == 0, exported.stderr
+    assert raw.count("GET", "versions/") == reads  # fetched once
+    whole = run("cache", "verify", URL, "--json", cwd=tmp_path)
+    assert (whole.exit_code, whole.report["metrics"]["damaged"]) == (0, 0)
+    key = next(key for key in raw.objects if key.endswith(".arrow") and replaced.report["metrics"]["content_hash"] in key)
+    raw.put(key, b"\0" * len(raw.objects[key].data))
+    damaged = run("cache", "verify", URL, "--json", cwd=tmp_path)
+    assert (damaged.exit_code, damaged.report["metrics"]["damaged"]) == (1, 1)
+
+    for refused in (
+        ("train", "--dataset", URL, "--output-dir", "s3://bucket/run"),
+        ("export", URL, "--format", "jsonl", "--output", "s3://bucket/x"),
+    ):
+        ended = run(*refused, cwd=tmp_path)
+        assert (ended.exit_code, "goes into a directory" in ended.stderr) == (2, True)
+    part = run(*words, "--output-dir", URL, "--shard", "1/2", cwd=tmp_path)
+    assert part.exit_code == 2
+    assert "--shard and --finish need a directory" in part.stderr
+    written = [first, again, other, replaced, looked, checked, exported, whole, damaged, part]
+    left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    left += b"".join(stored.data for stored in raw.objects.values()) + "".join(f"{one.stdout}{one.stderr}" for one in written).encode()
+    for secret in (KEY, SECRET):
+        assert secret.encode() not in left
+    assert URL.encode() in left  # the search finds what is there,
+    assert any(KEY in request.headers.get("authorization", "") for request in raw.requests)  # and the credentials were used
