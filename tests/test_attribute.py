@@ -203,6 +203,7 @@ def test_the_table_names_every_factor_with_its_part_and_what_is_left(measured: A
     assert [row[0] for row in report.details["table"]["rows"]][-2:] == ["unexplained", "total"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_page_has_the_table_and_the_waterfall(measured: Any) -> None:
     report = measured()
     page = render_html(report)

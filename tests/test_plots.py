@@ -5,8 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import matplotlib as mpl
+import pytest
 
 from ftcli.core import plots, svg
+
+pytestmark = pytest.mark.usefixtures("drawn")
 
 
 def test_a_curve_over_decades_gets_a_logarithmic_scale_and_says_so() -> None:

@@ -19,6 +19,8 @@ from ftcli.errors import PublishError
 from ftcli.records import Check, PluginInfo, Report, Value
 from report_samples import CHECKS, FULL, MACHINE, benchmark_report, tokenize_report, train_report, verify_report
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 WHEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 

@@ -194,8 +194,8 @@ def test_details_have_the_shapes_that_the_report_documents(bpe, source, out):
     assert "examples/s" in details["rating"]
 
 
-def test_html_and_json_are_written(bpe, source, tmp_path, out, monkeypatch):
-    monkeypatch.undo()  # the plots as well
+def test_html_and_json_are_written(bpe, source, tmp_path, out, monkeypatch, drawn):
+    monkeypatch.undo()  # the page as well
     report = prepare(bpe, source, out, dataset__label_column="label")
     page = Path(report.paths["html"]).read_text(encoding="utf-8")
     assert "examples/s" in page

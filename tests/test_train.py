@@ -172,6 +172,7 @@ def test_280_labels_start_at_ln_280_whatever_the_accumulation(bench: Bench) -> N
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("kind", ["qwen3", "bert"])
 def test_a_classifier_learns_and_is_saved_for_anyone(bench: Bench, classify: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     values = {
