@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from verifying import World
 
-pytest_plugins = ["reliability", "s3_server"]
+pytest_plugins = ["nursery", "reliability", "s3_server"]
 
 REAL_DATA = Path(os.environ.get("FTCLI_REAL_DATA") or Path(__file__).resolve().parent.parent.parent / "shared" / "data")
 """Read here, because the isolation below hides FTCLI_* variables."""

@@ -29,7 +29,7 @@ from timing import PATIENCE, until
 from tokenizing import corpus, left_behind, manifest, write
 from tracing import needs_strace
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("nursery")]
 WORKERS = 2
 SHARDS = 40
 """The data have more."""

@@ -1,0 +1,306 @@
+"""Processes of ftcli that are forked from one which has imported everything: a command costs 0.2 s of CPU in place of 2 to 4.
+
+The fixture `nursery` gives a test such processes wherever it, or a command that it runs, starts `python -m ftcli …` or a `core.child`; every
+other process starts as ever. What is born has a pid, a parent, a group, an environment, streams and a command line of its own, as if it had been
+started: it can be killed, stopped and traced. What such a process cannot show is how a fresh one begins: which modules it imports, and when.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import io
+import os
+import pickle
+import pkgutil
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TITLE = 16_000
+"""Bytes that a process keeps for the command line of what is born from it."""
+DECISIVE = ("PYTHON", "LD_", "LC_", "LANG", "COVERAGE_PROCESS_")
+"""Beginnings of variables that a process reads when it begins: where they are not those of the nursery, a process of its own is started."""
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "transformers.trainer",
+    "datasets",
+    "pyarrow.dataset",
+    "pandas",
+    "matplotlib.figure",
+    "ftcli.testing",
+    "accelerate",
+)
+OURS = ("ftcli.core", "ftcli.commands", "ftcli.cli", "ftcli.plugins")
+CLONE_PARENT = 0x8000
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+CHILD = "import sys; sys.path[:] = "
+HIGH = 400
+"""The first of the file descriptors that nobody asks for."""
+
+
+def takes(arguments: Any, env: Mapping[str, str] | None, own: Mapping[str, str]) -> bool:
+    """Whether this command line can be born."""
+    if not isinstance(arguments, list | tuple) or not arguments or str(arguments[0]) != sys.executable:
+        return False
+    words = [str(word) for word in arguments[1:]]
+    if words[:2] != ["-m", "ftcli"] and not (words[:2] == ["-P", "-c"] and words[2].startswith(CHILD) and "core.child" in words[2]):
+        return False
+    environ = os.environ if env is None else env
+    return all(environ.get(name) == own.get(name) for name in {*environ, *own} if name.startswith(DECISIVE))
+
+
+class Nursery:
+    """The other end of a process with `serve`."""
+
+    def __init__(self, pipe: socket.socket, environ: Mapping[str, str]) -> None:
+        self.pipe, self.environ = pipe, environ
+        self._lock = threading.Lock()
+
+    def execute(
+        self, process: Any, args: Any, executable: Any, preexec_fn: Any, close_fds: bool, pass_fds: Sequence[int], cwd: Any, env: Any,
+        startupinfo: Any, creationflags: Any, shell: bool, *rest: Any,
+    ) -> bool:  # fmt: skip
+        """`Popen._execute_child` for what can be born; False for everything else."""
+        p2cread, _, _, c2pwrite, _, errwrite, _, gid, gids, uid, umask, session, group = rest
+        odd = preexec_fn or shell or not close_fds or gid is not None or gids is not None or uid is not None or umask != -1 or group != -1
+        if odd or executable not in (None, sys.executable) or not takes(args, env, self.environ):
+            return False
+        streams = [given if given != -1 else number for number, given in enumerate((p2cread, c2pwrite, errwrite))]
+        request = {
+            "words": [os.fsdecode(word) for word in args],
+            "environ": dict(os.environ if env is None else env),
+            "cwd": os.fspath(cwd) if cwd is not None else str(Path.cwd()),
+            "targets": [0, 1, 2, *pass_fds],
+            "session": session,
+        }
+        data = pickle.dumps(request)
+        with self._lock:
+            socket.send_fds(self.pipe, [len(data).to_bytes(8, "big")], [*streams, *pass_fds])
+            self.pipe.sendall(data)
+            process.pid = int.from_bytes(_read(self.pipe, 8), "big")
+        process._child_created = True
+        process._close_pipe_fds(*rest[:6])
+        return True
+
+
+def _read(pipe: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = pipe.recv(size - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data
+
+
+def _patched(nursery: Nursery) -> Callable[..., None]:
+    original = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+    def execute(self: Any, *given: Any) -> None:
+        if not nursery.execute(self, given[0], given[1], *given[2:]):
+            original(self, *given)
+
+    return execute
+
+
+# -- in the test's process ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def _nursery() -> Iterator[Nursery | None]:
+    machine = os.uname()
+    if machine.sysname != "Linux" or machine.machine not in SYS_CLONE:
+        yield None
+        return
+    ours, theirs = socket.socketpair()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # a thread would not be forked
+    limits["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+    command = [sys.executable, str(Path(__file__)), str(theirs.fileno()), "-" * TITLE]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**environ, **limits}, stdin=subprocess.DEVNULL)
+    theirs.close()
+    ready = _read(ours, 1)
+    yield Nursery(ours, environ) if ready == b"1" else None
+    ours.close()
+    process.wait()
+
+
+@pytest.fixture
+def nursery(_nursery: Nursery | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of ftcli are born, where this machine can."""
+    if _nursery is not None:
+        monkeypatch.setattr(subprocess.Popen, "_execute_child", _patched(_nursery))
+
+
+# -- in the nursery ----------------------------------------------------------------------------------------------------
+
+
+def prepare() -> bool:
+    """Import everything; whether there is still a single thread, without which nothing can be forked."""
+    for name in LIBRARIES:
+        with suppress(ImportError):
+            import_module(name)
+    for package in OURS:
+        for found in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+            with suppress(ImportError):
+                import_module(found.name)
+    _rehearse()
+    gc.collect()
+    gc.freeze()  # no collection of a child copies the pages of what it has been given
+    return len(list(Path("/proc/self/task").iterdir())) == 1
+
+
+def _rehearse() -> None:
+    """Write a page of every command: jinja makes what it keeps, 0.8 s of CPU of each command that begins without it. Plots stay undrawn."""
+    from conftest import undrawn
+    from ftcli.core import plots
+    from ftcli.core.report import render_html
+    from report_samples import FULL
+
+    plots._document = undrawn
+    for report in FULL.values():
+        render_html(report())
+
+
+def serve(pipe: socket.socket) -> dict[str, Any] | None:
+    """Give birth until the pipe closes. Returns twice, like a fork: None at the end, and in each child what it was born for."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        try:
+            head, descriptors, _, _ = socket.recv_fds(pipe, 8, 16)
+            if not head:
+                return None
+            request = pickle.loads(_read(pipe, int.from_bytes(head, "big")))
+        except (EOFError, ConnectionError):
+            return None
+        pid = _clone()
+        if pid == 0:
+            pipe.close()
+            return {**request, "descriptors": descriptors}
+        for descriptor in descriptors:
+            os.close(descriptor)
+        pipe.sendall(pid.to_bytes(8, "big"))
+
+
+def _clone() -> int:
+    """A fork whose parent is this process's parent."""
+    libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    pid = int(libc.syscall(SYS_CLONE[os.uname().machine], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    return pid
+
+
+def become(request: dict[str, Any]) -> None:
+    """Take over streams, folder, environment, group and command line."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["session"]:
+        os.setsid()
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH) for descriptor in request["descriptors"]]
+    os.closerange(3, HIGH)
+    for descriptor, target in zip(high, request["targets"], strict=True):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    through = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it lives as long as the process
+    for number, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
+        raw = io.BufferedWriter(io.FileIO(number, "wb", closefd=False))
+        setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=number == 2, write_through=through))
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+    _title(request["words"])
+
+
+def _title(words: Sequence[str]) -> None:
+    """The command line that other processes see."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    text = b"\0".join(map(os.fsencode, words))[: end - start - 1]
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, text, len(text))
+
+
+def live(words: Sequence[str]) -> None:
+    """What Python would do with these words."""
+    sys.orig_argv = list(words)
+    if words[1] == "-m":
+        sys.argv = ["-m", *words[3:]]
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(words[2], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = ["-c", *words[4:]]
+        exec(words[3], {"__name__": "__main__"})
+
+
+def end(live: Callable[[], None]) -> None:
+    """Run it and leave as Python does, without looking for what could be freed."""
+    code = 0
+    try:
+        live()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # noqa: BLE001 - its traceback is what Python shows
+        traceback.print_exc()
+        code = 1
+    with suppress(Exception):
+        threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
+def main() -> None:
+    pipe = socket.socket(fileno=int(sys.argv[1]))
+    pipe.set_inheritable(False)
+    pipe.sendall(b"1" if prepare() else b"0")
+    sys.path[0:1] = []  # this folder
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
+    while (request := serve(pipe)) is not None:
+        become(request)
+        if request["words"][1] == "-m":  # what it starts itself is born too, from a copy of this one
+            ours, pipe = socket.socketpair()
+            if os.fork() == 0:
+                ours.close()
+                pipe = socket.socket(fileno=fcntl.fcntl(pipe.detach(), fcntl.F_DUPFD_CLOEXEC, HIGH))
+                nothing = os.open(os.devnull, os.O_RDWR)
+                for number in range(3):
+                    os.dup2(nothing, number)
+                os.closerange(3, HIGH)
+                _title(["nursery"])
+                continue
+            pipe.close()
+            subprocess.Popen._execute_child = _patched(Nursery(ours, environ))  # type: ignore[attr-defined]
+        end(lambda words=request["words"]: live(words))  # type: ignore[misc]
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
