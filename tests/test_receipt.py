@@ -410,3 +410,12 @@ def test_the_command_again_imports_neither_torch_nor_transformers(world):
     assert "transformers" in said[0][-1]
     assert said[1][-1] == "loaded"
     assert "nothing was written" in said[1][0]
+
+
+def test_the_files_of_a_folder_without_a_tokenizer_are_not_read(tmp_path: Path) -> None:
+    """`--tokenizer-path /` read the whole disk before it was refused."""
+    settings = Context.make({"tokenizer.path": str(tmp_path)}, Plugins()).settings
+    write(tmp_path / "deep" / "film.mkv", "x")
+    assert receipt._tokenizer(settings) is None
+    write(tmp_path / "tokenizer_config.json", "{}")
+    assert set(receipt._tokenizer(settings) or {}) >= {"tokenizer_config.json"}

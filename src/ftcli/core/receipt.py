@@ -55,6 +55,8 @@ HARMLESS = frozenset(
 SECTIONS = ("dataset", "tokenizer", "packing")
 LIBRARIES = ("transformers", "tokenizers", "sentencepiece", "tiktoken", "pyarrow")
 WHOLE_BYTES = 1 << 26
+MARKS = ("tokenizer.json", "tokenizer_config.json", "config.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+"""Files of which a folder with a tokenizer has one. The files of another, such as / or a home, are not read: that took minutes."""
 DECIDES = frozenset({"load_tokenizer", "register_sources"})
 CHANGES = DECIDES | {"register_packers", "register_tasks"}
 """Hooks through which a plugin can change data."""
@@ -143,9 +145,9 @@ def _sources(found: Sequence[Found], hashed: Sequence[Hashed]) -> str:
 
 
 def _tokenizer(settings: Settings) -> Mapping[str, Any] | None:
-    """Name → content hash of every file of the folder; None where the tokenizer is not all in a folder."""
+    """Name → content hash of every file of the folder; None where the tokenizer is not all in one."""
     folder = Path(settings.tokenizer.path or "")
-    if not settings.tokenizer.path or not folder.is_dir() or settings.tokenizer.trust_remote_code:
+    if not settings.tokenizer.path or settings.tokenizer.trust_remote_code or not any((folder / name).is_file() for name in MARKS):
         return None
     files: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
