@@ -132,8 +132,8 @@ class Bench:
         return measured.cost
 
     def plan(self, base: Measured, new: Measured) -> Plan:
-        first = full_path.volume_of(self.difference.base, self._base_texts, base.texts_per_row)
-        second = full_path.volume_of(self.difference.new, self._new_texts, new.texts_per_row)
+        first = full_path.volume_of(self.difference.base, self._base_texts, base)
+        second = full_path.volume_of(self.difference.new, self._new_texts, new)
         names = tuple(factor.name for factor in factors.measured(self.difference))
         return Plan(names, first, second, VOLUME if first != second else None)
 

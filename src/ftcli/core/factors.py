@@ -26,8 +26,10 @@ TOGETHER = (
     ("train.torch_compile", "train.torch_compile_backend", "train.torch_compile_mode"),
     ("dataset.text_column", "dataset.label_column", "dataset.label_separator", "dataset.label_names", "dataset.sample_by", SOURCES),
     ("train.gradient_checkpointing", "train.activation_checkpointing"),
+    ("train.per_device_train_batch_size", "train.max_tokens_per_batch"),
 )
-"""Settings of which one without the others may be impossible: packed rows need their collator, a model its tokenizer."""
+"""Settings of which one without the others may be impossible: packed rows need their collator, a model its tokenizer. Or it says nothing: a budget of
+tokens leaves the number of rows unused."""
 PLACES = frozenset(
     {
         "dataset.output_dir",

@@ -48,6 +48,8 @@ class Measured:
     real_tokens_per_second: float
     tokens_per_text: float
     texts_per_row: float
+    texts_per_step: float
+    """Of an optimizer step, on average over an epoch of the texts that were run on."""
 
 
 def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
@@ -91,13 +93,19 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
     return Texts(target, round(seen * scale), round(trained * scale), exact=exact, prepared=False)
 
 
-def volume_of(settings: Settings, texts: Texts, texts_per_row: float) -> Volume:
-    """How many texts a whole run prepares and trains on: by epochs, or by `max_steps` on one device."""
+def volume_of(settings: Settings, texts: Texts, found: Measured) -> Volume:
+    """How many texts a whole run prepares and trains on: by epochs, or by `max_steps` on one device.
+
+    Args:
+        found: a run of the configuration on some of the texts. It says how many a step has where `max_tokens_per_batch` decides.
+    """
     train = settings.train
     held_back = 1 - settings.dataset.validation_fraction - settings.dataset.test_fraction
     trained = texts.trained * held_back * train.num_train_epochs
-    if train.max_steps > 0:
-        trained = train.max_steps * train.per_device_train_batch_size * train.gradient_accumulation_steps * texts_per_row
+    if train.max_steps > 0 and train.max_tokens_per_batch is not None:
+        trained = train.max_steps * found.texts_per_step
+    elif train.max_steps > 0:
+        trained = train.max_steps * train.per_device_train_batch_size * train.gradient_accumulation_steps * found.texts_per_row
     return Volume(0.0 if texts.prepared else float(texts.rows), float(trained))
 
 
@@ -190,8 +198,9 @@ def read_measured(report: Mapping[str, Any], manifest: Mapping[str, Any] | None,
 
     Training is timed without the first step; preparing from the start to the end of encoding, without planning and proof.
     """
-    rate = report["metrics"]["real_tokens_per_second"]
-    if not rate:
+    run = report["metrics"]
+    rate, steps, epochs = run["real_tokens_per_second"], run.get("steps"), run.get("epochs")
+    if not rate or not steps:
         raise TrainError("a run was too short to be timed", "Raise --steps or --rows.")
     made = manifest or json.loads((Path((settings.dataset.sources or [""])[0]) / MANIFEST_NAME).read_text(encoding="utf-8"))
     split, metrics = made["splits"]["train"], made.get("metrics") or {}
@@ -199,7 +208,7 @@ def read_measured(report: Mapping[str, Any], manifest: Mapping[str, Any] | None,
     tokens = split["tokens"] / texts
     speed = metrics.get("examples_per_second")
     prepare = 1 / speed if manifest is not None and speed else 0.0
-    return Measured(Cost(prepare, tokens / rate), rate, tokens, texts / max(1, split["rows"]))
+    return Measured(Cost(prepare, tokens / rate), rate, tokens, texts / max(1, split["rows"]), texts * (epochs or 0.0) / steps)
 
 
 def _was_raw(folder: Path) -> bool:
