@@ -66,6 +66,21 @@ def _train(result: Result) -> Figures:
             )
 
 
+def _accuracy(result: Result) -> Figures:
+    for each in result["results"]:
+        found, ratios, reached = each["difference"], each["ratios"], each["accuracy"]
+        yield (
+            f"{each['work']}: accuracy of `ftcli train` less a plain torch loop's",
+            f"{points(found)}; {reached['ftcli']:.1%} and {reached['plain']:.1%}",
+        )
+        for key, words in (
+            ("train_wall", "the steps, by wall clock"),
+            ("train_cpu", "the steps, by CPU seconds"),
+            ("wall", "the whole command"),
+        ):
+            yield f"{each['work']}: `ftcli train` over a plain torch loop, {words}", _spread(ratios[key])
+
+
 def _planted(result: Result) -> Figures:
     for each in result:
         yield f"planted: {each['case']}", f"{'found' if each['found'] else 'MISSED'} ({each['said']})"
@@ -83,6 +98,7 @@ def _attribute(result: Result) -> Figures:
 KNOWN: Mapping[str, tuple[str, str, Callable[[Result], Figures]]] = {
     "tokenize": ("Tokenizing", "python benchmarks/tokenize.py --json result.json", _tokenize),
     "train": ("Training", "python benchmarks/train.py --json result.json", _train),
+    "accuracy": ("Accuracy on the same budget", "python benchmarks/accuracy.py --json result.json", _accuracy),
     "planted": ("Planted slowdowns", "python benchmarks/planted.py --json result.json", _planted),
     "incident1": (
         "Incident 1, attributed",
@@ -162,6 +178,12 @@ def _machine(result: Result) -> str:
     load = "" if card.get("load_average") is None else f", load {card['load_average']:.1f}"
     gpus = "".join(f", {gpu['name']}" for gpu in card.get("gpus", ()))
     return f"{card['cpu_model']}, {card['cores']} cores, {card['memory_bytes'] / 2**30:.0f} GiB{gpus}{load}"
+
+
+def points(found: Mapping[str, Any]) -> str:
+    """A difference of accuracies with its interval, where it has one."""
+    bounds = "" if found["low"] is None else f" ({found['low']:+.2f} to {found['high']:+.2f})"
+    return f"{found['mean']:+.2f} points{bounds}"
 
 
 def _spread(found: Mapping[str, Any], unit: str = "×") -> str:

@@ -23,6 +23,17 @@ RESULTS: dict[str, Any] = {
         "machine": MACHINE,
     },
     "train": {"results": [{"work": "lm", "ratios": {"trl": {"wall": SPREAD, "cpu": SPREAD}}}], "machine": MACHINE},
+    "accuracy": {
+        "results": [
+            {
+                "work": "nsmc",
+                "accuracy": {"ftcli": 0.5, "plain": 0.495},
+                "difference": {"mean": 0.5, "low": None, "high": None},
+                "ratios": dict.fromkeys(("train_wall", "train_cpu", "wall"), SPREAD),
+            }
+        ],
+        "machine": MACHINE,
+    },
     "planted": [{"case": "sleep", "found": True, "said": "first: a|b", "machine": MACHINE}],
     "incident1": {
         "metrics": {"factors": [{"name": "data volume", "alone": SPREAD, "share": 0.9}], "unexplained": SPREAD, "total": SPREAD},
