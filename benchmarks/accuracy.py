@@ -217,7 +217,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = (given.work_dir or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         machine = detect(folder)
-        bf16 = torch.cuda.is_bf16_supported() if given.device == "cuda" else any(flag in machine.cpu_flags for flag in BF16)
+        bf16 = (
+            torch.cuda.is_bf16_supported(including_emulation=False)
+            if given.device == "cuda"
+            else any(flag in machine.cpu_flags for flag in BF16)
+        )
         document: dict[str, Any] = {
             "schema": SCHEMA,
             "machine": to_json(machine),
