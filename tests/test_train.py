@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,11 @@ from ftcli.core.tasks import IGNORED
 from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, StoreError, TrainError, UsageError
 from ftcli.records import Step
 from ftcli.testing import tiny_model
+from rank_steps import RAGGED, answered
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed, told
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-RAGGED = [([10 + (number * 7 + place) % 300 for place in range(2 + number % 17)], None) for number in range(48)]
-
-
-def _answered(ids: Sequence[int]) -> list[int]:
-    """A label a token: about one in three is learned, the number differs from row to row."""
-    return [token if place and token % 3 == 0 else IGNORED for place, token in enumerate(ids)]
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +53,9 @@ def global_batches(bench: Bench, classify: Path) -> dict[str, Path]:
         "classify, any number": bench.store("any number", {"train": told(48, 4, VOCABULARY, 0)}, labels=4),
         "pretrain, ragged": bench.store("ragged", {"train": RAGGED}),
         "pretrain, packed": bench.store("packs", {"train": packed(48, 32, VOCABULARY, 3)}),
-        "sft, ragged": bench.store("answers", {"train": [(ids, _answered(ids)) for ids, _ in RAGGED]}, task="sft"),
+        "sft, ragged": bench.store("answers", {"train": [(ids, answered(ids)) for ids, _ in RAGGED]}, task="sft"),
         "sft, packed": bench.store(
-            "answer packs", {"train": [(ids, _answered(ids), parts) for ids, _, parts in packed(48, 32, VOCABULARY, 3)]}, task="sft"
+            "answer packs", {"train": [(ids, answered(ids), parts) for ids, _, parts in packed(48, 32, VOCABULARY, 3)]}, task="sft"
         ),
     }
 
