@@ -423,6 +423,7 @@ def test_a_compiled_run_that_was_stopped_goes_on_bitwise_and_compiled(bench: Ben
     [
         ("texts", {"loader__collator": "dynamic", "train__gradient_accumulation_steps": 2}),
         ("packs", {}),
+        ("texts", {"loader__collator": "packed"}),
     ],
 )
 def test_torchs_own_compiler_gives_the_same_and_compiles_nothing_after_the_trial(

@@ -6,7 +6,7 @@ taken out before the first layer, and zeros are put in its place behind the last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from ftcli.core import varlen
 from ftcli.core.lean_mask import right_padded
 from ftcli.core.targets import IGNORED
 from ftcli.core.varlen import DOCUMENTS, Documents, attend
 
 Tensor = torch.Tensor
 CACHED = ("past_key_values", "inputs_embeds", "use_cache", "output_hidden_states", "output_attentions")
-_attend: Callable[..., Tensor] = attend
 _unmasked: ContextVar[bool] = ContextVar("unmasked", default=False)
 _told: ContextVar[Documents | None] = ContextVar("told", default=None)
 
@@ -86,8 +86,8 @@ def keep_out_of_compiled_code(*, out: bool) -> None:
 
     A GPU's is one kernel for any texts: with it a layer is one graph, and a batch of Qwen3-0.6B on an H200 takes 0.217 s in place of 0.251.
     """
-    global _attend  # noqa: PLW0603 - torch's compiler is too dear to import where nothing is compiled
-    _attend = torch.compiler.disable(attend) if out else attend  # type: ignore[no-untyped-call]
+    global attend  # noqa: PLW0603 - torch's compiler is too dear to import where nothing is compiled
+    attend = torch.compiler.disable(varlen.attend) if out else varlen.attend  # type: ignore[no-untyped-call]
 
 
 def forwards(model: Any, *, unpad: bool) -> dict[nn.Module, Any]:
@@ -183,4 +183,4 @@ def _attention(
         raise ValueError("attention with a bias of its own")
     causal = more.get("is_causal")
     causal = bool(getattr(module, "is_causal", True)) if causal is None else bool(causal)
-    return _attend(query, key, value, documents, scale=scaling, causal=causal, dropout=dropout), None
+    return attend(query, key, value, documents, scale=scaling, causal=causal, dropout=dropout), None
