@@ -121,7 +121,7 @@ def _patched(nursery: Nursery) -> Callable[..., None]:
 # -- in the test's process ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # it ends with the file: other tests look at what processes they leave
 def _nursery() -> Iterator[Nursery | None]:
     machine = os.uname()
     if machine.sysname != "Linux" or machine.machine not in SYS_CLONE:
