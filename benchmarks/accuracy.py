@@ -28,6 +28,7 @@ from benchmarks.accuracy_table import markdown
 from benchmarks.accuracy_way import EVERY
 from benchmarks.accuracy_works import WORKS, Made, Work, make, start
 from benchmarks.compare import spread
+from benchmarks.ending import end
 from benchmarks.equal import DifferentError
 from benchmarks.process import ROOT, RunError, environment, python
 from benchmarks.process import run as run_process
@@ -242,10 +243,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             document["error"] = str(error)
             say(f"FAILED: {error}")
             code = 1
-        document["load_average_after"] = os.getloadavg()[0]
-        print(markdown(document))
-        if given.json is not None:
-            given.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        end(document, markdown, given.json)
         return code
 
 

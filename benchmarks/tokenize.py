@@ -12,7 +12,6 @@ if __name__ == "__main__":  # this folder holds a tokenize.py, and the standard 
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - before anything is imported
 
 import argparse
-import json
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare import compare, job, scaling
+from benchmarks.ending import end
 from benchmarks.equal import DifferentError
 from benchmarks.inputs import JOB_ROWS, Library
 from benchmarks.kills import LostError, kill_and_resume
@@ -80,10 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             document["error"] = str(error)
             say(f"FAILED: {error}")
             code = 1
-        document["load_average_after"] = os.getloadavg()[0]
-        print(markdown(document))
-        if given.json is not None:
-            given.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        end(document, markdown, given.json)
         return code
 
 
