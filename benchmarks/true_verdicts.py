@@ -18,6 +18,7 @@ class Known:
     why: str
 
 
+KOREAN = ("kor_3i4k", "goemotions_ko", "kornlu", "songys_chatbot", "nsmc*")
 TRUE: Sequence[Known] = (
     Known("FT101", "spm-only-mistral", "*", "*", "the folder has a SentencePiece model only, and no package that reads it is installed"),
     Known("FT101", "slow-byt5", "*", "*", "ByT5 has no fast tokenizer"),
@@ -37,6 +38,26 @@ TRUE: Sequence[Known] = (
     Known("FT113", "t5-small", "songys_chatbot", "*", "T5 has no token for Hangul"),
     Known("FT113", "t5-small", "world_cities", "*", "T5 has no token for many letters of the names, such as ā, ł and ş"),
     Known("FT106", "phi-3-mini", "*", "*", "transformers 5 leaves out the normalizer of its tokenizer.json"),
+    Known(
+        "FT106",
+        "spm-only-mistral",
+        "*",
+        "*",
+        "where sentencepiece is installed: transformers 5 keeps the runs of spaces that its tokenizer.model does not",
+    ),
+    Known("FT102", "spm-only-mistral", "*", "classify", "the folder names no PAD token"),
+    *(
+        Known("FT115", tokenizer, dataset, "*", "three bytes for most Hangul, which its vocabulary lacks")
+        for tokenizer in ("deepseek-coder", "gpt2", "phi-2", "phi-3-mini", "bert-base-uncased")
+        for dataset in KOREAN
+    ),
+    *(
+        Known("FT113", tokenizer, dataset, "*", "no token for most Hangul")
+        for tokenizer in ("bert-base-uncased", "t5-small")
+        for dataset in KOREAN
+    ),
+    *(Known("FT205", "*", dataset, "*", "short utterances that were said more than once") for dataset in ("kor_3i4k", "goemotions_ko")),
+    Known("FT207", "bert-base-uncased", "kor_3i4k", "classify", "texts that differ in Hangul without a token are the same to it"),
 )
 
 
