@@ -23,6 +23,8 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 MISSING = "not measured"
+PLACES = ("json", "data", "work_dir")
+"""Arguments of the benchmarks that name folders and files of the machine."""
 Result = Any
 Figures = Iterator[tuple[str, str]]
 """What was measured, and the figure."""
@@ -130,7 +132,7 @@ def _kept(name: str, folder: Path) -> list[Result]:
 
 
 def keep(name: str, file: Path, command: str, folder: Path = RESULTS) -> Path:
-    """Put a result beside the others, with its command and today's date.
+    """Put a result beside the others, with its command and today's date, without the places on this machine that it was told.
 
     Args:
         name: a section ("tokenize"), or a section and what was measured ("tokenize-job"), where one run does not measure all of it.
@@ -148,6 +150,8 @@ def keep(name: str, file: Path, command: str, folder: Path = RESULTS) -> Path:
         sys.exit(f"{file} is no result of {KNOWN[section][1]}: {error!r}")
     if not shown:
         sys.exit(f"{file} holds no figures")
+    if isinstance(result, dict):
+        result["arguments"] = {key: value for key, value in result.get("arguments", {}).items() if key not in PLACES}
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.json"
     path.write_text(json.dumps({"command": command, "date": date.today().isoformat(), "result": result}, indent=1) + "\n")  # noqa: DTZ011

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,6 +41,9 @@ RESULTS: dict[str, Any] = {
         "machine": MACHINE,
     },
 }
+
+PLACE = re.compile(r'"(?:/|[A-Z]:)[^" ]*"')
+"""A quoted absolute path."""
 
 
 @pytest.fixture
@@ -82,6 +86,14 @@ def test_what_is_no_result_is_refused(name: str, text: str | None, module: Modul
     with pytest.raises(SystemExit, match=r"no (result|figures)"):
         module.keep(name, file, "", tmp_path / "results")
     assert not (tmp_path / "results" / f"{name}.json").exists()
+
+
+def test_a_kept_result_names_no_place_on_the_machine(module: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(RESULTS["train"] | {"arguments": {"rows": 96, "json": str(file), "data": "/here", "work_dir": "/there"}}))
+    kept = json.loads(module.keep("train", file, "make it", tmp_path / "results").read_text())
+    assert kept["result"]["arguments"] == {"rows": 96}
+    assert not [path for path in module.RESULTS.glob("*.json") if PLACE.search(path.read_text())]
 
 
 def test_the_page_is_what_the_results_say_now(module: ModuleType) -> None:

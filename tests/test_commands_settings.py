@@ -47,6 +47,7 @@ def test_nothing_set_says_so() -> None:
 
 def test_values_read_as_they_would_be_typed() -> None:
     assert [as_text(value) for value in (None, True, False, ["a", "b"], 3, Path("x"))] == ["unset", "true", "false", "a,b", "3", "x"]
+    assert as_text(Path("s3://bucket/sets")) == "s3://bucket/sets"  # a Path keeps one of the slashes
 
 
 def test_exported_lines_are_quoted_for_the_shell_and_carry_their_reason(tmp_path: Path) -> None:

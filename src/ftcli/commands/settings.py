@@ -68,7 +68,11 @@ def as_text(value: Any) -> str:
         return "unset"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    if isinstance(value, Path) and ":/" in str(value):
+        from ftcli.core.objects import url_of
+
+        return url_of(value) or str(value)
+    return ",".join(map(as_text, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _one_line(text: str) -> str:
