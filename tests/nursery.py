@@ -1,8 +1,9 @@
-"""Processes of ftcli that are forked from one which has imported everything: a command costs 0.2 s of CPU in place of 2 to 4.
+"""Processes of ftcli forked from one that has imported everything: 0.2 s of CPU in place of 2 to 4, for a small training 1 in place of 15.
 
-The fixture `nursery` gives a test such processes wherever it, or a command that it runs, starts `python -m ftcli …` or a `core.child`; every
+The fixture `nursery` gives a test such processes wherever it, or a command that it runs, starts a module of `MODULES` or a `core.child`; every
 other process starts as ever. What is born has a pid, a parent, a group, an environment, streams and a command line of its own, as if it had been
-started: it can be killed, stopped and traced. What such a process cannot show is how a fresh one begins: which modules it imports, and when.
+started: it can be killed, stopped and traced. What such a process cannot show is how a fresh one begins: which modules it imports, and when, and
+that nothing depends on the seed of its hashes, which all that are born share.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ LIBRARIES = (
 OURS = ("ftcli.core", "ftcli.commands", "ftcli.cli", "ftcli.plugins")
 CLONE_PARENT = 0x8000
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+MODULES = ("ftcli", "torch.distributed.run", "benchmarks.incident2")
+OPTIONS = ("-P", "-u")
 CHILD = "import sys; sys.path[:] = "
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 HIGH = 400
 """The first of the file descriptors that nobody asks for."""
 
@@ -57,11 +61,18 @@ def takes(arguments: Any, env: Mapping[str, str] | None, own: Mapping[str, str])
     """Whether this command line can be born."""
     if not isinstance(arguments, list | tuple) or not arguments or str(arguments[0]) != sys.executable:
         return False
-    words = [str(word) for word in arguments[1:]]
-    if words[:2] != ["-m", "ftcli"] and not (words[:2] == ["-P", "-c"] and words[2].startswith(CHILD) and "core.child" in words[2]):
+    options, words = program([str(word) for word in arguments])
+    child = options == {"-P"} and words[:1] == ["-c"] and words[1].startswith(CHILD) and "core.child" in words[1]
+    if not child and not (words[:1] == ["-m"] and words[1] in MODULES):
         return False
     environ = os.environ if env is None else env
     return all(environ.get(name) == own.get(name) for name in {*environ, *own} if name.startswith(DECISIVE))
+
+
+def program(words: Sequence[str]) -> tuple[set[str], list[str]]:
+    """Python's options in a command line, and what follows them."""
+    end = next((place for place, word in enumerate(words) if place and word not in OPTIONS), len(words))
+    return set(words[1:end]), list(words[end:])
 
 
 class Nursery:
@@ -179,7 +190,7 @@ def _rehearse() -> None:
 
 def serve(pipe: socket.socket) -> dict[str, Any] | None:
     """Give birth until the pipe closes. Returns twice, like a fork: None at the end, and in each child what it was born for."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     while True:
         try:
@@ -189,34 +200,35 @@ def serve(pipe: socket.socket) -> dict[str, Any] | None:
             request = pickle.loads(_read(pipe, int.from_bytes(head, "big")))
         except (EOFError, ConnectionError):
             return None
-        pid = _clone()
-        if pid == 0:
+        if _clone() == 0:
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            if request["session"]:
+                os.setsid()
+            pipe.sendall(os.getpid().to_bytes(8, "big"))  # whoever knows it can signal it and its group
             pipe.close()
             return {**request, "descriptors": descriptors}
         for descriptor in descriptors:
             os.close(descriptor)
-        pipe.sendall(pid.to_bytes(8, "big"))
 
 
 def _clone() -> int:
-    """A fork whose parent is this process's parent."""
+    """A fork whose parent is this process's parent; 0 in what is born."""
     libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
     python.PyOS_BeforeFork()
     pid = int(libc.syscall(SYS_CLONE[os.uname().machine], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    failed = ctypes.get_errno()
     if pid == 0:
         python.PyOS_AfterFork_Child()
     else:
         python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(failed, os.strerror(failed))
     return pid
 
 
 def become(request: dict[str, Any]) -> None:
-    """Take over streams, folder, environment, group and command line."""
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if request["session"]:
-        os.setsid()
+    """Take over streams, folder, environment and command line."""
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH) for descriptor in request["descriptors"]]
     os.closerange(3, HIGH)
     for descriptor, target in zip(high, request["targets"], strict=True):
@@ -225,7 +237,7 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])
-    through = bool(os.environ.get("PYTHONUNBUFFERED"))
+    through = bool(os.environ.get("PYTHONUNBUFFERED")) or "-u" in program(request["words"])[0]
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it lives as long as the process
     for number, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
         raw = io.BufferedWriter(io.FileIO(number, "wb", closefd=False))
@@ -246,19 +258,21 @@ def _title(words: Sequence[str]) -> None:
 def live(words: Sequence[str]) -> None:
     """What Python would do with these words."""
     sys.orig_argv = list(words)
-    if words[1] == "-m":
-        sys.argv = ["-m", *words[3:]]
-        sys.path.insert(0, str(Path.cwd()))
-        runpy.run_module(words[2], run_name="__main__", alter_sys=True)
+    options, (how, what, *rest) = program(words)
+    sys.argv = [how, *rest]
+    if how == "-m":
+        if "-P" not in options:
+            sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
     else:
-        sys.argv = ["-c", *words[4:]]
-        exec(words[3], {"__name__": "__main__"})
+        exec(what, {"__name__": "__main__"})
 
 
 def end(live: Callable[[], None]) -> None:
     """Run it and leave as Python does, without looking for what could be freed."""
     code = 0
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         live()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -285,7 +299,7 @@ def main() -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
     while (request := serve(pipe)) is not None:
         become(request)
-        if request["words"][1] == "-m":  # what it starts itself is born too, from a copy of this one
+        if "-m" in program(request["words"])[1][:1]:  # what it starts itself is born too, from a copy of this one
             ours, pipe = socket.socketpair()
             if os.fork() == 0:
                 ours.close()

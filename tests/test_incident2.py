@@ -128,6 +128,7 @@ def test_every_other_cause_is_named_by_its_own_check(
     world.table.append((f"incident 2: {cause}", f"{check} {checks[check].status}", "", 0.0))
 
 
+@pytest.mark.usefixtures("nursery")
 def test_plain_trainer_multiplies_and_ftcli_does_not(program: ModuleType, run: dict[str, Any], tmp_path: Path) -> None:
     given = program.options(Path(run["dataset.sources"][0]), Path(run["tokenizer.path"]), run["model.config"])
     one = program.with_trainer(tmp_path, given, 1, 1)["loss"]

@@ -21,7 +21,7 @@ from runs import VOCABULARY, Bench
 from stores import learnable, told
 from timing import PATIENCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault]
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.usefixtures("nursery")]
 ALONE = {
     "train__num_train_epochs": 1,
     "train__optim": "sgd",  # AdamW makes steps of full size of gradients that are nothing but rounding

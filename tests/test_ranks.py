@@ -20,7 +20,7 @@ from ftcli.testing import tiny_tokenizer
 from timing import PATIENCE, until
 from tokenizing import corpus, left_behind, manifest, write
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("nursery")]
 HOST = os.uname().nodename
 GATE = "RANKS_GATE"
 """Variable with the path of a file: until it is there, a process prepares two shards and waits."""

@@ -21,7 +21,7 @@ from reliability import FULL, SEED, size
 from timing import PATIENCE, until
 from tokenizing import corpus, left_behind, manifest, write
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("nursery")]
 PARTS = 3
 RANKS = 64
 SIMULATION = Path(__file__).with_name("rank_simulation.py")
