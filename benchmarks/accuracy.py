@@ -28,7 +28,7 @@ from benchmarks.accuracy_table import markdown
 from benchmarks.accuracy_way import EVERY
 from benchmarks.accuracy_works import WORKS, Made, Work, make, start
 from benchmarks.compare import spread
-from benchmarks.ending import end
+from benchmarks.ending import ending
 from benchmarks.equal import DifferentError
 from benchmarks.process import ROOT, RunError, environment, python
 from benchmarks.process import run as run_process
@@ -232,19 +232,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             "arguments": {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()},
             "results": [],
         }
-        code = 0
         bench = Bench(folder, given.device, given.threads, bf16=bf16, options=given.option)
-        try:
+        with ending(document, markdown, given.json, (DifferentError, RunError)) as outcome:
             for name in given.works:
                 work = WORKS[name] if given.epochs is None else WORKS[name].over(given.epochs)
                 made = make(work, given.data.resolve(), folder, whole=given.whole_vocabulary, most=given.rows)
                 document["results"].append(compare(bench, work, made, given.seeds))
-        except (DifferentError, RunError) as error:
-            document["error"] = str(error)
-            say(f"FAILED: {error}")
-            code = 1
-        end(document, markdown, given.json)
-        return code
+        return outcome.code
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare import compare, job, scaling
-from benchmarks.ending import end
+from benchmarks.ending import ending
 from benchmarks.equal import DifferentError
 from benchmarks.inputs import JOB_ROWS, Library
 from benchmarks.kills import LostError, kill_and_resume
@@ -73,15 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             "cpus": sorted(os.sched_getaffinity(0))[: given.workers],
             "results": [],
         }
-        code = 0
-        try:
+        with ending(document, markdown, given.json, (DifferentError, LostError, RunError)) as outcome:
             measure(given, Bench(given.data.resolve(), work, document["cpus"], given.workers), document["results"])
-        except (DifferentError, LostError, RunError) as error:
-            document["error"] = str(error)
-            say(f"FAILED: {error}")
-            code = 1
-        end(document, markdown, given.json)
-        return code
+        return outcome.code
 
 
 def measure(given: argparse.Namespace, bench: Bench, results: list[dict[str, Any]]) -> None:

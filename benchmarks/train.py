@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.compare import spread
-from benchmarks.ending import end
+from benchmarks.ending import ending
 from benchmarks.equal import DifferentError
 from benchmarks.process import ROOT, RunError, environment, python
 from benchmarks.process import run as run_process
@@ -240,17 +240,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             "arguments": {name: str(value) if isinstance(value, Path) else value for name, value in vars(given).items()},
             "results": [],
         }
-        code = 0
         bench = Bench(folder, given.threads, device=given.device, bf16=bf16, options=given.option)
-        try:
+        with ending(document, markdown, given.json, (DifferentError, RunError)) as outcome:
             for name in given.works:
                 document["results"].append(compare(bench, WORKS[name], given.rows, given.repeats, ways))
-        except (DifferentError, RunError) as error:
-            document["error"] = str(error)
-            say(f"FAILED: {error}")
-            code = 1
-        end(document, markdown, given.json)
-        return code
+        return outcome.code
 
 
 def say(message: str) -> None:
