@@ -1,9 +1,9 @@
 """Processes of ftcli forked from one that has imported everything: 0.2 s of CPU in place of 2 to 4, for a small training 1 in place of 15.
 
-The fixture `nursery` gives a test such processes wherever it, or a command that it runs, starts a module of `MODULES` or a `core.child`; every
-other process starts as ever. What is born has a pid, a parent, a group, an environment, streams and a command line of its own, as if it had been
-started: it can be killed, stopped and traced. What such a process cannot show is how a fresh one begins: which modules it imports, and when, and
-that nothing depends on the seed of its hashes, which all that are born share.
+The fixture `nursery` gives a test such processes wherever it, or a command that it runs, starts a module of `MODULES` or a `core.child`,
+also by `ip netns exec`; every other process starts as ever. What is born has a pid, a parent, a group, an environment, streams and a command
+line of its own, as if it had been started: it can be killed, stopped and traced. What such a process cannot show is how a fresh one begins:
+which modules it imports, and when, and that nothing depends on the seed of its hashes, which all that are born share.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ LIBRARIES = (
     "accelerate",
 )
 OURS = ("ftcli.core", "ftcli.commands", "ftcli.cli", "ftcli.plugins")
-CLONE_PARENT = 0x8000
+CLONE_PARENT, CLONE_NEWNET = 0x8000, 0x40000000
+IN_NETWORK = ("ip", "netns", "exec")
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 MODULES = ("ftcli", "torch.distributed.run", "benchmarks.incident2")
 OPTIONS = ("-P", "-u")
@@ -59,14 +60,22 @@ HIGH = 400
 
 def takes(arguments: Any, env: Mapping[str, str] | None, own: Mapping[str, str]) -> bool:
     """Whether this command line can be born."""
-    if not isinstance(arguments, list | tuple) or not arguments or str(arguments[0]) != sys.executable:
+    if not isinstance(arguments, list | tuple):
         return False
-    options, words = program([str(word) for word in arguments])
+    _, command = inside([str(word) for word in arguments])
+    if command[:1] != [sys.executable]:
+        return False
+    options, words = program(command)
     child = options == {"-P"} and words[:1] == ["-c"] and words[1].startswith(CHILD) and "core.child" in words[1]
     if not child and not (words[:1] == ["-m"] and words[1] in MODULES):
         return False
     environ = os.environ if env is None else env
     return all(environ.get(name) == own.get(name) for name in {*environ, *own} if name.startswith(DECISIVE))
+
+
+def inside(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The network namespace that a command is to run in ("": this one), and the command."""
+    return (words[3], list(words[4:])) if tuple(words[:3]) == IN_NETWORK else ("", list(words))
 
 
 def program(words: Sequence[str]) -> tuple[set[str], list[str]]:
@@ -92,8 +101,10 @@ class Nursery:
         if odd or executable not in (None, sys.executable) or not takes(args, env, self.environ):
             return False
         streams = [given if given != -1 else number for number, given in enumerate((p2cread, c2pwrite, errwrite))]
+        network, words = inside([os.fsdecode(word) for word in args])
         request = {
-            "words": [os.fsdecode(word) for word in args],
+            "words": words,
+            "network": network,
             "environ": dict(os.environ if env is None else env),
             "cwd": os.fspath(cwd) if cwd is not None else str(Path.cwd()),
             "targets": [0, 1, 2, *pass_fds],
@@ -234,6 +245,10 @@ def become(request: dict[str, Any]) -> None:
     for descriptor, target in zip(high, request["targets"], strict=True):
         os.dup2(descriptor, target)
         os.close(descriptor)
+    if request["network"]:
+        with Path("/run/netns", request["network"]).open() as place:
+            if ctypes.CDLL(None, use_errno=True).setns(place.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"namespace {request['network']}")
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])

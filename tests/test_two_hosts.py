@@ -20,7 +20,7 @@ from runs import VOCABULARY, Bench
 from stores import learnable
 from timing import PATIENCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault]
+pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.usefixtures("nursery")]
 STEPS = {
     "train__num_train_epochs": 1,
     "train__optim": "sgd",
