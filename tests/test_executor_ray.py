@@ -24,12 +24,12 @@ import pytest
 from ftcli.plugins.executor_ray import Ray
 from ftcli.plugins.ray_cluster import Cluster
 
-from ftcli.core import progress
 from ftcli.errors import DataError, MissingExtraError, PublishError, SettingsError, WorkerDied
 from ftcli.pluginmanager import Plugins
 from ftcli.records import ShardPlan
 from ftcli.settings import Settings, update
 from ftcli.testing import tiny_tokenizer
+from ray_tasks import append, slowly
 from reliability import size
 from test_executors import complain, die, double, shards
 from timing import until
@@ -212,19 +212,6 @@ def test_an_engine_that_aborts_is_rescued_and_a_shard_that_is_killed_again_and_a
 # -- the same bytes ----------------------------------------------------------------------------------------------------
 
 
-def slowly(function: Callable[[ShardPlan], Any], shard: ShardPlan) -> Any:
-    """The shard with a wait behind every batch, so that a kill finds it half written."""
-    forward = progress._Here.sink
-    assert forward is not None
-
-    def wait(*told: Any) -> None:
-        forward(*told)
-        time.sleep(0.1)
-
-    with progress.to(wait):
-        return function(shard)
-
-
 class Slow(Ray):
     def run(self, function: Callable[..., Any], *rest: Any, **named: Any) -> Iterator[Any]:
         return super().run(partial(slowly, function), *rest, **named)
@@ -288,15 +275,6 @@ def test_workers_and_a_node_die_and_the_bytes_are_those_of_local(
     assert not lost
     assert not doubled
     tally(kills=2 * rounds, nodes_lost=1, rows_lost=lost.total(), rows_doubled=doubled.total())
-
-
-def append(path: str, first: int) -> int:
-    """Twenty rows, each appended to one file as it is made."""
-    for row in range(first, first + 20):
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(f"{row}\n")
-        time.sleep(0.05)
-    return 20
 
 
 @CLUSTER
