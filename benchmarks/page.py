@@ -1,6 +1,8 @@
 """docs/benchmarks.md from what was measured: one row a figure, with its machine, date and command; "not measured" where there is none.
 
-python -m benchmarks.page                                        write the page
+A few of the figures stand in the READMEs, too.
+
+python -m benchmarks.page                                        write the pages
 python -m benchmarks.page --check                                exit code 1 if it is stale
 python -m benchmarks.page --add tokenize result.json --command "python benchmarks/tokenize.py --json result.json"
                                                                  keep a result under benchmarks/results/, then write the page
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
@@ -22,6 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
+READMES = (HERE.parent / "README.md", HERE.parent / "README.ko.md")
 MISSING = "not measured"
 PLACES = ("json", "data", "work_dir")
 """Arguments of the benchmarks that name folders and files of the machine."""
@@ -125,6 +129,57 @@ def page(folder: Path = RESULTS) -> str:
     return "\n".join(parts)
 
 
+HEADLINES: Sequence[tuple[str, str, str, str]] = (
+    (
+        "tokenize",
+        "docs: `ftcli tokenize` over `datasets.map`",
+        "English and Korean documents: `ftcli tokenize` over `datasets.map`",
+        "영어와 한국어 문서: `datasets.map` 대비 `ftcli tokenize`",
+    ),
+    (
+        "tokenize",
+        "nsmc: `ftcli tokenize` over `datasets.map`",
+        "7 million short Korean reviews: the same",
+        "짧은 한국어 리뷰 700만 건: 위와 같음",
+    ),
+    ("tokenize", "code: `ftcli tokenize` over `datasets.map`", "Python sources: the same", "파이썬 소스: 위와 같음"),
+    (
+        "tokenize",
+        "job: 7,500,000 rows",
+        "7.5 million rows of 2 kB, 15 GB of text: the whole job",
+        "2 kB짜리 750만 행, 텍스트 15 GB: 작업 전체",
+    ),
+    (
+        "train",
+        "gpu-incident1: `ftcli train` over dynamic, by wall clock",
+        "Qwen3-0.6B, 280 classes: `ftcli train` over a default `Trainer`",
+        "Qwen3-0.6B, 280개 레이블: 기본 `Trainer` 대비 `ftcli train`",
+    ),
+    (
+        "train",
+        "gpu-incident1: `ftcli train` over best, by wall clock",
+        "the same over the best `Trainer` that was set by hand",
+        "손으로 가장 빠르게 맞춘 `Trainer` 대비",
+    ),
+)
+"""Section, figure, and what the README calls it in English and in Korean."""
+MEASURED = re.compile(r"(?<=<!-- measured -->\n).*?(?=<!-- /measured -->)", re.DOTALL)
+
+
+def measured(readme: Path, folder: Path = RESULTS) -> str:
+    """A README as it should be: its table holds the newest of a few figures, each with its machine."""
+    korean = readme.name.endswith(".ko.md")
+    head = "| 측정 | 값 (95 % 구간) | 기계 |" if korean else "| measured | figure (95 % interval) | machine |"
+    newest = {
+        (section, what): f"{_cell(figure)} | {_machine(kept['result']).partition(', load')[0]} |"
+        for section, (_, _, figures) in KNOWN.items()
+        for kept in _kept(section, folder)
+        for what, figure in figures(kept["result"])
+    }
+    rows = [f"| {words[korean]} | {newest[section, what]}" for section, what, *words in HEADLINES if (section, what) in newest]
+    return MEASURED.sub(lambda _: "\n".join(["", head, "|---|---|---|", *rows, "", ""]), readme.read_text(encoding="utf-8"))
+
+
 def _kept(name: str, folder: Path) -> list[Result]:
     """The results of a name, the oldest first: of two that have the same figure the newer counts."""
     kept = [json.loads(path.read_text(encoding="utf-8")) for path in sorted([*folder.glob(f"{name}.json"), *folder.glob(f"{name}-*.json")])]
@@ -167,12 +222,12 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.add:
         name, file = given.add
         keep(name, Path(file), given.command or KNOWN.get(name.partition("-")[0], ("", ""))[1])
-    text = page()
-    fresh = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text
+    pages = {PAGE: page(), **{readme: measured(readme) for readme in READMES}}
+    stale = {path: text for path, text in pages.items() if not path.is_file() or path.read_text(encoding="utf-8") != text}
     if given.check:
-        return 0 if fresh else 1
-    if not fresh:
-        PAGE.write_text(text, encoding="utf-8")
+        return 1 if stale else 0
+    for path, text in stale.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -88,6 +88,26 @@ def test_what_is_no_result_is_refused(name: str, text: str | None, module: Modul
     assert not (tmp_path / "results" / f"{name}.json").exists()
 
 
+@pytest.mark.parametrize(("name", "words"), [("README.md", "English and Korean documents"), ("README.ko.md", "영어와 한국어 문서")])
+def test_a_readme_shows_the_newest_of_a_few_figures(name: str, words: str, module: ModuleType, tmp_path: Path) -> None:
+    file, readme = tmp_path / "result.json", tmp_path / name
+    for median, day in ((12.5, "2026-01-02"), (11.25, "2026-01-01")):
+        file.write_text(
+            json.dumps({"results": [{"work": "docs", "over_naive": SPREAD | {"median": median}, "of_engine": SPREAD}], "machine": MACHINE})
+        )
+        kept = module.keep(f"tokenize-{day}", file, "make it", tmp_path / "results")
+        kept.write_text(json.dumps(json.loads(kept.read_text()) | {"date": day}))
+    readme.write_text("# Before\n\n<!-- measured -->\nold\n<!-- /measured -->\n\nAfter\n", encoding="utf-8")
+
+    shown = module.measured(readme, tmp_path / "results").splitlines()
+
+    [row] = [line for line in shown if "×" in line]
+    assert row.startswith(f"| {words}: ")
+    assert row.endswith(" | 12.5× (29 to 31.5) | EPYC, 2 cores, 16 GiB, H200 |")
+    assert (shown[0], shown[-1]) == ("# Before", "After")
+    assert "old" not in shown
+
+
 def test_a_kept_result_names_no_place_on_the_machine(module: ModuleType, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     file.write_text(json.dumps(RESULTS["train"] | {"arguments": {"rows": 96, "json": str(file), "data": "/here", "work_dir": "/there"}}))
