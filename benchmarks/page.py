@@ -139,8 +139,8 @@ HEADLINES: Sequence[tuple[str, str, str, str]] = (
     (
         "tokenize",
         "nsmc: `ftcli tokenize` over `datasets.map`",
-        "7 million short Korean reviews: the same",
-        "짧은 한국어 리뷰 700만 건: 위와 같음",
+        "354,000 short Korean reviews, 20 times over: the same",
+        "짧은 한국어 리뷰 35만 4천 건을 20번 반복: 위와 같음",
     ),
     ("tokenize", "code: `ftcli tokenize` over `datasets.map`", "Python sources: the same", "파이썬 소스: 위와 같음"),
     (

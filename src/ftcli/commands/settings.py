@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,8 @@ def as_text(value: Any) -> str:
     if isinstance(value, Path) and ":/" in str(value):
         from ftcli.core.objects import url_of
 
-        return url_of(value) or str(value)
+        with suppress(UsageError):  # an address with a secret in it is shown, masked, and refused by who uses it
+            return url_of(value) or str(value)
     return ",".join(map(as_text, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
