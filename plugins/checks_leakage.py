@@ -22,6 +22,8 @@ NEAR_ROWS = 10_000
 """Held-out texts that are looked for."""
 AFTER = ("FT201", "FT113")
 """Where most of a text is the unknown token, different texts are the same ids: copies that are none."""
+UNKNOWN = 0.1
+"""Share of a text's tokens from which on the unknown token makes it like no other."""
 SOME = 0.01
 """Share of a held-out split that warns."""
 CONFLICTS = 0.005
@@ -36,7 +38,7 @@ def leakage(probe: Probe) -> Check:
     names = _held_out(probe)
     train, taken = _hashes(probe, "train")
     known = np.unique(train)
-    again = {name: np.flatnonzero(np.isin(_hashes(probe, name)[0], known)) for name in names}
+    again = {name: np.flatnonzero(np.isin(_hashes(probe, name)[0], known) & ~_is_remainder(probe, name)) for name in names}
     passages = {name: int(_is_passage(probe, name, _texts(probe, name).ids)[again[name]].sum()) for name in names}
     whole = {name: _share(probe, name, len(again[name]) - passages[name], taken) for name in names}
     shares = {name: _share(probe, name, len(again[name]), taken) for name in names}
@@ -84,6 +86,19 @@ def _is_passage(probe: Probe, name: str, texts: Ragged) -> NDArray[np.bool_]:
     if manifest["inputs"].get("packing.truncation_strategy") == "split":
         return np.full(len(texts), bool(manifest["metrics"].get("texts_split") or manifest["policy"].get("packer_splits")))
     return texts.lengths >= probe.store.max_length
+
+
+def _is_remainder(probe: Probe, name: str) -> NDArray[np.bool_]:
+    """By text of a split, whether it is the short end of a longer one: its few last words may well stand elsewhere."""
+    import numpy as np
+
+    from ftcli.core.near import LEAST_TOKENS
+
+    split, texts = probe.store.split(name), _texts(probe, name)
+    if split.packed or probe.store.manifest["inputs"].get("packing.truncation_strategy") != "split":
+        return np.zeros(len(texts.ids), np.bool_)
+    before = np.where(texts.index > 0, split.lengths[texts.index - 1], 0)
+    return (before >= probe.store.max_length) & (texts.ids.lengths < LEAST_TOKENS)
 
 
 def near(probe: Probe) -> Check:
@@ -215,7 +230,9 @@ def _hash(probe: Probe, texts: Documents) -> NDArray[np.uint64]:
     from ftcli.core.ragged import row_hash
 
     spelling, ids = _spelling(probe), texts.ids
-    return row_hash(ids.values, ids.lengths, 1) if spelling is None else spelling.hashes(ids.values, ids.lengths)
+    if spelling is None:
+        return row_hash(ids.values, ids.lengths, 1)
+    return spelling.hashes(ids.values, ids.lengths, UNKNOWN)
 
 
 def _spelling(probe: Probe) -> TokenText | None:

@@ -72,6 +72,12 @@ def work(report: Report, name: str, unit: str) -> float:
     return measured[name, f"{unit}/s"].samples[0] * measured[name, "seconds"].samples[0]
 
 
+@pytest.mark.parametrize(("repeats", "said"), [(2, 1), (4, 0)])
+def test_too_few_repeats_are_told(run, repeats, said):
+    notes = run("batch", benchmark__repeats=repeats).notes
+    assert sum("decide nothing" in note for note in notes) == said
+
+
 def test_collators_are_measured_on_the_same_rows_beside_transformers_own(run, folder):
     report = run("batch", benchmark__rows=60)
     names = {name for name, _ in found(report)}

@@ -161,6 +161,25 @@ def test_texts_that_the_tokenizer_cannot_tell_apart_are_not_taken_for_copies(wor
     assert all(checks[name].status == "skipped" and "FT113" in checks[name].summary for name in ("FT205", "FT206", "FT207"))
 
 
+def test_a_few_texts_that_it_cannot_spell_are_no_leak(world: World, tmp_path: Path) -> None:
+    train, test = _rows(200, 2), _rows(40, 3)
+    train[:4], test[:4] = [("ℵℶ", "a")] * 4, [("∀∁", "a")] * 4
+    options = {"tokenizer.path": str(world.wordpiece)}
+    values = {**_store(world, tmp_path, {"train": train, "test": test}, **options), **options}
+    assert world.verify(values, stages=("tokenizer", "data"))["FT205"].evidence["rows"] == 0
+
+
+def test_the_last_words_of_a_text_that_was_split_are_no_leak(world: World, tmp_path: Path) -> None:
+    lines = {
+        name: [(f"{text} {text} {text} not yet", label) for text, label in _rows(80, seed)] for name, seed in (("train", 2), ("test", 3))
+    }
+    for name, most in (("uncut", 256), ("ends", 32)):
+        (tmp_path / name).mkdir()
+        options = {"dataset.label_column": None, "packing.max_length": most, "packing.truncation_strategy": "split"}
+        values = {**_store(world, tmp_path / name, lines, **options), "train.mode": "pretrain"}
+        assert world.verify(values, stages=STAGE)["FT205"].evidence["rows"] == 0, name
+
+
 def test_near_pairs_are_those_that_a_comparison_of_all_finds() -> None:
     random = np.random.default_rng(0)
     base = [random.integers(0, 5000, int(random.integers(5, 60))).tolist() for _ in range(150)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli_process import ended, plugin, spawn
+from ftcli.commands import predict as predict_command
 from ftcli.commands import settings as settings_command
 from ftcli.context import Context
 from ftcli.errors import InterruptedRun
@@ -262,6 +264,21 @@ def test_settings_plugins_and_environment_come_before_anything_heavy() -> None:
     loaded = set(done.stderr.split())
     assert "ftcli.plugins.engines" in loaded
     assert not loaded & {"torch", "transformers", "datasets", "numpy", "pyarrow"}
+
+
+def test_transformers_is_imported_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def looking(context: Context, **_: object) -> Report:
+        seen.append((gc.isenabled(), [type(finder).__module__ for finder in sys.meta_path].count("ftcli.core.scan")))
+        return context.report("x", {})
+
+    for command, module in (("predict", predict_command), ("settings", settings_command)):
+        monkeypatch.setattr(module, "run", looking)
+        run(command, *(["model", "text"] if command == "predict" else []))
+
+    assert seen == [(True, 1), (True, 0)]
+    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "ftcli.core.scan"]
 
 
 def _raise(error: BaseException) -> object:

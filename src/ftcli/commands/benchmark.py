@@ -7,7 +7,7 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.fetched import opened
-from ftcli.core.measure import Variant, measure
+from ftcli.core.measure import LEAST_RUNS, Variant, measure
 from ftcli.core.pace import Pace
 from ftcli.core.report import write_report
 from ftcli.errors import UsageError
@@ -27,6 +27,11 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
     Raises:
         UsageError: an unknown action, or a part that the stage needs was not given.
     """
+    asked = context.settings.benchmark
+    if action != "compare" and asked.repeats < LEAST_RUNS and asked.budget is None:
+        context.note(
+            f"{asked.repeats} repeats decide nothing: a difference is called one from {LEAST_RUNS} runs on (--repeats {LEAST_RUNS})"
+        )
     if action == "attribute":
         from ftcli.commands.attribute import measure_attribution
 

@@ -26,9 +26,11 @@ class TokenText:
 
     Args:
         pieces: bytes of every token, with a space where a word begins; none for special tokens.
+        unknown: id of the token that stands for a text that the vocabulary cannot spell.
     """
 
-    def __init__(self, pieces: list[bytes]) -> None:
+    def __init__(self, pieces: list[bytes], unknown: int | None = None) -> None:
+        self._unknown, self._unlike = unknown, np.random.default_rng(2)
         folded = [
             SPACES.sub(b" ", piece.lower()) if piece else piece for piece in pieces
         ]  # ASCII capitals only: bytes of a longer character stay what they are
@@ -46,17 +48,21 @@ class TokenText:
         """Of what `spelled` gives. The unknown token stands for a text, and gets a byte that no other token has."""
         if unknown is not None and unknown < len(pieces):
             pieces = [*pieces[:unknown], b" \xff", *pieces[unknown + 1 :]]
-        return cls(pieces)
+        return cls(pieces, unknown)
 
     def bytes_a_token(self, values: NDArray[np.int32]) -> float:
         """Mean over tokens of the data."""
         known = values[(values >= 0) & (values < len(self._begins))]
         return float(self.sizes[0, known].mean()) if len(known) else 5.0
 
-    def hashes(self, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> Hashes:
+    def hashes(self, values: NDArray[np.int32], lengths: NDArray[np.int64], unknown: float = 2.0) -> Hashes:
         """64 bits of each row's text, the same for texts that differ in ASCII case or in spaces only (how many, and around the text).
 
         A row without text, or with ids that are no tokens, gets the hash of its ids.
+
+        Args:
+            unknown: share of unknown tokens from which on a text gets a number that no other has: what it says is not known, even where
+                another text has the same ids. Default: any text is what its ids are.
         """
         found = row_hash(values, lengths, 1)
         offsets = to_offsets(lengths)
@@ -67,7 +73,16 @@ class TokenText:
             if len(ids) and ids.min() >= 0 and ids.max() < len(self._begins):
                 numbers, sizes = self._texts(ids, lengths[first:last])
                 found[first:last] = np.where(sizes > 0, numbers, found[first:last])
+        unspelled = self._unspelled(values, lengths, unknown)
+        found[unspelled] = self._unlike.integers(0, 2**64, int(unspelled.sum()), np.uint64)
         return found
+
+    def _unspelled(self, values: NDArray[np.int32], lengths: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+        """By row, whether the unknown token is so much of it."""
+        if self._unknown is None:
+            return np.zeros(len(lengths), np.bool_)
+        counts = np.diff(to_offsets(values == self._unknown)[to_offsets(lengths)])
+        return (counts > 0) & (counts >= share * lengths)
 
     def _texts(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> tuple[Hashes, NDArray[np.int64]]:
         """Number and bytes of each row's text, with single spaces between words and none around them."""
