@@ -45,15 +45,15 @@ def compare(bench: Bench, library: Library, work: Work, *, repeats: int, baselin
         alone = {}
         for shape, (processes, threads) in shapes.items():
             outcome, figures = bench.alone(ours.metrics["engine"], source, tokenizer, processes=processes, threads=threads)
-            alone[shape] = {**_record(outcome), "mb_per_second": figures["text_bytes"] / 1e6 / figures["seconds"]}
+            alone[shape] = {**record(outcome), "mb_per_second": figures["text_bytes"] / 1e6 / figures["seconds"]}
         rounds.append(
             {
-                "ours": {**_record(ours.outcome), "pipeline_seconds": ours.seconds, "engine": ours.metrics["engine"]},
+                "ours": {**record(ours.outcome), "pipeline_seconds": ours.seconds, "engine": ours.metrics["engine"]},
                 "ours_mb_per_second": source.file_bytes / 1e6 / ours.outcome.wall,
                 "pipeline_text_mb_per_second": source.text_bytes / 1e6 / ours.seconds,
                 "alone": alone,
-                "naive": _record(naive),
-                "naive_mb_per_second": _steady(share, naive, tiny, small),
+                "naive": record(naive),
+                "naive_mb_per_second": steady(share, naive, tiny, small),
                 "naive_mb_per_second_with_start": share.file_bytes / 1e6 / naive.wall,
             }
         )
@@ -90,8 +90,8 @@ def scaling(bench: Bench, library: Library, *, repeats: int, say: Say) -> dict[s
     rounds = []
     for number in range(repeats):
         one, all_ = (bench.ours(source, tokenizer, workers) for workers in (1, bench.workers))
-        rounds.append({"one": {**_record(one.outcome), "pipeline_seconds": one.seconds}})
-        rounds[-1]["all"] = {**_record(all_.outcome), "pipeline_seconds": all_.seconds}
+        rounds.append({"one": {**record(one.outcome), "pipeline_seconds": one.seconds}})
+        rounds[-1]["all"] = {**record(all_.outcome), "pipeline_seconds": all_.seconds}
         say(f"scaling, round {number + 1}: {one.seconds:.2f} s with 1 worker, {all_.seconds:.2f} s with {bench.workers}")
     return {
         "work": "scaling",
@@ -121,7 +121,7 @@ def job(bench: Bench, library: Library, *, baseline_bytes: int, say: Say) -> dic
         "rows": source.rows,
         "file_bytes": source.file_bytes,
         "rows_compared": rows,
-        "ours": {**_record(ours.outcome), "pipeline_seconds": ours.seconds, "engine": ours.metrics["engine"]},
+        "ours": {**record(ours.outcome), "pipeline_seconds": ours.seconds, "engine": ours.metrics["engine"]},
         "peak_rss_mb_by_ftcli": ours.metrics["peak_rss_mb"],
         "content_hash": ours.metrics["content_hash"],
         "required": {"seconds": JOB_SECONDS, "peak_rss_mb": JOB_RSS_MB},
@@ -143,14 +143,15 @@ def spread(ratios: list[float], required: float | None) -> dict[str, Any]:
     }
 
 
-def _steady(share: Source, naive: Outcome, tiny: Source, small: Outcome | None) -> float:
+def steady(share: Source, naive: Outcome, tiny: Source, small: Outcome | None) -> float:
     """MB/s of the usual way without what it takes before it works: what a small run takes, bytes and all, is taken off."""
     if small is None or naive.wall <= small.wall:
         return share.file_bytes / 1e6 / naive.wall
     return (share.file_bytes - tiny.file_bytes) / 1e6 / (naive.wall - small.wall)
 
 
-def _record(outcome: Outcome) -> dict[str, float]:
+def record(outcome: Outcome) -> dict[str, float]:
+    """What is kept of a run."""
     return {"wall": outcome.wall, "cpu": outcome.cpu, "peak_rss_mb": outcome.peak_rss_mb, "peak_pss_mb": outcome.peak_pss_mb}
 
 

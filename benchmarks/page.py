@@ -29,6 +29,8 @@ READMES = (HERE.parent / "README.md", HERE.parent / "README.ko.md")
 MISSING = "not measured"
 PLACES = ("json", "data", "work_dir")
 """Arguments of the benchmarks that name folders and files of the machine."""
+OF_A_REPORT = ("paths", "settings", "plugins", "details", "checks")
+"""What ftcli's own reports have and no figure comes from; the command says what was set."""
 Result = Any
 Figures = Iterator[tuple[str, str]]
 """What was measured, and the figure."""
@@ -46,6 +48,8 @@ def _tokenize(result: Result) -> Figures:
         if "over_naive" in each:
             yield f"{each['work']}: `ftcli tokenize` over `datasets.map`", _spread(each["over_naive"])
             yield f"{each['work']}: share of the engine alone", _spread(each["of_engine"], "")
+        elif "over_megatron" in each:
+            yield "docs: `ftcli tokenize` and `ftcli export --format megatron` over Megatron-LM's way", _spread(each["over_megatron"])
         elif "ours" in each:
             yield f"{each['work']}: {each['rows']:,} rows", f"{each['ours']['wall']:.0f} s, peak {each['ours']['peak_rss_mb']:,.0f} MB"
         elif "pipeline" in each:
@@ -95,8 +99,9 @@ def _planted(result: Result) -> Figures:
 def _attribute(result: Result) -> Figures:
     metrics = result["metrics"]
     for each in metrics["factors"]:
-        share = "" if each["share"] is None else f", {100 * each['share']:.0f} % of the difference"
-        yield each["name"], f"{_spread(each['alone'])}{share}"
+        share = "" if each["share"] is None else f", {round(100 * each['share'])} % of the difference"
+        back = "" if each["kind"] == "volume" else f"; taken back {_spread(each['taken_back'])}"
+        yield each["name"], f"{_spread(each['alone'])}{back}{share}"
     yield "unexplained", _spread(metrics["unexplained"])
     yield "total", f"{_spread(metrics['total'])}: {metrics['total']['verdict']}"
 
@@ -206,6 +211,7 @@ def keep(name: str, file: Path, command: str, folder: Path = RESULTS) -> Path:
     if not shown:
         sys.exit(f"{file} holds no figures")
     if isinstance(result, dict):
+        result = {key: value for key, value in result.items() if key not in OF_A_REPORT}
         result["arguments"] = {key: value for key, value in result.get("arguments", {}).items() if key not in PLACES}
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.json"

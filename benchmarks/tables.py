@@ -24,6 +24,11 @@ def markdown(document: Mapping[str, Any]) -> str:
             )
         if each["work"] == "job":
             parts.append(_job(each))
+        if each["work"] == "megatron":
+            parts.append(
+                f"Megatron's files: `ftcli tokenize` and `ftcli export --format megatron` {_spread(each['over_megatron'])} as fast as Megatron-LM's way "
+                f"(transformers row by row in a pool, `IndexedDatasetBuilder`); {each['tokens_compared']:,} tokens compared, equal."
+            )
     if "error" in document:
         parts.append(f"**FAILED**: {document['error']}")
     return "\n\n".join([*parts, _machine(document)])

@@ -23,6 +23,7 @@ from benchmarks.ending import ending
 from benchmarks.equal import DifferentError
 from benchmarks.inputs import JOB_ROWS, Library
 from benchmarks.kills import LostError, kill_and_resume
+from benchmarks.megatron import installed, megatron
 from benchmarks.process import ROOT, RunError
 from benchmarks.tables import markdown
 from benchmarks.ways import Bench
@@ -100,6 +101,11 @@ def measure(given: argparse.Namespace, bench: Bench, results: list[dict[str, Any
                 undisturbed, seconds = results[-1]["content_hash"], results[-1]["ours"]["wall"]
                 killed = kill_and_resume(bench, library, content_hash=undisturbed, seconds=seconds, kills=given.kills, say=say)
                 results[-1]["kill_and_resume"] = killed
+        if name == "megatron":
+            if installed():
+                results.append(megatron(bench, library, repeats=given.repeats, baseline_bytes=size, say=say))
+            else:
+                say("megatron is left out: megatron-core is not installed")
 
 
 def say(message: str) -> None:

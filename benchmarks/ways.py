@@ -1,4 +1,4 @@
-"""The three ways that are compared, each as a command in fresh processes."""
+"""The ways that are compared, each as a command in fresh processes."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ class Bench:
     def __init__(self, data: Path, work: Path, cpus: Collection[int], workers: int) -> None:
         self.data, self.work, self.cpus, self.workers = data, work, tuple(cpus), workers
         self.output, self.theirs = work / "ours", work / "theirs"
+        self.files, self.theirs_indexed = work / "ours-indexed", work / "theirs-indexed"
+        """What `exported` makes, and what `indexed` does: the latter without `.bin` and `.idx`."""
         self._proved: set[str] = set()
 
     def tokenizer(self, name: str) -> Path:
@@ -77,6 +79,17 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
         command = python("-m", "benchmarks.naive", source.path, tokenizer, self.theirs, str(self.workers))
         return process.run(command, self.cpus, self.environment(HF_HOME=str(cache)), self.work)
+
+    def exported(self) -> Outcome:
+        """What `ours` made last as Megatron's files, into `files`."""
+        shutil.rmtree(self.files, ignore_errors=True)
+        command = python("-m", "ftcli", "export", self.output, "--format", "megatron", "--output", self.files, "--json")
+        return process.run(command, self.cpus, self.environment(), self.work)
+
+    def indexed(self, source: Source, tokenizer: Path) -> Outcome:
+        """Megatron's way to such files."""
+        command = python("-m", "benchmarks.megatron_way", source.path, tokenizer, self.theirs_indexed, str(self.workers))
+        return process.run(command, self.cpus, self.environment(), self.work)
 
     def alone(self, engine: str, source: Source, tokenizer: Path, *, processes: int, threads: int) -> tuple[Outcome, Mapping[str, float]]:
         """The engine on text in memory."""

@@ -112,6 +112,14 @@ def test_rounds_go_forwards_and_backwards_and_every_setup_is_paired_with_the_bas
     assert {len(each) for each in rounds.costs.values()} == {4}
 
 
+def test_the_runs_of_both_phases_are_told_before_them() -> None:
+    model, phases = Model({"a": (1.0, 2.0), "b": (1.0, 1.5), "c": (1.0, 1.2), "d": (1.0, 1.1)}, 0), list[int]()
+    attribute(Plan(("a", "b", "c", "d"), ONE, ONE), model, repeats=4, before_phase=phases.append)
+    assert phases[0] == 10
+    assert len(phases) == 2
+    assert sum(phases) * 4 == len(model.asked)
+
+
 def test_a_budget_ends_the_rounds_and_one_of_each_phase_is_always_done(monkeypatch: pytest.MonkeyPatch) -> None:
     model, now = Model({"a": (1.0, 2.0), "b": (1.0, 1.5), "c": (1.0, 1.2), "d": (1.0, 1.1)}, 0), [0.0]
     monkeypatch.setattr(core.time, "perf_counter", lambda: now[0])

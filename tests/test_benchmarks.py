@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict
@@ -146,6 +147,47 @@ def test_every_row_is_compared_token_by_token(tmp_path: Path, theirs: list[list[
 
     assert (done.returncode == 0) == (not words), done.stderr
     assert words in done.stderr
+
+
+def indexed(prefix: Path, rows: list[list[int]]) -> Path:
+    Path(f"{prefix}.bin").write_bytes(np.concatenate(rows).astype("<i4").tobytes())
+    Path(f"{prefix}.idx").write_bytes(bytes(34) + np.array([len(row) for row in rows], "<i4").tobytes() + bytes(80))
+    return prefix
+
+
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        ([[1, 2], [3]], ""),
+        ([[1, 2], [3], [4, 5]], ""),
+        ([[1, 2], [4]], "different tokens"),
+        ([[1], [2, 3]], "not as long"),
+        ([[1, 2], [3], [4, 5], [6]], "not as long"),
+    ],
+)
+def test_megatrons_files_are_compared_token_by_token(tmp_path: Path, theirs: list[list[int]], words: str) -> None:
+    pair = str(indexed(tmp_path / "ours", [[1, 2], [3], [4, 5]])), str(indexed(tmp_path / "theirs", theirs))
+    done = code(
+        f"from pathlib import Path; from benchmarks.megatron import same_tokens; print(same_tokens(*map(Path, {pair!r}), {len(theirs)}))"
+    )
+
+    assert (done.returncode == 0) == (not words), done.stderr
+    assert words in done.stderr
+    assert words or int(done.stdout) == sum(map(len, theirs))
+
+
+@pytest.mark.slow
+def test_megatrons_way_is_measured_where_it_is_installed(data: Path) -> None:
+    done, document = benchmark(data, "--works", "megatron", "--repeats", "1", "--scale", "0.2")
+
+    assert done.returncode == 0, done.stderr
+    if not document["results"]:
+        assert "megatron-core is not installed" in done.stderr
+        pytest.skip("megatron-core is not installed")
+    [result] = document["results"]
+    assert result["tokens_compared"] > result["rows"] > 0
+    assert result["over_megatron"]["median"] > 0
+    assert "Megatron's files" in done.stdout
 
 
 def test_a_command_that_fails_is_an_error_with_its_words() -> None:

@@ -37,7 +37,14 @@ RESULTS: dict[str, Any] = {
     },
     "planted": [{"case": "sleep", "found": True, "said": "first: a|b", "machine": MACHINE}],
     "incident1": {
-        "metrics": {"factors": [{"name": "data volume", "alone": SPREAD, "share": 0.9}], "unexplained": SPREAD, "total": SPREAD},
+        "metrics": {
+            "factors": [
+                {"name": "data volume", "kind": "volume", "alone": SPREAD, "share": 0.9},
+                {"name": "loader.collator", "kind": "code", "alone": SPREAD, "taken_back": SPREAD, "share": -0.001},
+            ],
+            "unexplained": SPREAD,
+            "total": SPREAD,
+        },
         "machine": MACHINE,
     },
 }
@@ -110,9 +117,15 @@ def test_a_readme_shows_the_newest_of_a_few_figures(name: str, words: str, modul
 
 def test_a_kept_result_names_no_place_on_the_machine(module: ModuleType, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
-    file.write_text(json.dumps(RESULTS["train"] | {"arguments": {"rows": 96, "json": str(file), "data": "/here", "work_dir": "/there"}}))
+    file.write_text(
+        json.dumps(
+            RESULTS["train"]
+            | {"arguments": {"rows": 96, "json": str(file), "data": "/here", "work_dir": "/there"}, "paths": {"html": "/place"}}
+        )
+    )
     kept = json.loads(module.keep("train", file, "make it", tmp_path / "results").read_text())
     assert kept["result"]["arguments"] == {"rows": 96}
+    assert "paths" not in kept["result"]
     assert not [path for path in module.RESULTS.glob("*.json") if PLACE.search(path.read_text())]
 
 

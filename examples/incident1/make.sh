@@ -11,4 +11,4 @@ cat > incident1/model.json <<'JSON'
 {"model_type": "qwen3", "vocab_size": 8000, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
  "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024}
 JSON
-echo "ftcli benchmark attribute base.toml new.toml --rows 1000 --steps 6"
+echo "ftcli benchmark attribute base.toml new.toml --rows 1000 --steps 12"

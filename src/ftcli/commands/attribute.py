@@ -53,14 +53,18 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
         }  # warm-up, and whether they run
         plan = bench.plan(tried["base"], tried["new"])
         settings = context.settings.benchmark
-        setups = len(first_setups(plan))
         context.note(
-            f"{setups} configurations a round, each in a fresh process: {number(settings.rows)} texts at most, {settings.steps} steps; "
+            f"{len(first_setups(plan))} configurations a round, each in a fresh process: {number(settings.rows)} texts at most, {settings.steps} steps; "
             f"preparing and steps are timed, starting is not"
         )
-        context.progress.start("benchmark attribute", None if settings.budget else setups * settings.repeats, "runs")
         rounds, table = attribute(
-            plan, bench.cost, repeats=settings.repeats, budget=settings.budget, narrow=settings.narrow, before_round=pace.look
+            plan,
+            bench.cost,
+            repeats=settings.repeats,
+            budget=settings.budget,
+            narrow=settings.narrow,
+            before_round=pace.look,
+            before_phase=bench.begin_phase,
         )
         pace.look()
         context.progress.close()
@@ -112,6 +116,12 @@ class Bench:
         self.exact = self._base_texts.exact and self._new_texts.exact
         if not self.exact:
             context.note("the number of texts is estimated from their bytes")
+
+    def begin_phase(self, setups: int) -> None:
+        """Show how far the phase is: first every difference by itself, then their sums and pairs, which only the first shows the need for."""
+        settings = self.context.settings.benchmark
+        what = "benchmark attribute" if not self.found else "benchmark attribute, sums and pairs"
+        self.context.progress.start(what, None if settings.budget else setups * settings.repeats, "runs")
 
     def _texts(self, setup: Setup) -> Texts:
         data = [factor.name for factor in self.difference.factors if factor.kind == "data"]

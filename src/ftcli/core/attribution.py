@@ -242,6 +242,7 @@ def attribute(
     budget: float | None = None,
     narrow: float = 0.02,
     before_round: Callable[[], None] = lambda: None,
+    before_phase: Callable[[int], None] = lambda _: None,
 ) -> tuple[Rounds, Mapping[str, Any]]:
     """Measure in two phases (alone and taken back; then cumulative and pairs) and make the table.
 
@@ -249,13 +250,16 @@ def attribute(
         warmup: rounds of the base before, not counted.
         budget: seconds; a third of them is kept for the second phase.
         narrow: see `ftcli.core.measure.measure`.
+        before_phase: told how many setups a round of the phase has.
     """
     begin, rounds = time.perf_counter(), Rounds()
     for _ in range(warmup):
         cost(frozenset())
     until = None if budget is None else begin + budget * 2 / 3
+    first = first_setups(plan)
+    before_phase(len(first))
     run_rounds(
-        first_setups(plan),
+        first,
         cost,
         rounds,
         repeats=repeats,
@@ -265,5 +269,6 @@ def attribute(
     )
     if more := second_setups(plan, rounds):
         until = None if budget is None else begin + budget
+        before_phase(len(more))
         run_rounds(more, cost, rounds, repeats=repeats, until=until, narrow=lambda: True, before_round=before_round)
     return rounds, attribution(plan, rounds)
