@@ -52,7 +52,6 @@ TRUE: Sequence[Known] = (
     *(Known("FT115", tokenizer, "goemotions_ko", "*", "few Hangul in its vocabulary") for tokenizer in ("deepseek-coder", "gpt2")),
     *(Known("FT113", tokenizer, "kor_3i4k", "*", "no token for most Hangul") for tokenizer in ("bert-base-uncased", "t5-small")),
     Known("FT113", "bert-base-uncased", "goemotions_ko", "*", "no token for most Hangul"),
-    Known("FT207", "bert-base-uncased", "kor_3i4k", "classify", "texts that differ in Hangul without a token are the same to it"),
 )
 
 

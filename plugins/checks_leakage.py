@@ -22,8 +22,6 @@ NEAR_ROWS = 10_000
 """Held-out texts that are looked for."""
 AFTER = ("FT201", "FT113")
 """Where most of a text is the unknown token, different texts are the same ids: copies that are none."""
-UNKNOWN = 0.1
-"""Share of a text's tokens from which on the unknown token makes it like no other."""
 SOME = 0.01
 """Share of a held-out split that warns."""
 CONFLICTS = 0.005
@@ -45,7 +43,7 @@ def leakage(probe: Probe) -> Check:
     name = max(names, key=lambda split: (whole[split], shares[split]))
     share, rows = whole[name], _texts(probe, name).index[again[name]]
     evidence: dict[str, Any] = {"split": name, "rows": len(rows), "of": len(_hashes(probe, name)[0]), "first_rows": rows[:5].tolist()}
-    evidence |= {"shares": shares, "train_rows_looked_at": round(taken, 4)}
+    evidence |= {"shares": shares, "train_rows_looked_at": round(taken, 4), "with_unknown_tokens": _unspelled(probe, name)}
     found = "found" if taken < 1 else "stand"
     words = f"{share:.2%} of the {name} rows ({len(rows) - passages[name]:,}) {found} in train as well"
     if passages[name]:
@@ -95,7 +93,7 @@ def _is_remainder(probe: Probe, name: str) -> NDArray[np.bool_]:
     from ftcli.core.near import LEAST_TOKENS
 
     split, texts = probe.store.split(name), _texts(probe, name)
-    if split.packed or probe.store.manifest["inputs"].get("packing.truncation_strategy") != "split":
+    if split.packed or (probe.store.manifest.get("inputs") or {}).get("packing.truncation_strategy") != "split":
         return np.zeros(len(texts.ids), np.bool_)
     before = np.where(texts.index > 0, split.lengths[texts.index - 1], 0)
     return (before >= probe.store.max_length) & (texts.ids.lengths < LEAST_TOKENS)
@@ -230,18 +228,22 @@ def _hash(probe: Probe, texts: Documents) -> NDArray[np.uint64]:
     from ftcli.core.ragged import row_hash
 
     spelling, ids = _spelling(probe), texts.ids
-    if spelling is None:
-        return row_hash(ids.values, ids.lengths, 1)
-    return spelling.hashes(ids.values, ids.lengths, UNKNOWN)
+    return row_hash(ids.values, ids.lengths, 1) if spelling is None else spelling.hashes(ids.values, ids.lengths)
+
+
+def _unspelled(probe: Probe, name: str) -> int:
+    """Texts of a split that are like no other because they have an unknown token."""
+    spelling, ids = _spelling(probe), _texts(probe, name).ids
+    return 0 if spelling is None else int(spelling.unspelled(ids.values, ids.lengths).sum())
 
 
 def _spelling(probe: Probe) -> TokenText | None:
-    from ftcli.core.tokentext import TokenText
+    from ftcli.core.tokentext import TokenText, unknown_of
 
     if probe.ready("spelling") is None:
         tokenizer = _tokenizer(probe)
         pieces = None if tokenizer is None else probe.pieces
-        probe.give(spelling=(None if pieces is None else TokenText.of(pieces, tokenizer.unk_token_id),))
+        probe.give(spelling=(None if pieces is None else TokenText.of(pieces, unknown_of(tokenizer)),))
     found: TokenText | None = probe.ready("spelling")[0]
     return found
 

@@ -58,12 +58,13 @@ def unknown(probe: Probe) -> Check:
     import numpy as np
 
     from ftcli.core.probe import Missing
+    from ftcli.core.tokentext import unknown_of
     from ftcli.core.verdict import passed, warned
 
     if probe.ready("text_ids") is not None:  # one cause, one check; there the token's name written out in a text is told apart
         raise Missing("FT113 has judged the texts themselves")
-    unk = probe.tokenizer.unk_token_id
-    if unk is None or unk in {probe.tokenizer.eos_token_id, probe.tokenizer.pad_token_id, probe.tokenizer.bos_token_id}:
+    unk = unknown_of(probe.tokenizer)
+    if unk is None:
         raise Missing("the tokenizer has no unknown token of its own: it can spell everything")
     rows = _sample(probe, 20_000)
     ids = probe.train_split.rows(rows).input_ids

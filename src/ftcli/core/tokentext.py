@@ -55,14 +55,11 @@ class TokenText:
         known = values[(values >= 0) & (values < len(self._begins))]
         return float(self.sizes[0, known].mean()) if len(known) else 5.0
 
-    def hashes(self, values: NDArray[np.int32], lengths: NDArray[np.int64], unknown: float = 2.0) -> Hashes:
+    def hashes(self, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> Hashes:
         """64 bits of each row's text, the same for texts that differ in ASCII case or in spaces only (how many, and around the text).
 
-        A row without text, or with ids that are no tokens, gets the hash of its ids.
-
-        Args:
-            unknown: share of unknown tokens from which on a text gets a number that no other has: what it says is not known, even where
-                another text has the same ids. Default: any text is what its ids are.
+        A row without text, or with ids that are no tokens, gets the hash of its ids; one with an unknown token a number that no other has: what it says is
+        not known, even where another row has the same ids.
         """
         found = row_hash(values, lengths, 1)
         offsets = to_offsets(lengths)
@@ -73,16 +70,16 @@ class TokenText:
             if len(ids) and ids.min() >= 0 and ids.max() < len(self._begins):
                 numbers, sizes = self._texts(ids, lengths[first:last])
                 found[first:last] = np.where(sizes > 0, numbers, found[first:last])
-        unspelled = self._unspelled(values, lengths, unknown)
+        unspelled = self.unspelled(values, lengths)
         found[unspelled] = self._unlike.integers(0, 2**64, int(unspelled.sum()), np.uint64)
         return found
 
-    def _unspelled(self, values: NDArray[np.int32], lengths: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
-        """By row, whether the unknown token is so much of it."""
-        if self._unknown is None:
-            return np.zeros(len(lengths), np.bool_)
-        counts = np.diff(to_offsets(values == self._unknown)[to_offsets(lengths)])
-        return (counts > 0) & (counts >= share * lengths)
+    def unspelled(self, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """By row, whether it has an unknown token."""
+        found = np.zeros(len(lengths), np.bool_)
+        if self._unknown is not None:
+            found[np.repeat(np.arange(len(lengths)), lengths)[values == self._unknown]] = True
+        return found
 
     def _texts(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> tuple[Hashes, NDArray[np.int64]]:
         """Number and bytes of each row's text, with single spaces between words and none around them."""
@@ -122,6 +119,12 @@ class TokenText:
         np.cumsum(self._codes[flat] * self._powers[places], dtype=np.uint64, out=sums[1:])
         difference: Hashes = sums[offsets[1:]] - sums[offsets[:-1]]
         return difference
+
+
+def unknown_of(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The unknown token; None where there is none, or where it is EOS, BOS or PAD as well (GPT-2), so that a row may have it for another reason."""
+    others = {tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id}
+    return None if tokenizer.unk_token_id in others else tokenizer.unk_token_id
 
 
 def spelled(tokenizer: PreTrainedTokenizerBase, used: NDArray[np.bool_] | None = None) -> list[bytes] | None:
