@@ -10,6 +10,8 @@ from ftcli.records import Check
 if TYPE_CHECKING:
     from ftcli.core.probe import Probe
 
+OFTEN = 0.25
+"""Share of the rows with PAD in their text from which it is taken for a token of the language."""
 COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
 
 
@@ -79,7 +81,7 @@ def pooling(probe: Probe) -> Check:
     from ftcli.core.verdict import failed, noted, passed, warned
 
     if not probe.task.needs_labels:
-        raise Missing(f"mode {probe.task_name} pools nothing")
+        return _pad_in_texts(probe)
     pad, ids = probe.tokenizer.pad_token_id, probe.batch["input_ids"].numpy()
     if pad is None:
         raise Missing("the tokenizer has no PAD token")
@@ -101,7 +103,7 @@ def pooling(probe: Probe) -> Check:
         share = float(inside.mean())
         evidence = {"rows": probe.rows.index[np.flatnonzero(inside)].tolist(), "share": share, "text": probe.shown[row]["text"]}
         words = f"PAD ({probe.tokenizer.pad_token!r}) stands inside the text of {int(inside.sum())} of {len(ids)} rows"
-        if share >= 0.25:
+        if share >= OFTEN:
             return warned(
                 f"{words}: it is a token of the language, whose embedding is not trained as PAD, and other trainers mask it",
                 "Use a pad_token that no text contains, and prepare the data again.",
@@ -109,6 +111,26 @@ def pooling(probe: Probe) -> Check:
             )
         return noted(f"{words}, not at its end: every row's last token is the one that is pooled", **evidence)
     return passed("every row's last token is the one that is pooled", rows=len(ids))
+
+
+def _pad_in_texts(probe: Probe) -> Check:
+    """Of a language model, which pools nothing: whether PAD is a token that the texts use."""
+    from ftcli.core.probe import Missing
+    from ftcli.core.verdict import warned
+
+    tokenizer = probe.tokenizer
+    pad = tokenizer.pad_token_id
+    if pad is not None and pad != tokenizer.eos_token_id:
+        inside = ((probe.batch["input_ids"].numpy() == pad) & probe.places).any(-1)
+        if inside.mean() >= OFTEN:
+            return warned(
+                f"PAD ({tokenizer.pad_token!r}) stands inside the text of {int(inside.sum())} of {len(inside)} rows: its embedding gets no gradient as an input, "
+                "and trainers that mask labels by the PAD id never teach it",
+                "Use a pad_token that no text contains, and prepare the data again.",
+                rows=probe.rows.index[inside].tolist(),
+                share=float(inside.mean()),
+            )
+    raise Missing(f"mode {probe.task_name} pools nothing")
 
 
 CHECKS = (

@@ -58,6 +58,13 @@ def assistant_mask(probe: Probe) -> Check:
             "Put {% generation %} … {% endgeneration %} around the assistant's content itself.",
             **evidence,
         )
+    if tried.asked:
+        return warned(
+            f"{{% generation %}} of the chat template holds what the user says in {len(tried.asked)} of {rendered} {whose}, first number {tried.asked[0]}: "
+            "the model would learn to ask and not to answer",
+            "Put {% generation %} … {% endgeneration %} around the assistant's content alone.",
+            **evidence,
+        )
     return passed(f"the mask of what the assistant says is filled in {rendered} {whose}", **evidence)
 
 

@@ -10,10 +10,14 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from ftcli.core.probe import Probe
 
 ROUTED = "experts."
 """In the names of parameters of single experts: no token of the batch may have been sent to them."""
+RATES = ("dropout", "pdrop", "layerdrop", "drop_path")
+"""Parts of the names under which configurations hold rates of what is left out."""
 
 
 def gradients(probe: Probe) -> Check:
@@ -62,10 +66,52 @@ def gradients(probe: Probe) -> Check:
             frozen=frozen[:8],
             **evidence,
         )
+    if cut := _cut_in_training(probe, set(result.dead())):
+        return failed(
+            f"{len(cut)} of {len(result.norms)} parameters get no gradient in training mode, though they do in evaluation mode, first {cut[0]}",
+            "Something that is on in training only lets nothing through: dropout of everything, a detached state, layers that are left out.",
+            cut=cut[:8],
+            **evidence,
+        )
     words = f"gradient norm {result.total:.3g}; sound models of different families start anywhere from 0.3 to 42"
     if trained < all_of_them:
         return noted(f"{words}. {trained / all_of_them:.1%} of the weights are trained, the others are frozen", **evidence)
     return passed(words, **evidence)
+
+
+def _cut_in_training(probe: Probe, dead: set[str]) -> list[str]:
+    """Parameters that a short batch gives a gradient in evaluation mode, and in training mode by two seeds none."""
+    import torch
+
+    from ftcli.core.forward import forward
+    from ftcli.core.probe import Missing
+
+    model = probe.model
+    if any(rate and any(part in name for part in ("layerdrop", "drop_path")) for name, rate in _rates(model).items()):
+        return []  # a layer that is left out by chance has no gradient
+    missing: set[str] | None = None
+    kept = [buffer.detach().clone() for buffer in model.buffers()]
+    try:
+        batch = probe.excerpt[1]
+        model.train()
+        for seed in (0, 1):
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(seed)
+                found = {name for name in forward(model, batch, probe.task).gradients().dead() if name not in dead and ROUTED not in name}
+            missing = found if missing is None else missing & found
+            if not missing:
+                return []
+    except Missing:  # the short batch has no target
+        return []
+    except (RuntimeError, ValueError, IndexError):  # FT502 says what a model cannot take in training
+        return []
+    finally:
+        model.eval()
+        with torch.no_grad():
+            for buffer, old in zip(model.buffers(), kept, strict=True):
+                buffer.copy_(old)
+    awake = forward(model, batch, probe.task).gradients().dead()
+    return sorted((missing or set()).difference(awake))
 
 
 def _still_dead(probe: Probe, dead: list[str]) -> list[str]:
@@ -200,10 +246,7 @@ def dropout(probe: Probe) -> Check:
 
     model = probe.model
     rates = {name: float(module.p) for name, module in model.named_modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)}
-    config = model.config.get_text_config()
-    for name, value in config.to_dict().items():
-        if ("dropout" in name or "pdrop" in name) and isinstance(value, (int, float)) and not isinstance(value, bool):
-            rates[f"config.{name}"] = float(value)
+    rates |= _rates(model)
     name, most = max(rates.items(), key=lambda item: item[1], default=("", 0.0))
     evidence = {"largest": most, "where": name, "modules": len(rates)}
     if most >= 0.9:
@@ -215,6 +258,16 @@ def dropout(probe: Probe) -> Check:
     if most > 0.5:
         return warned(f"{name} drops {most:.0%} of its inputs while training", "Set it to 0.1 or less (--config-overrides).", **evidence)
     return passed(f"dropout of at most {most:.0%}" if most else "no dropout", **evidence)
+
+
+def _rates(model: PreTrainedModel) -> dict[str, float]:
+    """Rates of what is left out in training, as the configuration has them."""
+    values = model.config.get_text_config().to_dict().items()
+    return {
+        f"config.{name}": float(value)
+        for name, value in values
+        if any(part in name for part in RATES) and isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
 
 
 CHECKS = (

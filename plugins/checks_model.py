@@ -9,6 +9,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 from . import mends
+from .checks_weights import own_tokenizer
 
 if TYPE_CHECKING:
     from ftcli.core.probe import Probe
@@ -67,6 +68,7 @@ def pad_id(probe: Probe) -> Check:
 
 
 def first_loss(probe: Probe) -> Check:
+    from ftcli.core.adapter import is_adapter
     from ftcli.core.verdict import failed, passed, warned
 
     result = probe.sound_forward
@@ -85,7 +87,7 @@ def first_loss(probe: Probe) -> Check:
     over, noise = implied - chance, 6 * scale / math.sqrt(result.effective_targets) + 0.02
     loaded = getattr(probe.model, "ftcli_loaded", {})
     fresh = probe.settings.model.config is not None
-    new_head = fresh or bool(loaded.get("missing_keys") or loaded.get("mismatched_keys"))
+    new_head = fresh or (not is_adapter(probe.settings) and bool(loaded.get("missing_keys") or loaded.get("mismatched_keys")))
     if not fresh and not probe.task.needs_labels:
         if result.loss <= chance - 1:
             return passed(f"the trained model starts at {result.loss:.3f}, well under chance ({chance:.3f})", **evidence)
@@ -93,6 +95,13 @@ def first_loss(probe: Probe) -> Check:
             return warned(
                 f"the first loss is {result.loss:.2f}, which is chance ({chance:.2f}), and the logits are flat: these weights have learned nothing yet",
                 "Check --model-name-or-path; to start from random weights give --model-config.",
+                **evidence,
+            )
+        if _own_tokens(probe):
+            return (warned if result.loss <= chance + 1 else failed)(
+                f"a trained model starts at {result.loss:.2f}, chance is {chance:.2f}, and the tokens are its own: it has not seen such text (another language or "
+                "kind), or its weights or configuration are damaged",
+                "Look at its loss on text that it must know: sound weights are well under chance there, and learn this text from here.",
                 **evidence,
             )
         return failed(
@@ -119,6 +128,16 @@ def first_loss(probe: Probe) -> Check:
             **evidence,
         )
     return passed(f"the first loss is {result.loss:.3f}, chance is ln {outcomes:,} = {chance:.3f}", **evidence)
+
+
+def _own_tokens(probe: Probe) -> bool:
+    """Whether the ids were proved to mean to the weights what they mean here."""
+    from ftcli.core.probe import Missing
+
+    try:
+        return own_tokenizer(probe).status != "fail"
+    except Missing:
+        return False
 
 
 CHECKS = (

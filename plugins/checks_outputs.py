@@ -148,7 +148,8 @@ def arguments(probe: Probe) -> Check:
     from ftcli.core.verdict import failed, noted, passed
 
     model, given = probe.model, list(inputs_of(probe.batch))
-    known = {name for part in (model, model.base_model) for name in inspect.signature(part.forward).parameters}
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # of an adapter
+    known = {name for part in (inner, inner.base_model) for name in inspect.signature(part.forward).parameters}
     strange = [name for name in given if name not in known | PASSED_ON]
     evidence = {"arguments": given, "unknown": strange}
     for name in strange:

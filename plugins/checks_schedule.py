@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from ftcli.core.probe import Probe
     from ftcli.core.schedule import Plan
 
+LEAST = 0.02
+"""Share of its steps that a run must amount to at the full rate: linear and cosine 0.5, a polynomial of power 10 0.09, of 200 0.005."""
+
 
 def warm_up(probe: Probe) -> Check:
     """The rate in full-rate steps: what the run has learned with by its first log line, its first evaluation and its end."""
     from ftcli.core.verdict import failed, noted, passed, warned
 
-    plan = _plan(probe)
+    plan = plan_of(probe)
     schedule = plan.schedule
     steps, warmup, rate = schedule.steps, schedule.warmup, probe.settings.train.learning_rate
     done = {"first_log": min(plan.log_every, steps), "first_eval": plan.first_eval, "end": steps}
@@ -32,6 +35,12 @@ def warm_up(probe: Probe) -> Check:
         )
     if warmup >= steps / 2:
         return warned(f"the warm-up takes {warmup:,} of {steps:,} steps", fix, **evidence)
+    if schedule.known and schedule.name != "inverse_sqrt" and schedule.total < LEAST * steps:
+        return warned(
+            f"{schedule.name} {schedule.options} leaves {schedule.total:,.1f} steps at the full rate of a run of {steps:,}: the rate is near 0 for nearly all of it",
+            "Leave train.lr_scheduler_kwargs out, or give other values.",
+            **evidence,
+        )
     words = f"{steps:,} steps, {warmup:,} of them warm-up, which amounts to {full['end']:,.0f} steps at the full rate"
     if plan.first_eval is not None and plan.first_eval < warmup:
         return noted(
@@ -91,7 +100,7 @@ def resume(probe: Probe) -> Check:
     return passed(f"going on from {folder}: same data, rows in the same order, same optimizer", **evidence)
 
 
-def _plan(probe: Probe) -> Plan:
+def plan_of(probe: Probe) -> Plan:
     from ftcli.core.probe import Missing
     from ftcli.core.schedule import make_plan
     from ftcli.errors import FtcliError

@@ -52,13 +52,30 @@ def precision(probe: Probe) -> Check:
         return failed(f"bf16 on {machine.gpus[0].name}: it has capability {machine.gpus[0].capability}, bfloat16 needs 8.0", "Use --fp16.")
     if train.bf16 and on_cpu and not set(BF16_FLAGS) & set(machine.cpu_flags):
         return warned("bf16 on a CPU without bf16 instructions is emulated, and slow", "Leave out --bf16.", flags=list(machine.cpu_flags))
-    if probe.settings.model.dtype in {"bfloat16", "float16"} and train.learning_rate < 5e-5:
+    kind = _weights_type(probe)
+    if (
+        kind in {"bfloat16", "float16"} and train.learning_rate < 5e-5 and probe.settings.model.lora_r is None
+    ):  # which peft keeps in float32
         return warned(
-            f"weights in {probe.settings.model.dtype} with a learning rate of {train.learning_rate:g}: most updates are smaller than the weights' last bit "
+            f"weights in {kind} with a learning rate of {train.learning_rate:g}: most updates are smaller than the weights' last bit "
             "(at 1e-5 only 16 % of bf16 weights move)",
             "Leave model.dtype at float32 and use --bf16 (autocast).",
         )
-    return passed("the precision suits the device", bf16=train.bf16, fp16=train.fp16, dtype=probe.settings.model.dtype)
+    return passed("the precision suits the device", bf16=train.bf16, fp16=train.fp16, dtype=kind)
+
+
+def _weights_type(probe: Probe) -> str | None:
+    """What model.dtype says, and for auto what the configuration says. What a weights' file says by itself FT503 sees."""
+    from ftcli.core.probe import Missing
+    from ftcli.errors import FtcliError
+
+    if probe.settings.model.dtype != "auto":
+        return probe.settings.model.dtype
+    try:
+        found = getattr(probe.config, "dtype", None)
+    except (Missing, FtcliError):  # the first check of the model says what is wrong with it
+        return "auto"
+    return "auto" if found is None else str(found).removeprefix("torch.")
 
 
 CHECKS = (

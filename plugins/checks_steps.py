@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import CheckKind
 from ftcli.records import Check
+
+from .checks_schedule import plan_of
 
 if TYPE_CHECKING:
     from ftcli.core.forward import Forward
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 
 EXACT = 0.02
 """Largest |logged / true - 1| of the first loss; sound trainers are at 1e-6, faults at the accumulation steps."""
+LONG, WHISPER = 1000, (0.003, 0.0005)
+"""Steps that a learning rate gets at the least to lower the loss of one batch by these shares, else it warns and fails. Two layers of 32 units and random weights, for
+which a rate must be larger than for any model in use: 1e-6 does it, 1e-7 and 1e-9 do not."""
 MOVED = 0.5
 """Share of the weights that one step must change: 1.00 in float32; in bfloat16 0.88 at 1e-4, 0.30 at 2e-5, 0.16 at 1e-5."""
 
@@ -40,6 +46,14 @@ def two_steps(probe: Probe) -> Check:
             "Raise --learning-rate.",
             **evidence,
         )
+    change = max(abs(after - before) for before, after in pairwise(losses)) / losses[0] if losses[0] > 0 else 1.0
+    steps = max(LONG, _full_steps(probe))
+    if change * steps < WHISPER[0]:
+        return (failed if change * steps < WHISPER[1] else warned)(
+            f"a step at {rate:g} changes the batch's loss by {change:.1g} of itself: even {steps:,.0f} of them would lower it by less than {WHISPER[0]:.1%}",
+            "Raise --learning-rate.",
+            **evidence,
+        )
     if losses[-1] >= losses[0]:
         return warned(
             f"two steps at {rate:g} on one batch did not lower its loss: {losses[0]:.4f} → {losses[-1]:.4f}",
@@ -47,6 +61,16 @@ def two_steps(probe: Probe) -> Check:
             **evidence,
         )
     return passed(f"two steps at {rate:g} lower the batch's loss: {losses[0]:.4f} → {losses[-1]:.4f}", **evidence)
+
+
+def _full_steps(probe: Probe) -> float:
+    """Steps at the full rate that the run amounts to; 0 where that cannot be told."""
+    from ftcli.core.probe import Missing
+
+    try:
+        return plan_of(probe).schedule.total
+    except Missing:
+        return 0.0
 
 
 def logged_loss(probe: Probe) -> Check:
@@ -80,12 +104,19 @@ def logged_loss(probe: Probe) -> Check:
 
 def updates_kept(probe: Probe) -> Check:
     """One step at the peak rate in the type that the weights have in the run."""
+    from ftcli.core.forward import LARGE
     from ftcli.core.verdict import failed, passed
 
-    rate, kind = probe.settings.train.learning_rate, probe.settings.model.dtype or "float32"
     found = _update(probe)
+    rate, kind = probe.settings.train.learning_rate, probe.ready("learned_type") or "float32"
     assert found.moved is not None
     evidence = {"moved": round(found.moved, 4), "learning_rate": rate, "dtype": kind, "optimizer": probe.settings.train.optim}
+    if not found.reached:
+        return failed(
+            f"no weight has a gradient of more than {LARGE:g} when the optimizer makes its first step: nothing would be learned",
+            "Look at FT405 (gradients) and FT054 (a gradient norm that is clipped to nothing).",
+            **evidence,
+        )
     if found.moved < MOVED:
         return failed(
             f"one step of {probe.settings.train.optim} at {rate:g} changes {found.moved:.1%} of the weights in {kind}: the other updates are lost in rounding",
@@ -110,9 +141,9 @@ def covered(probe: Probe) -> Check:
 
 
 def by_heart(probe: Probe) -> Check:
-    from ftcli.core.overfit import HALF, by_heart
+    from ftcli.core.overfit import HALF, by_heart, partly
     from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verdict import failed, noted, passed
 
     result = _finite(probe)
     probe.require_memory(5)
@@ -127,6 +158,11 @@ def by_heart(probe: Probe) -> Check:
         return passed(
             f"a few rows are learned by heart: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps at {rate:.1g}", **evidence
         )
+    if partly(probe.model) and share < 1:
+        return noted(
+            f"the part of the weights that is trained learns few rows more slowly than all would: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps",
+            **evidence,
+        )
     return failed(
         f"the model cannot learn a few rows by heart: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps, at three learning rates",
         "Something keeps the labels from the weights: look at FT405 (gradients), the task's loss, and what changes logits or labels in the model.",
@@ -136,6 +172,7 @@ def by_heart(probe: Probe) -> Check:
 
 def same_again(probe: Probe) -> Check:
     """Two updates, twice from the same seed: losses, norms and weights must be the same to the last bit."""
+    _ = _update(probe)  # where the Trainer cannot make one, FT502 has said so
     from ftcli.core.rehearsal import rehearse
     from ftcli.core.verdict import passed, warned
 

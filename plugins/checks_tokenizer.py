@@ -158,7 +158,7 @@ def padding_side(probe: Probe) -> Check:
 
 
 def additions(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted
+    from ftcli.core.verdict import noted, warned
 
     tokenizer = probe.tokenizer
     with_, without = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
@@ -172,7 +172,35 @@ def additions(probe: Probe) -> Check:
         if tokenizer.eos_token_id is None or tokenizer.eos_token_id in after
         else " (no EOS: ftcli tokenize adds it for pretrain, --add-eos otherwise)"
     )
+    if before and (told := _left_out(probe, before)):
+        token = " ".join(tokenizer.convert_ids_to_tokens(before))
+        lacking = f"the tokenizer puts {token} before every text, and none of {told:,} prepared texts has it"
+        if probe.settings.model.name_or_path is None:
+            return noted(f"{lacking}: random weights can do without it", before=before, behind=after, texts=told)
+        return warned(
+            f"{lacking}: trained weights were taught with it, and a head may read that very token",
+            "Prepare the data again without tokenizer.add_special_tokens = false.",
+            before=before,
+            behind=after,
+            texts=told,
+        )
     return noted(f"added to every text: {' and '.join(words) or 'nothing'}{eos}", before=before, behind=after)
+
+
+def _left_out(probe: Probe, before: list[int]) -> int:
+    """How many prepared texts were looked at, if none begins with `before`; else 0. What a conversation begins with its template says."""
+    from ftcli.core.documents import documents
+    from ftcli.core.probe import Missing
+    from ftcli.errors import FtcliError
+
+    try:
+        if probe.store.manifest.get("task") == "sft":
+            return 0
+        ids = documents(probe.train_split, 1_000_000).ids
+    except (Missing, FtcliError):  # FT201 says what is wrong with the data
+        return 0
+    begins = ids.offsets[:-1][ids.lengths > 0]
+    return 0 if (ids.values[begins] == before[0]).any() else len(begins)
 
 
 def own_file(probe: Probe) -> Check:
@@ -240,6 +268,6 @@ CHECKS = (
     CheckKind("FT102", "tokenizer", "PAD token", pad, ("tokenizer",), mend=mends.pad_token),
     CheckKind("FT103", "tokenizer", "PAD is not EOS", pad_is_not_eos, ("tokenizer",), "warn", mend=mends.pad_token),
     CheckKind("FT104", "tokenizer", "Padding side", padding_side, ("tokenizer",), mend=mends.padding_side),
-    CheckKind("FT105", "tokenizer", "Special tokens", additions, ("tokenizer",), "info"),
+    CheckKind("FT105", "tokenizer", "Special tokens", additions, ("tokenizer",), "warn"),
     CheckKind("FT106", "tokenizer", "tokenizer.json", own_file, ("tokenizer",), "warn"),
 )

@@ -70,6 +70,14 @@ def round_trip(probe: Probe) -> Check:
         (trip.forms, "in case, accents or forms of characters"),
         (trip.unknown, "in unknown characters (FT113)"),
     ]
+    joined, parted = ids.joined
+    if joined > MOSTLY * parted and share <= MOSTLY:
+        return warned(
+            f"{joined} of {parted} rows have the same ids without any white space: the model cannot tell where a word ends",
+            "Look at the normalizer and pre-tokenizer of tokenizer.json, which take the spaces away.",
+            joined=joined,
+            **evidence,
+        )
     how = ", ".join(f"{count / rows:.1%} differ {what}" for count, what in ways if count)
     if not trip.lost and not same:
         words = f"{trip.exact / rows:.1%} of {rows:,} rows come back from their ids exactly"

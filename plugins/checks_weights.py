@@ -33,6 +33,7 @@ HEAD_WORDS = ("score", "classifier", "classification_head", "logits_proj")
 
 
 def loaded(probe: Probe) -> Check:
+    from ftcli.core.adapter import is_adapter
     from ftcli.core.probe import Missing
     from ftcli.core.verdict import failed, noted, passed, warned
 
@@ -64,7 +65,7 @@ def loaded(probe: Probe) -> Check:
             "Load it with the architecture that it was saved with, if its head is wanted.",
             **evidence,
         )
-    if new or other:
+    if (new or other) and not is_adapter(probe.settings):
         return noted(f"all weights of {source} were loaded, the head is new: {', '.join([*new, *other])}", **evidence)
     return passed(f"all weights of {source} were loaded", **evidence)
 

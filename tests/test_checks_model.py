@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,24 @@ def test_a_trained_language_model_with_a_foreign_tokenizer_fails(world: World, l
     data = world.prepare("foreign-data", world.folder / "foreign", {})
     values = {"tokenizer.path": str(world.folder / "foreign"), "dataset.sources": [str(data)], "model.name_or_path": str(language_model)}
     world.caught("a foreign tokenizer of the same size", values, "FT403", words="do not belong together")
+
+
+def test_text_that_a_trained_language_model_has_never_seen_is_not_laid_on_the_tokenizer(
+    world: World, language_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "lm"
+    shutil.copytree(language_model, folder)
+    shutil.copytree(world.bpe, folder, dirs_exist_ok=True)
+    source = tmp_path / "texts.txt"
+    generator = np.random.default_rng(0)
+    source.write_text(
+        "\n".join("".join(chr(int(code)) for code in generator.integers(0x4E00, 0x9000, 40)) for _ in range(120)), encoding="utf-8"
+    )
+    data = world.prepare("unseen", world.bpe, {}, [f"train={source}"])
+    values = world.run("pretrain", **{"model.name_or_path": str(folder), "dataset.sources": [str(data)]})
+    check = world.verify(values, stages=("model",), select=("FT403",))["FT403"]
+    assert "it has not seen such text" in check.summary
+    assert "do not belong together" not in check.summary
 
 
 def test_untrained_weights_in_a_folder_warn(world: World, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -83,6 +86,41 @@ def test_updates_lost_in_bfloat16_are_found_at_the_peak_rate(world: World, dtype
     else:
         check = world.quiet(f"{dtype} weights at {rate:g}", values, stages=STEPS, select=("FT502", "FT503", "FT504"))["FT503"]
     assert (check.evidence["moved"] < 0.5) == (status == "fail")
+
+
+@pytest.mark.parametrize("how", ["the configuration of random weights", "the weights' folder"])
+def test_updates_lost_in_a_type_that_auto_finds_are_found(world: World, tmp_path: Path, how: str) -> None:
+    values = world.run("classify", "qwen3", **{"model.dtype": "auto", "train.learning_rate": 1e-5})
+    values["model.config"] = world.config("qwen3", dtype="bfloat16")
+    if how == "the weights' folder":
+        from transformers import AutoConfig, AutoModelForSequenceClassification
+
+        config = AutoConfig.for_model(**json.loads(values.pop("model.config").read_text()), num_labels=4)
+        AutoModelForSequenceClassification.from_config(config).to(torch.bfloat16).save_pretrained(tmp_path / "weights")
+        values["model.name_or_path"] = str(tmp_path / "weights")
+    check = world.caught(
+        f"O2, bfloat16 by {how}", values, "FT503", "FT052", words="in bfloat16", stages=("settings", "steps"), select=("FT052", "FT503")
+    )
+    assert check.evidence["dtype"] == "bfloat16"
+    world.caught(f"O2, quick, bfloat16 by {how}", values, "FT052", status="warn", words="bfloat16", stages=("settings",), level="quick")
+
+
+def test_a_gradient_that_is_clipped_to_nothing_is_not_called_rounding(world: World) -> None:
+    values = world.run("classify", "qwen3", **{"train.max_grad_norm": 1e-9})
+    world.caught(
+        "O7: max_grad_norm = 1e-9",
+        values,
+        "FT054",
+        "FT503",
+        words="cuts every gradient",
+        stages=("settings", "steps"),
+        select=("FT05", "FT503"),
+    )
+
+
+def test_a_trainer_that_cannot_be_made_fails_once(world: World) -> None:
+    values = world.run("classify", "qwen3", **{"train.adam_beta1": 1.0})
+    world.caught("an optimizer that torch refuses", values, "FT502", words="first update", stages=STEPS)
 
 
 # -- FT504 -----------------------------------------------------------------------------------------------------------------------------------

@@ -96,6 +96,13 @@ def test_characters_that_vanish_without_an_unknown_token_warn_and_lower_case_doe
     assert checks["FT112"].status == "fail"
 
 
+def test_words_that_run_together_warn(world: World, tmp_path: Path, rows: list[str]) -> None:
+    rule = {"type": "Replace", "pattern": {"Regex": r"\s"}, "content": ""}
+    joined = altered(world, tmp_path / "joined", lambda file: file.update(normalizer=rule))
+    values = {"dataset.sources": [written(tmp_path, rows)], "tokenizer.path": joined}
+    world.caught("D4: a normaliser that takes the spaces away", values, "FT112", status="warn", words="where a word ends", stages=STAGE)
+
+
 @pytest.mark.parametrize("where", ["inside", "everywhere", "at the end"])
 def test_special_tokens_inside_a_few_texts_warn(world: World, tmp_path: Path, rows: list[str], where: str) -> None:
     token = "<|endoftext|>"

@@ -156,6 +156,15 @@ def test_a_mask_that_is_empty_in_spite_of_generation_warns(world: World, tmp_pat
     world.caught("an empty assistant mask", values, "FT118", status="warn", words="empty in 4 of 4", stages=STAGE)
 
 
+def test_a_mask_that_holds_the_question_warns(world: World, tmp_path: Path) -> None:
+    turned = "{% for m in messages %}<{{ m.role }}> {% if m.role == 'user' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %} {% endfor %}"
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template=turned)}
+    world.caught("S9: the mask marks the user", values, "FT118", status="warn", words="what the user says in 4 of 4", stages=STAGE)
+    every = "{% for m in messages %}{% generation %}<{{ m.role }}> {{ m.content }}{% endgeneration %} {% endfor %}"
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "u", chat_template=every)}
+    world.caught("S9: the mask marks everybody", values, "FT118", status="warn", words="what the user says", stages=STAGE)
+
+
 def test_a_prompt_that_is_no_beginning_of_the_whole_warns_for_the_data_s_own_conversations(world: World, tmp_path: Path) -> None:
     parted = PLAIN.replace("<assistant> ", "<assistant> think ")
     values: dict[str, Any] = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template=parted)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +11,12 @@ from transformers import PreTrainedModel
 
 from ftcli.context import Context
 from ftcli.contracts import Task
+from ftcli.core.base import ADAPTER_CONFIG, base_of
 from ftcli.errors import MissingExtraError, ModelError, UsageError
 from ftcli.settings import Settings
 
-ADAPTER_CONFIG = "adapter_config.json"
 HEADS = ("score", "classifier", "classification_head", "pre_classifier", "pooler")
 """Modules of classification heads, which are learned whole and saved with the adapter."""
-
-
-def base_of(folder: str) -> str:
-    """The model that an adapter folder belongs to; `folder` itself where it is no adapter.
-
-    Raises:
-        ModelError: the adapter does not say.
-    """
-    path = Path(folder) / ADAPTER_CONFIG
-    if not path.is_file():
-        return folder
-    try:
-        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{path} cannot be read: {error!r}", "Copy the adapter again from where it was saved.") from error
-    if not base:
-        raise ModelError(f"{path} names no base model", "Add base_model_name_or_path to it.")
-    return str(base)
 
 
 def is_adapter(settings: Settings) -> bool:
@@ -111,6 +92,12 @@ def adapt(context: Context, model: PreTrainedModel, task: Task) -> Any:
     if context.settings.train.gradient_checkpointing or context.settings.train.activation_checkpointing:
         model.enable_input_require_grads()  # else nothing before the first adapter needs a gradient, and reentrant checkpoints give none
     return model
+
+
+def learned_type(model: Any) -> str:
+    """The type of the weights that are learned: model.dtype, what auto makes of the configuration or the weights' file, and float32 for LoRA."""
+    learned = next((parameter for parameter in model.parameters() if parameter.requires_grad), None)
+    return str(model.dtype if learned is None else learned.dtype).removeprefix("torch.")
 
 
 def describe(model: Any, folder: Path) -> None:

@@ -71,6 +71,7 @@ CAUSES: Mapping[str, str] = {
     "O4": "the optimizer lacks parameters",
     "O5": "the warm-up never ends",
     "O6": "a gradient norm is taken for unhealthy",
+    "O7": "the optimizer's settings take the updates or the weights away",
     "K1": "weights are not loaded",
     "K2": "NaN is hidden from the log",
     "K3": "a resumed run differs from the one that it continues",

@@ -12,12 +12,15 @@ from typing import Any
 from ftcli.contracts import Columns
 from ftcli.core.columns import BadValue
 from ftcli.core.conversation import TEXT, as_document, chat_columns
+from ftcli.core.round_trip import folded
 from ftcli.records import MANIFEST_NAME
 from ftcli.settings import Settings
 
 Message = dict[str, Any]
 MOST = 100
 """Conversations that are tried."""
+LEAST = 4
+"""Characters of what a user says from which it is looked for in the mask."""
 MOST_BYTES = 1 << 20
 """Of a line of a file that is searched for conversations."""
 SAMPLES: tuple[list[Message], ...] = (
@@ -43,6 +46,8 @@ class Tried:
     """Whether the template has {% generation %}."""
     masked: int
     """Conversations whose mask of assistant tokens is empty."""
+    asked: list[int]
+    """Conversations whose mask holds what the user says, by number."""
     parted: list[int]
     """Conversations whose prompt's ids are not the beginning of all ids."""
     example: str
@@ -52,7 +57,9 @@ class Tried:
 def try_template(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> Tried:
     """Every conversation (its last message is the assistant's) through `apply_chat_template`, whole and as the prompt for its last message."""
     broken: dict[int, str] = {}
-    masked, parted, example = 0, [], ""
+    masked, example = 0, ""
+    asked: list[int] = []
+    parted: list[int] = []
     template = tokenizer.get_chat_template()
     generation = "generation %}" in " ".join(template.split()) and "endgeneration" in template
     for number, messages in enumerate(conversations):
@@ -63,6 +70,9 @@ def try_template(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
             if generation:
                 whole = tokenizer.apply_chat_template(list(messages), return_dict=True, return_assistant_tokens_mask=True)
                 spoken = sum(whole["assistant_masks"])
+                learned = [token for token, mine in zip(whole["input_ids"], whole["assistant_masks"], strict=True) if mine]
+                if _holds_questions(folded(tokenizer.decode(learned)), messages):
+                    asked.append(number)
         except Exception as error:  # noqa: BLE001 - templates are programs: they raise what they like
             broken[number] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             continue
@@ -71,7 +81,16 @@ def try_template(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
         first, every = (tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"] for part in (prompt, text))
         if every[: len(first)] != first:
             parted.append(number)
-    return Tried(len(conversations), broken, generation, masked, parted, example)
+    return Tried(len(conversations), broken, generation, masked, asked, parted, example)
+
+
+def _holds_questions(learned: str, messages: Sequence[Message]) -> bool:
+    """Whether what is learned holds the words of somebody else than the assistant, which the assistant does not say as well."""
+    said = {
+        who: [folded(str(message.get("content") or "")) for message in messages if (message["role"] == "assistant") is who]
+        for who in (True, False)
+    }
+    return any(len(words) >= LEAST and words in learned and not any(words in answer for answer in said[True]) for words in said[False])
 
 
 @dataclass(frozen=True, slots=True)

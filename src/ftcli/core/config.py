@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig
 
+from ftcli.core.base import base_of
 from ftcli.errors import ModelError
 from ftcli.settings import Settings
 
@@ -29,10 +30,11 @@ def planned(settings: Settings) -> Any:
     model = settings.model
     if model.config is not None:
         return from_file(model.config, model.config_overrides, lambda _: None)
+    source = str(model.name_or_path)
+    if not (Path(source) / "config.json").is_file():  # peft writes none beside an adapter
+        source = base_of(source)
     try:
-        return AutoConfig.from_pretrained(
-            model.name_or_path, revision=model.revision, trust_remote_code=settings.tokenizer.trust_remote_code
-        )
+        return AutoConfig.from_pretrained(source, revision=model.revision, trust_remote_code=settings.tokenizer.trust_remote_code)
     except Exception as error:  # whatever a damaged file makes transformers raise
         raise ModelError(f"{model.name_or_path} has no usable configuration: {str(error)[:200]}", "Check --model-name-or-path.") from error
 

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ftcli.core import staging
-from ftcli.core.adapter import ADAPTER_CONFIG, base_of
+from ftcli.core.base import ADAPTER_CONFIG, base_of
 from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError
 
 ALIKE = 1e-5

@@ -10,7 +10,8 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, s
 
 from ftcli.context import Context
 from ftcli.contracts import Task
-from ftcli.core.adapter import base_of, check_choice, loading
+from ftcli.core.adapter import check_choice, loading
+from ftcli.core.base import base_of
 from ftcli.core.config import from_file, parse_overrides
 from ftcli.core.store import Store
 from ftcli.errors import FtcliError, ModelError, UsageError

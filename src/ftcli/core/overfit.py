@@ -29,8 +29,8 @@ LEAST_PLACES = 64
 HALF = 0.5
 """Share of the first loss that the last must be under: clean models of some 24 families get there in 1 to 16 steps; the
 reference measured 0.79 to 1.0 for faults."""
-RATES = (1.0, 3.0, 0.3)
-"""Multiples of `peak_rate` that are tried one after the other before a model is said not to learn."""
+RATES, PARTLY = (1.0, 3.0, 0.3), (10.0, 30.0)
+"""Multiples of `peak_rate` that are tried one after the other before a model is said not to learn; the others where a part of the weights is trained only."""
 
 
 def peak_rate(model: PreTrainedModel) -> float:
@@ -65,7 +65,7 @@ def by_heart(probe: Probe) -> ByHeart:
     batch = telling(probe.collator(rows))
     steps = max(LEAST_STEPS, min(STEPS, STEPS * affordable(probe.model, 3 * STEPS, least=1) // batch["input_ids"].numel()))
     best: tuple[list[float], float] = ([], 0.0)
-    for factor in RATES:
+    for factor in (*RATES, *(PARTLY if partly(probe.model) else ())):
         rate = peak_rate(probe.model) * factor
         with restored(probe.model):
             losses = _descend(probe.model.eval(), batch, probe.task, rate, steps)
@@ -74,6 +74,11 @@ def by_heart(probe: Probe) -> ByHeart:
         if _share(best[0]) < HALF:
             break
     return ByHeart(*best, steps, told(rows, given))
+
+
+def partly(model: PreTrainedModel) -> bool:
+    """Whether some weights are frozen: LoRA, or a head alone."""
+    return not all(parameter.requires_grad for parameter in model.parameters())
 
 
 def telling(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ftcli.core.adapter import ADAPTER_CONFIG
+from ftcli.core.base import ADAPTER_CONFIG
 from ftcli.core.merge import load_adapted
 from ftcli.errors import DataError, FtcliError, ModelError, UsageError
 

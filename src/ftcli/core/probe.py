@@ -170,7 +170,7 @@ class Probe:
 
     @property
     def model(self) -> PreTrainedModel:
-        """The model in fp32, in evaluation mode, on the CPU."""
+        """The model in fp32, in evaluation mode, on the CPU; with LoRA, or frozen, as the run will train it."""
         return self._part("model", self._build_model)
 
     @property
@@ -304,10 +304,13 @@ class Probe:
         return planned(self.settings)
 
     def _build_model(self) -> Any:
+        from ftcli.core.adapter import adapt, learned_type
         from ftcli.core.model import build
 
         _ = self.vocabulary, self.pad
-        model = build(self.context, self.task, self.store, self.tokenizer).float().eval()
+        built = adapt(self.context, build(self.context, self.task, self.store, self.tokenizer), self.task)
+        self.give(learned_type=learned_type(built))
+        model = built.float().eval()
         model.config.use_cache = bool(self.settings.train.use_cache)  # as Trainer does; with a cache packed documents are not kept apart
         if "flash" in str(model.config._attn_implementation):
             self.context.note(f"checked with sdpa in place of {model.config._attn_implementation}, which has no float32")

@@ -93,6 +93,8 @@ class Rehearsal:
     micro: list[list[tuple[float, int]]]
     moved: float | None
     """Share that the first update changed of the weights with a large gradient; None when that was not asked for."""
+    reached: int = 0
+    """Weights with a large gradient when the first update was made, where that was asked for."""
     forgotten: list[str] = field(default_factory=list)
     """Tensors that the loss depends on and that want a gradient, but that the optimizer does not have."""
     digest: float = 0.0
@@ -145,7 +147,7 @@ def rehearse(probe: Probe, *, updates: int, accumulation: int, watch_weights: bo
     """Make `updates` updates at the peak rate from the run's seed, then put the weights back.
 
     Args:
-        watch_weights: count how many weights the first update changes, in the run's type (`model.dtype`); for one update.
+        watch_weights: count how many weights the first update changes, in the type that they have in the run; for one update.
 
     Raises:
         ModelError: the Trainer cannot make them; says why.
@@ -160,7 +162,7 @@ def rehearse(probe: Probe, *, updates: int, accumulation: int, watch_weights: bo
     with tempfile.TemporaryDirectory() as folder, restored(model), _quiet():
         changes = {**OFF, "train.output_dir": Path(folder), "train.max_steps": updates, "train.gradient_accumulation_steps": wanted}
         arguments = make_arguments(probe.context.with_settings(update(settings, changes)), held_out=False)
-        model.to(HALF.get(settings.model.dtype or "", torch.float32) if watch_weights else torch.float32)
+        model.to(HALF.get(probe.ready("learned_type") or "", torch.float32) if watch_weights else torch.float32)
         try:
             set_seed(settings.train.seed)
             kind = probe.context.plugins.registry("collator").get(probe.collator_name, "loader.collator")
@@ -192,6 +194,7 @@ def rehearse(probe: Probe, *, updates: int, accumulation: int, watch_weights: bo
             norms=[entry.get("grad_norm", math.nan) for entry in log],
             micro=[heard.calls[place : place + wanted] for place in range(0, len(heard.calls), wanted)],
             moved=_moved(model, before, trainer.reached or []) if watch_weights else None,
+            reached=sum(int(large.sum()) for large in trainer.reached or []),
             forgotten=_forgotten(model, heard.leaves, trainer.optimizer),
             digest=float(sum(parameter.detach().double().sum() for parameter in model.parameters())),
         )

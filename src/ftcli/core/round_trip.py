@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+WORDS = re.compile(r"[A-Za-z가-힣]\s+[A-Za-z가-힣]")
+"""White space that tells two words apart, in scripts that have it."""
+MOST_JOINED = 200
 MOST_SLOW = 20_000
 """Characters that a slow tokenizer gets: it encodes 100,000 a second."""
 
@@ -125,6 +128,17 @@ class Ids:
             if other != text and folded(other) != folded(text):
                 pairs.append((other, text, self.tokenizer.unk_token_id in ids))
         return pairs
+
+    @cached_property
+    def joined(self) -> tuple[int, int]:
+        """Texts that have the same ids without any white space, and of how many: those in which it parts Latin or Korean words."""
+        parted = [number for number, text in enumerate(self.texts) if WORDS.search(text)][:MOST_JOINED]
+        bare = ("".join(self.texts[number].split()) for number in parted)
+        same = [
+            self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] == self.rows[number]
+            for number, text in zip(parted, bare, strict=True)
+        ]
+        return sum(same), len(parted)
 
     @cached_property
     def distinct(self) -> int:

@@ -1,0 +1,162 @@
+"""The check of the optimizer's numbers: what they leave of an update, and of the weights."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import CheckKind
+from ftcli.records import Check
+
+from .checks_schedule import plan_of
+
+if TYPE_CHECKING:
+    from ftcli.core.probe import Probe
+    from ftcli.core.schedule import Plan
+
+Finding = tuple[bool, str, str]
+"""Whether it is certain, what is wrong, and what to do."""
+
+SHRUNK, LEVEL = 0.1, 2e-3
+"""Share that weight decay may take of every weight in a step; standard deviation that AdamW's weights must be able to keep against it, √(rate / 2 decay). Weights start
+at 0.02. Usual settings: 5e-5 × 0.01 to 1e-3 × 0.1 a step, levels of 0.02 to 0.07."""
+EPSILON = (1e-4, 1e-2)
+"""From which Adam's epsilon warns, and fails. Families are trained with 1e-8 to 1e-5; a gradient of norm 1 is 1e-4 on each of 100 million weights."""
+CLIPPED = (1e-3, 1e-6)
+"""Under which a gradient norm that is clipped to warns, and fails: on 100 million weights 1e-4 leaves each no more than Adam's epsilon."""
+NOISE = (50.0, 500.0)
+"""From which NEFTune's alpha warns, and fails; its authors use 5 to 15. At 50 the noise on 128 tokens of 2,560 numbers is 0.09, embeddings are 0.02."""
+SLOW_SGD = 1e-3
+
+
+def numbers(probe: Probe) -> Check:
+    from ftcli.core.verdict import failed, passed, warned
+
+    train = probe.settings.train
+    plan = _plan(probe)
+    found = [
+        finding
+        for finding in (_decay(probe, plan), _epsilon(probe), _clipping(probe), _betas(probe), _noise(probe), _sgd(probe))
+        if finding
+    ]
+    found += [finding for finding in (_accumulation(probe, plan),) if finding]
+    evidence: dict[str, Any] = {
+        "optimizer": train.optim,
+        "learning_rate": train.learning_rate,
+        "weight_decay": train.weight_decay,
+        "max_grad_norm": train.max_grad_norm,
+        "steps": None if plan is None else plan.schedule.steps,
+    }
+    if found:
+        judge = failed if any(certain for certain, _, _ in found) else warned
+        return judge("; ".join(words for _, words, _ in found), " ".join(dict.fromkeys(fix for _, _, fix in found)), **evidence)
+    return passed(f"{train.optim} at {train.learning_rate:g}: nothing in its settings takes the updates or the weights away", **evidence)
+
+
+def _plan(probe: Probe) -> Plan | None:
+    from ftcli.core.probe import Missing
+
+    try:
+        return plan_of(probe)
+    except Missing:  # FT053 says why
+        return None
+
+
+def _is_adam(probe: Probe) -> bool:
+    return "adam" in probe.settings.train.optim
+
+
+def _decay(probe: Probe, plan: Plan | None) -> Finding | None:
+    rate, decay = probe.settings.train.learning_rate, probe.settings.train.weight_decay
+    step = rate * decay
+    whole = 1.0 if plan is None else step * plan.schedule.total
+    said = f"weight_decay = {decay:g} × learning_rate = {rate:g}"
+    fix = "Set --weight-decay to 0.1 or less."
+    if step >= SHRUNK:
+        return True, f"{said} takes {min(1.0, step):.0%} of every weight away at each step", fix
+    if whole >= 1 and decay and math.sqrt(rate / 2 / decay) < LEVEL:
+        left = "" if plan is None else f": of what the weights were {math.exp(-whole):.1%} are left at the end"
+        return False, f"{said} takes {step:.2%} of every weight away at each step{left}", fix
+    return None
+
+
+def _epsilon(probe: Probe) -> Finding | None:
+    epsilon = probe.settings.train.adam_epsilon or 0.0
+    if epsilon < EPSILON[0] or not _is_adam(probe):
+        return None
+    return (
+        epsilon >= EPSILON[1],
+        f"adam_epsilon = {epsilon:g} is larger than the gradient of nearly every weight, and divides each update in place of its own size",
+        "Leave train.adam_epsilon out (1e-8).",
+    )
+
+
+def _clipping(probe: Probe) -> Finding | None:
+    norm = probe.settings.train.max_grad_norm
+    if norm == 0 or norm >= CLIPPED[0]:
+        return None
+    return (
+        norm < CLIPPED[1],
+        f"max_grad_norm = {norm:g} cuts every gradient to next to nothing",
+        "Set --max-grad-norm to 1, or to 0 for no clipping.",
+    )
+
+
+def _betas(probe: Probe) -> Finding | None:
+    if not _is_adam(probe):
+        return None
+    train = probe.settings.train
+    for name, value in (("adam_beta1", train.adam_beta1), ("adam_beta2", train.adam_beta2)):
+        if value is not None and not 0 <= value < 1:
+            return True, f"{name} = {value:g} is not from 0 to under 1", f"Leave train.{name} out."
+    if (train.adam_beta1 or 0) >= 0.999:
+        averaged = 1 / (1 - (train.adam_beta1 or 0))
+        return (
+            False,
+            f"adam_beta1 = {train.adam_beta1:g} averages the gradients of {averaged:,.0f} steps: what a step says counts for next to nothing",
+            "Leave train.adam_beta1 out (0.9).",
+        )
+    if train.adam_beta2 is not None and train.adam_beta2 < 0.5:
+        return False, f"adam_beta2 = {train.adam_beta2:g} forgets how large gradients are at once", "Leave train.adam_beta2 out (0.999)."
+    return None
+
+
+def _noise(probe: Probe) -> Finding | None:
+    alpha = probe.settings.train.neftune_noise_alpha or 0.0
+    if alpha < NOISE[0]:
+        return None
+    return (
+        alpha >= NOISE[1],
+        f"neftune_noise_alpha = {alpha:g} adds more noise to the embeddings than they hold",
+        "Set it to 5, or leave it out.",
+    )
+
+
+def _sgd(probe: Probe) -> Finding | None:
+    train = probe.settings.train
+    if train.optim != "sgd":
+        return None
+    given = re.search(r"\bmomentum\s*=\s*([\d.eE+-]+)", train.optim_args or "")
+    momentum = min(0.9999, float(given[1])) if given else 0.0
+    if train.learning_rate / (1 - momentum) >= SLOW_SGD:
+        return None
+    return (
+        False,
+        f"sgd at {train.learning_rate:g}: a gradient of norm 1 moves all weights together by as little as AdamW moves each of them",
+        "Use --optim adamw_torch_fused, or for sgd a learning rate of 0.01 to 0.1.",
+    )
+
+
+def _accumulation(probe: Probe, plan: Plan | None) -> Finding | None:
+    steps = probe.settings.train.gradient_accumulation_steps
+    if plan is None or steps < 2 or plan.steps_an_epoch > 1 or plan.schedule.steps > 20 or probe.settings.train.max_steps > 0:
+        return None
+    return (
+        False,
+        f"gradient_accumulation_steps = {steps:,} makes an epoch of one update, and the run of {plan.schedule.steps}",
+        "Lower --gradient-accumulation-steps.",
+    )
+
+
+CHECKS = (CheckKind("FT054", "settings", "Optimizer", numbers),)

@@ -1,0 +1,28 @@
+"""Which model an adapter belongs to, without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ftcli.errors import ModelError
+
+ADAPTER_CONFIG = "adapter_config.json"
+
+
+def base_of(folder: str) -> str:
+    """The model that an adapter folder belongs to; `folder` itself where it is no adapter.
+
+    Raises:
+        ModelError: the adapter does not say.
+    """
+    path = Path(folder) / ADAPTER_CONFIG
+    if not path.is_file():
+        return folder
+    try:
+        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{path} cannot be read: {error!r}", "Copy the adapter again from where it was saved.") from error
+    if not base:
+        raise ModelError(f"{path} names no base model", "Add base_model_name_or_path to it.")
+    return str(base)

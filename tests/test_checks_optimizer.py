@@ -1,0 +1,68 @@
+"""The check of the optimizer's numbers: each one off by powers of ten, and the values that are in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from verifying import World
+
+STAGE = ("settings",)
+
+
+@pytest.mark.parametrize(
+    ("values", "status", "words"),
+    [
+        ({"train.weight_decay": 1e4}, "fail", "takes 50% of every weight away at each step"),
+        ({"train.weight_decay": 1e6}, "fail", "takes 100%"),
+        ({"train.weight_decay": 200.0, "train.max_steps": 1000}, "warn", "0.7% are left at the end"),
+        ({"train.adam_epsilon": 1.0}, "fail", "adam_epsilon = 1 is larger"),
+        ({"train.adam_epsilon": 1e-3}, "warn", "adam_epsilon = 0.001 is larger"),
+        ({"train.max_grad_norm": 1e-9}, "fail", "cuts every gradient"),
+        ({"train.max_grad_norm": 1e-5}, "warn", "cuts every gradient"),
+        ({"train.adam_beta1": 1.0}, "fail", "adam_beta1 = 1 is not"),
+        ({"train.adam_beta2": 1.5}, "fail", "adam_beta2 = 1.5 is not"),
+        ({"train.adam_beta1": 0.9999}, "warn", "the gradients of 10,000 steps"),
+        ({"train.adam_beta2": 0.1}, "warn", "adam_beta2 = 0.1"),
+        ({"train.neftune_noise_alpha": 5000.0}, "fail", "more noise"),
+        ({"train.neftune_noise_alpha": 60.0}, "warn", "more noise"),
+        ({"train.optim": "sgd"}, "warn", "sgd at 5e-05"),
+    ],
+)
+def test_a_number_that_leaves_nothing_of_an_update_is_found(world: World, values: dict[str, Any], status: str, words: str) -> None:
+    cause = ", ".join(f"{key.removeprefix('train.')} = {value}" for key, value in values.items())
+    world.caught(f"O7: {cause}", values, "FT054", status=status, words=words, stages=STAGE)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"train.weight_decay": 0.1, "train.learning_rate": 1e-3, "train.max_steps": 1_000_000},
+        {"train.weight_decay": 1.0, "train.learning_rate": 1e-3, "train.max_steps": 100_000},
+        {"train.weight_decay": 0.3, "train.learning_rate": 5e-5},
+        {"train.adam_epsilon": 1e-5, "train.adam_beta1": 0.95, "train.adam_beta2": 0.95},
+        {"train.adam_epsilon": 1.0, "train.optim": "adafactor"},
+        {"train.max_grad_norm": 0.0},
+        {"train.max_grad_norm": 0.1},
+        {"train.neftune_noise_alpha": 15.0},
+        {"train.optim": "sgd", "train.learning_rate": 0.01},
+        {"train.optim": "sgd", "train.learning_rate": 5e-4, "train.optim_args": "momentum=0.9,nesterov=true"},
+    ],
+)
+def test_numbers_in_use_are_quiet(world: World, values: dict[str, Any]) -> None:
+    assert world.quiet(", ".join(f"{key} = {value}" for key, value in values.items()), values, stages=STAGE)["FT054"].status == "pass"
+
+
+def test_an_epoch_of_one_update_warns(world: World) -> None:
+    values = world.run("classify", **{"train.gradient_accumulation_steps": 64})
+    world.caught("O7: 64 accumulated batches of 30", values, "FT054", status="warn", words="and the run of 3", stages=STAGE)
+    world.quiet("12 accumulated batches of 30", {**values, "train.gradient_accumulation_steps": 12}, stages=STAGE)
+    world.quiet("64 of 30, in a run of so many steps", {**values, "train.max_steps": 3}, stages=STAGE)
+
+
+def test_a_schedule_that_ends_at_once_warns(world: World) -> None:
+    values = {"train.max_steps": 200, "train.lr_scheduler_type": "polynomial"}
+    steep = {**values, "train.lr_scheduler_kwargs": {"power": 200.0}}
+    world.caught("O5: a polynomial of power 200", steep, "FT053", status="warn", words="near 0 for nearly all of it", stages=STAGE)
+    world.quiet("a polynomial of power 4", {**values, "train.lr_scheduler_kwargs": {"power": 4.0}}, stages=STAGE)
