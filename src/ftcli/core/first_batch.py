@@ -25,7 +25,7 @@ MOST_TOKENS = 2_048
 """Places of the audited batch, padding included, where the rows allow it, so that a model of 100 million parameters goes through it in seconds. Rows
 longer than an eighth of it are left to FT204, when there are shorter ones."""
 
-MOST_WORK = 2 * 10**11
+MOST_WORK = 13 * 10**10
 """Tokens × parameters of a language model's audited batch: a pack of 1,024 for one of 124 million parameters. A forward and backward of two took 39 s
 of CPU, and three more checks go through the batch as often."""
 
