@@ -80,9 +80,10 @@ DEFECTS = (
 def versions(probe: Probe) -> Check:  # noqa: ARG001 - the contract's
     from ftcli.core.verdict import noted, passed, warned
 
-    found = [(defect, here) for defect in DEFECTS if (here := _installed(defect.library)) and _has(defect, here)]
+    installed = {name: _installed(name) for name in {*LIBRARIES, *(defect.library for defect in DEFECTS)}}
+    found = [(defect, here) for defect in DEFECTS if (here := installed[defect.library]) and _has(defect, here)]
     evidence = {
-        "libraries": {name: _installed(name) for name in LIBRARIES},
+        "libraries": {name: installed[name] for name in LIBRARIES},
         "references": {defect.reference: defect.words for defect, _ in found},
     }
     tf32 = _tf32()
