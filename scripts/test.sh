@@ -32,8 +32,7 @@ cd "$work"
 PATH="$work/venv/bin:$PATH" ROWS=1000 bash examples/demo.sh > demo.log 2>&1 || { cat demo.log; exit 1; }
 tail -n 1 demo.log
 packaged=(
-  cli_completion cli_help cli_output cli_run cli_sources commands_plugins commands_profiles commands_settings docs environment
-  executors hooks optimize_env pluginmanager plots registry report settings small_commands testing tokenizer_plugin
+  cli_completion cli_help cli_run commands_plugins commands_profiles executors pluginmanager report settings small_commands testing
 )
 files=("${packaged[@]/#/tests/test_}")
 files=("${files[@]/%/.py}")

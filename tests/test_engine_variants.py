@@ -16,6 +16,7 @@ from ftcli.core.engine import choose_engine, load_encoder
 from ftcli.core.proof import Reference
 from ftcli.core.reference import load_reference
 from ftcli.errors import EngineError
+from reliability import FULL
 from tokenizer_variants import VARIANTS, mutated
 
 TOP = 0x3400
@@ -23,6 +24,8 @@ TOP = 0x3400
 were compared when the corpus was made."""
 COUNT = 1_500
 FAST = tuple(engine.name for engine in ENGINES if engine.name != "hf")
+TRIED = [name for name in VARIANTS if FULL or not name.startswith("Unigram with Nmt, one")]
+"""One added token alone is tried in the byte-level tokenizers, and in those of Unigram only with FTCLI_FAULTS=full."""
 PASSED: set[str] = set()
 
 
@@ -39,7 +42,7 @@ def _small_sweep(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", TRIED)
 def test_an_engine_is_exact_or_refused_by_name(name: str, tmp_path: Path) -> None:
     tokenizer = VARIANTS[name](tmp_path)
     texts = list(mutated(len(name), COUNT, sorted(tokenizer.get_added_vocab()), top=TOP))

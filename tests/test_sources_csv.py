@@ -13,6 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from reading import count, labels, refusal, rows, write
+from reliability import size
 
 HEAD = "text,label\n"
 
@@ -40,7 +41,7 @@ def test_compressed_files_are_streamed(tmp_path: Path, suffix: str, kind: str) -
 FIELD = st.text(st.sampled_from('ab글 ,"\n\r\t'), max_size=8)
 
 
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=size(60, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     table=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=20),
     block=st.integers(1, 200),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ftcli.core import cuts
 from ftcli.errors import DataError
 from reading import plan, rows, write
+from reliability import size
 
 FIELD = st.text(st.sampled_from('ab글 ,"\n\r\t'), max_size=8)
 
@@ -32,7 +33,7 @@ def pieces(path: Path, target: int) -> list[tuple[int, int]]:
     return found
 
 
-@hypothesis_settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=size(80, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     table=st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=30),
     target=st.integers(1, 100),
@@ -61,7 +62,7 @@ def test_pieces_have_the_rows_of_the_whole_file(
     assert whole == table or (end == "\n" and quoting == csv.QUOTE_MINIMAL), "the csv module does not quote a lone CR then"
 
 
-@hypothesis_settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=size(80, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=st.text(st.sampled_from('ab,"\n\r'), max_size=60), target=st.integers(1, 40), block=st.integers(1, 60))
 def test_whatever_a_file_holds_pieces_do_not_change_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, target: int, block: int

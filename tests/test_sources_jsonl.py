@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ftcli.core import streams
 from reading import labels, plan, refusal, rows, write
+from reliability import size
 
 GOOD = b'{"text": "a", "label": "x"}\n'
 
@@ -50,7 +51,7 @@ LINE = st.one_of(
 )
 
 
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=size(60, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lines=st.lists(LINE, min_size=1, max_size=30),
     target=st.integers(1, 400),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ftcli.contracts import Columns
 from reading import accounted, rows, write
+from reliability import size
 from test_sources_jsonl import BAD, COMPENSATED, TWO
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -85,7 +86,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always")
-@hypothesis_settings(max_examples=400, deadline=None, derandomize=True)
+@hypothesis_settings(max_examples=size(80, 400), deadline=None, derandomize=True)
 @given(st.lists(ROW | st.sampled_from(ODD), min_size=1, max_size=4), COLUMNS)
 def test_what_it_gives_is_what_pyarrow_gives(lines: list[bytes], columns: Columns) -> None:
     block = b"\n".join(lines)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ftcli.core import streams
 from reading import plan, refusal, rows, write
+from reliability import size
 
 CONTENT = "첫 줄\n\n둘째 줄\n\n\n \nlast"
 
@@ -29,7 +30,7 @@ def test_crlf_and_a_byte_order_mark_change_nothing(tmp_path: Path, sample_by: st
     assert rows(write(tmp_path / "c.md.gz", gzip.compress(marked.encode())), sample_by=sample_by) == plain
 
 
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=size(60, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.text(st.sampled_from("ab글\n\r \u2028\x0b"), min_size=1, max_size=120), target=st.integers(1, 200), block=st.integers(1, 150)
 )
