@@ -7,13 +7,18 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from pytest_cov.engine import CovController
+
     from verifying import World
 
 pytest_plugins = ["nursery", "reliability", "s3_server"]
@@ -23,9 +28,10 @@ REAL_DATA = Path(os.environ.get("FTCLI_REAL_DATA") or Path(__file__).resolve().p
 
 SECTIONS = ("DATASET", "TOKENIZER", "PACKING", "LOADER", "MODEL", "TRAIN", "LAUNCH", "RUNTIME", "BENCHMARK", "TRACKING", "FTCLI")
 HIDDEN = tuple(f"{section}_" for section in SECTIONS)
-UNMEASURED = ("COVERAGE_PROCESS_",)
 SLOW = ("slow", "real", "fault")
-"""Tests without coverage, in this process and in others: measuring doubles the time that torch and transformers take to be imported."""
+"""Tests without coverage."""
+HEAVY = ("torch", "transformers", "transformers.trainer", "transformers.models.qwen3.modeling_qwen3", "datasets", "matplotlib.figure")
+"""What is imported before anything is measured: measuring doubles the time that it takes (14 and 7.6 s of CPU)."""
 LIBRARIES = (
     "PYTEST_",  # names the phase of the running test
     "TORCHINDUCTOR_",  # torch, when it is imported
@@ -96,16 +102,55 @@ LONGEST = [
 """Files that take longest, by CPU time or by waiting: begun first, so that no worker has one left when the others have ended."""
 
 
+COSTLY = {"world", "bench"}
+"""Fixtures of tests that run whole models: measuring takes half of their time again, most of it in the libraries' code."""
+UNMEASURED = pytest.StashKey[bool]()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
+    seen: set[tuple[Path, str]] = set()
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        name = (item.path, item.originalname)
+        costly = hasattr(item.module, "torch") or not COSTLY.isdisjoint(item.fixturenames)
+        item.stash[UNMEASURED] = any(map(item.get_closest_marker, SLOW)) or (costly and name in seen)
+        seen.add(name)
+
+
+def measured(config: pytest.Config) -> CovController | None:
+    """What measures coverage in this process."""
+    return getattr(config.pluginmanager.getplugin("_cov"), "cov_controller", None)
+
+
+def import_ours() -> None:
+    """Import all of ftcli."""
+    for package in ("ftcli.core", "ftcli.commands", "ftcli.cli", "ftcli.plugins"):
+        for found in iter_modules(import_module(package).__path__, f"{package}."):
+            with suppress(ImportError):
+                import_module(found.name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    measuring = measured(session.config)
+    if measuring is None or (session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput")):
+        return
+    measuring.pause()
+    for name in HEAVY:
+        with suppress(ImportError):
+            import_module(name)
+    measuring.resume()
+    import_ours()  # not in the middle of a test that is not measured
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """No coverage of slow tests; pytest-cov's own marker `no_cover` would leave their fixtures measured."""
-    measuring = getattr(item.config.pluginmanager.getplugin("_cov"), "cov_controller", None)
-    if measuring is None or not any(map(item.get_closest_marker, SLOW)):
+    """No coverage of slow tests, and of costly ones in their first case alone; pytest-cov's own marker `no_cover` would leave their fixtures
+    measured."""
+    measuring = measured(item.config)
+    if measuring is None or not item.stash[UNMEASURED]:
         return (yield)
     measuring.pause()
     try:
@@ -130,13 +175,12 @@ def _fonts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _isolated(request: pytest.FixtureRequest, _fonts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _isolated(_fonts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, no settings from outside, 100 columns, and a guard against tests that change os.environ."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
-        unmeasured = UNMEASURED if any(map(request.node.get_closest_marker, SLOW)) else ()
         for name in list(os.environ):
-            if name.startswith((*HIDDEN, *unmeasured)):
+            if name.startswith(HIDDEN):
                 patch.delenv(name)
         patch.setenv("HOME", str(home))
         patch.setenv("MPLCONFIGDIR", str(_fonts))
@@ -169,6 +213,20 @@ def _undrawn(request: pytest.FixtureRequest) -> None:
     if plots := sys.modules.get("ftcli.core.plots"):  # not yet imported: the first page is drawn
         drawing = vars(plots).setdefault("_drawing", plots._document)
         vars(plots)["_document"] = drawing if "drawn" in request.fixturenames else undrawn
+
+
+@pytest.fixture(autouse=True)
+def _proved(request: pytest.FixtureRequest) -> None:
+    """Engines are proved on a hundredth of the corpus, except in tests that are about the proof. As above, it stays so between the tests."""
+    if "ftcli.core.proof" in sys.modules:
+        import short_proof
+
+        short_proof.decide(whole="whole_proof" in request.fixturenames)
+
+
+@pytest.fixture
+def whole_proof() -> None:
+    """Engines are proved on the whole corpus."""
 
 
 @pytest.fixture

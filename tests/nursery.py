@@ -15,7 +15,6 @@ import gc
 import io
 import os
 import pickle
-import pkgutil
 import runpy
 import signal
 import socket
@@ -33,7 +32,7 @@ import pytest
 
 TITLE = 16_000
 """Bytes that a process keeps for the command line of what is born from it."""
-DECISIVE = ("PYTHON", "LD_", "LC_", "LANG", "COVERAGE_PROCESS_")
+DECISIVE = ("PYTHON", "LD_", "LC_", "LANG")
 """Beginnings of variables that a process reads when it begins: where they are not those of the nursery, a process of its own is started."""
 LIBRARIES = (
     "torch",
@@ -46,7 +45,6 @@ LIBRARIES = (
     "ftcli.testing",
     "accelerate",
 )
-OURS = ("ftcli.core", "ftcli.commands", "ftcli.cli", "ftcli.plugins")
 CLONE_PARENT, CLONE_NEWNET = 0x8000, 0x40000000
 IN_NETWORK = ("ip", "netns", "exec")
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
@@ -143,30 +141,62 @@ def _patched(nursery: Nursery) -> Callable[..., None]:
 # -- in the test's process ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")  # it ends with the file: other tests look at what processes they leave
-def _nursery() -> Iterator[Nursery | None]:
+BEGUN: list[tuple[Nursery | None, Callable[[], None]]] = []
+"""The nursery of this session, and what ends it."""
+USERS = pytest.StashKey[set[Path]]()
+"""Files with tests that ask for it."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Files that ask for the nursery come first and one after the other: it takes 10 s of CPU to begin and ends with the last of them."""
+    yield
+    users = {item.path for item in items if "nursery" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in users)
+    if items:
+        items[0].session.stash[USERS] = users
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Elsewhere tests look at what processes they leave."""
+    if BEGUN and item.path not in item.session.stash[USERS]:
+        BEGUN.pop()[1]()
+
+
+def pytest_sessionfinish() -> None:
+    if BEGUN:
+        BEGUN.pop()[1]()
+
+
+def begin() -> tuple[Nursery | None, Callable[[], None]]:
+    """Start a nursery; None where this machine cannot have one."""
     machine = os.uname()
     if machine.sysname != "Linux" or machine.machine not in SYS_CLONE:
-        yield None
-        return
+        return None, lambda: None
     ours, theirs = socket.socketpair()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
+    environ = dict(os.environ)
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # a thread would not be forked
     limits["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     command = [sys.executable, str(Path(__file__)), str(theirs.fileno()), "-" * TITLE]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**environ, **limits}, stdin=subprocess.DEVNULL)
     theirs.close()
     ready = _read(ours, 1)
-    yield Nursery(ours, environ) if ready == b"1" else None
-    ours.close()
-    process.wait()
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    return Nursery(ours, environ) if ready == b"1" else None, end
 
 
 @pytest.fixture
-def nursery(_nursery: Nursery | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def nursery(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of ftcli are born, where this machine can."""
-    if _nursery is not None:
-        monkeypatch.setattr(subprocess.Popen, "_execute_child", _patched(_nursery))
+    request.session.stash[USERS].add(request.path)  # a test may ask only when it runs
+    if not BEGUN:
+        BEGUN.append(begin())
+    if (found := BEGUN[0][0]) is not None:
+        monkeypatch.setattr(subprocess.Popen, "_execute_child", _patched(found))
 
 
 # -- in the nursery ----------------------------------------------------------------------------------------------------
@@ -177,10 +207,9 @@ def prepare() -> bool:
     for name in LIBRARIES:
         with suppress(ImportError):
             import_module(name)
-    for package in OURS:
-        for found in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
-            with suppress(ImportError):
-                import_module(found.name)
+    from conftest import import_ours
+
+    import_ours()
     _rehearse()
     gc.collect()
     gc.freeze()  # no collection of a child copies the pages of what it has been given
@@ -188,13 +217,16 @@ def prepare() -> bool:
 
 
 def _rehearse() -> None:
-    """Write a page of every command: jinja makes what it keeps, 0.8 s of CPU of each command that begins without it. Plots stay undrawn."""
+    """Write a page of every command: jinja makes what it keeps, 0.8 s of CPU of each command that begins without it. Plots stay undrawn, and
+    proofs short."""
+    import short_proof
     from conftest import undrawn
     from ftcli.core import plots
     from ftcli.core.report import render_html
     from report_samples import FULL
 
     plots._document = undrawn
+    short_proof.decide(whole=False)
     for report in FULL.values():
         render_html(report())
 
@@ -311,7 +343,7 @@ def main() -> None:
     pipe.set_inheritable(False)
     pipe.sendall(b"1" if prepare() else b"0")
     sys.path[0:1] = []  # this folder
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS_")}
+    environ = dict(os.environ)
     while (request := serve(pipe)) is not None:
         become(request)
         if "-m" in program(request["words"])[1][:1]:  # what it starts itself is born too, from a copy of this one

@@ -21,9 +21,7 @@ from ftcli.pluginmanager import Plugins
 from ftcli.records import Measurement, Report
 from ftcli.settings import update
 from ftcli.testing import tiny_tokenizer, write_config
-from tokenizing import Bar, corpus, plugins, prepare, short_proof, write
-
-__all__ = ["short_proof"]
+from tokenizing import Bar, corpus, plugins, prepare, write
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +212,7 @@ def test_engines_are_measured_on_the_first_rows_with_the_reference_first(run, fo
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_proof")
+@pytest.mark.usefixtures("nursery")
 def test_every_engine_that_is_exact_is_compared_with_the_reference_whose_ids_are_made_once(run, folder, monkeypatch):
     made = []
     monkeypatch.setattr("ftcli.core.proof.sweep", lambda unknown, short=proof.sweep: made.append(unknown) or short(unknown))
@@ -228,7 +226,7 @@ def test_every_engine_that_is_exact_is_compared_with_the_reference_whose_ids_are
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_proof")
+@pytest.mark.usefixtures("nursery")
 @pytest.mark.parametrize(("word", "complaint"), [("zebra", "double differs from the reference in row 550"), ("boom", "double 1.*boom")])
 def test_an_engine_that_is_wrong_or_fails_on_a_row_is_caught(word, complaint, run, tmp_path):
     source = write(tmp_path / "data.jsonl", [*corpus(550), f"a {word}"])
@@ -243,7 +241,7 @@ def test_an_engine_that_is_wrong_or_fails_on_a_row_is_caught(word, complaint, ru
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_proof")
+@pytest.mark.usefixtures("nursery")
 def test_an_engine_that_cannot_load_the_tokenizer_is_left_out_by_name_unless_it_was_asked_for(run, tmp_path, folder):
     broken = bench_engine("raise RuntimeError('not mine')")
     report = run("tokenize", plugins=plugins(tmp_path / "plugins", broken), dataset__sources=[str(folder / "data.jsonl")])

@@ -281,6 +281,7 @@ def test_each_walkthrough_begins_with_nothing_and_shows_the_effect_of_what_it_ha
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("nursery")
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.name)
 def test_the_examples_of_the_page_run_in_order(page: Path, tmp_path: Path, proofs: Path, reports: list[Report]) -> None:
     shutil.copy(ROOT / "optimize_env.sh", tmp_path)

@@ -17,11 +17,9 @@ from ftcli.errors import EngineError
 from ftcli.pluginmanager import Plugins
 from ftcli.testing import tiny_tokenizer
 from timing import PATIENCE
-from tokenizing import corpus, ids, manifest, plugins, prepare, short_proof, write
+from tokenizing import corpus, ids, manifest, plugins, prepare, write
 
-__all__ = ["short_proof"]
-
-pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("short_proof")]
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("nursery")]
 
 FUSE = """
 import os, sys, time

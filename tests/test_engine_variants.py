@@ -19,6 +19,7 @@ from ftcli.errors import EngineError
 from reliability import FULL
 from tokenizer_variants import VARIANTS, mutated
 
+pytestmark = pytest.mark.usefixtures("whole_proof")
 TOP = 0x3400
 """The sweep of these tests ends here, and so do their texts: all planes take seconds a tokenizer. 30,000 strings a variant over all planes
 were compared when the corpus was made."""

@@ -61,6 +61,7 @@ def test_a_fast_engine_without_a_backend_says_what_it_needs(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("whole_proof")
 def test_the_built_in_engines_pass_the_whole_proof_for_gpt2_like_bpe(tmp_path: Path) -> None:
     tokenizer = byte_level(tmp_path)
     plugins, shared = offers(built_in=True), Reference(tokenizer, prepare_backend(tokenizer, tmp_path), 1)

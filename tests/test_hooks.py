@@ -319,6 +319,7 @@ def test_the_after_run_example_keeps_a_history(load: Load, tmp_path: Path) -> No
 
 @needs_page
 @pytest.mark.slow
+@pytest.mark.usefixtures("nursery")
 @pytest.mark.parametrize("way", WAYS)
 def test_the_commands_use_what_plugins_offer(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer_folder: Path) -> None:
     """tokenize, verify and train with the examples of the page: each is chosen by its name, each notification arrives."""

@@ -26,7 +26,7 @@ from timing import PATIENCE
 PRIVATE = "OPEN_SESAME=decoy4711"
 GOOD = '{"text": "Please cancel my subscription."}\n' * 20
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("nursery")]
 
 
 @dataclass(frozen=True, slots=True)

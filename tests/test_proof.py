@@ -20,6 +20,7 @@ from ftcli.core.reference import BackendEncoder, join, to_encoded
 from ftcli.errors import EngineError
 from timing import bytecodes
 
+pytestmark = pytest.mark.usefixtures("whole_proof")
 GREEK = "".join(map(chr, range(0x3A0, 0x3C0)))
 SMALL_SWEEP = [Run(context, run) for context in adversarial.CONTEXTS for run in (GREEK, "abcdefgh", "가각간")]
 

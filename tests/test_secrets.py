@@ -122,6 +122,7 @@ def leaks(folder: Path, *texts: str, allowed: Sequence[Path] = ()) -> list[str]:
 
 
 @pytest.mark.fault
+@pytest.mark.usefixtures("nursery")
 @pytest.mark.reliability(27, "secrets in the errors of every command")
 def test_no_error_of_any_command_shows_a_secret(folder: Path) -> None:
     given, failed = list(folder.iterdir()), 0
@@ -135,6 +136,7 @@ def test_no_error_of_any_command_shows_a_secret(folder: Path) -> None:
 
 
 @pytest.mark.fault
+@pytest.mark.usefixtures("nursery")
 @pytest.mark.reliability(27, "secrets in what a run that succeeds leaves behind")
 def test_no_output_of_a_run_that_succeeds_holds_a_secret(folder: Path) -> None:
     given, secret = list(folder.iterdir()), ("--set", f"tracking.run_name={URL}?{TOKEN}")

@@ -34,7 +34,6 @@ from tokenizing import (
     plugins,
     prepare,
     rows,
-    short_proof,
     small_tokenizers,
     stamps,
     without_plots,
@@ -43,7 +42,6 @@ from tokenizing import (
 
 kinds = small_tokenizers
 no_html = without_plots
-small_proof = short_proof
 
 pytestmark = pytest.mark.usefixtures("no_html")
 SHARD = 4_000
@@ -136,7 +134,8 @@ def test_ids_are_the_tokenizer_s_own_row_by_row(kind, engine, kinds, source, out
     report = prepare(kinds[kind], source, out, dataset__label_column="label", packing__max_length=20, tokenizer__engine=engine)
     assert ids(out) == reference(kinds[kind], corpus(300), truncation=True, max_length=20)
     assert report.metrics["rows_truncated"] > 50
-    assert (report.metrics["engine"] == "hf") == (engine == "hf")
+    # a short proof does not find what splintr is not to encode of Unigram, so a row of the data refuses it
+    assert (report.metrics["engine"] == "hf") == (engine == "hf" or kind == "unigram")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
@@ -644,7 +643,6 @@ def test_an_output_that_is_not_ours_is_never_touched(bpe, source, out):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_proof")
 def test_where_an_engine_fails_the_reference_stands_in_and_the_report_says_so(bpe, tmp_path, out):
     texts = [*corpus(2100), "and boom here", *corpus(5, 2100)]
     source = write(tmp_path / "data.jsonl", texts)
@@ -657,7 +655,6 @@ def test_where_an_engine_fails_the_reference_stands_in_and_the_report_says_so(bp
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_proof")
 def test_an_engine_that_differs_on_the_data_is_refused_when_it_was_asked_for(bpe, tmp_path, out):
     source = write(tmp_path / "data.jsonl", ["plain", "a zebra"])
     with pytest.raises(EngineError, match=r"double 1 differs from the reference on .*zebra"):

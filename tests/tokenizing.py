@@ -15,7 +15,7 @@ from ftcli.plugins.executors import Local
 
 from ftcli.commands import tokenize
 from ftcli.context import Context
-from ftcli.core import adversarial, progress
+from ftcli.core import progress
 from ftcli.core.train_tokenizer import Kind, train_tokenizer
 from ftcli.pluginmanager import Plugins
 from ftcli.records import MANIFEST_NAME, Report
@@ -46,21 +46,15 @@ def small_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[Kind, 
 
 
 @pytest.fixture
-def short_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines are tried on a hundredth of the corpus, where a test asks what becomes of one that passed or failed: all of it takes 12 s of CPU a
-    tokenizer."""
-    monkeypatch.setattr(adversarial, "LONG", 1_200)
-    monkeypatch.setattr("ftcli.core.proof.sweep", lambda unknown: adversarial.sweep(unknown)[::100])
-    monkeypatch.setattr(
-        "ftcli.core.proof.texts", lambda added, vocabulary: [*adversarial._around(added), *adversarial.texts((), vocabulary)[::20]]
-    )
-
-
-@pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No plots, and one worker is this process: they take nine tenths of a small run."""
-    monkeypatch.setattr(tokenize, "write_report", lambda *_: {})
-    monkeypatch.setattr("ftcli.plugins.executors.Local", Here)
+    """See `here`."""
+    here(monkeypatch)
+
+
+def here(patch: pytest.MonkeyPatch) -> None:
+    """`tokenize` writes no page, and one worker is this process: they take nine tenths of a small run."""
+    patch.setattr(tokenize, "write_report", lambda *_: {})
+    patch.setattr("ftcli.plugins.executors.Local", Here)
 
 
 class Here(Local):

@@ -23,6 +23,7 @@ from ftcli.core.train_tokenizer import train_tokenizer
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Check, Machine
 from stores import Row, write_store
+from tokenizing import here
 
 LABELS = ("billing", "delivery", "login", "refund")
 STORY = (
@@ -148,20 +149,19 @@ class World:
             lines = [json.dumps({"text": text, "label": LABELS[row % 4]}) for row, text in enumerate(texts(rows, number))]
             path.write_text("\n".join(lines), encoding="utf-8")
             made.append(f"{split}={path}")
-        context = Context.make(
-            {
-                "dataset.sources": [*sources, *made],
-                "dataset.output_dir": self.folder / name,
-                "dataset.num_proc": 1,
-                "tokenizer.path": str(tokenizer),
-                "tokenizer.engine": "hf",
-                "runtime.report_dir": self.folder / "reports",
-                "runtime.cache_dir": self.folder / "cache",
-                **values,
-            },
-            environ={},
-        )
-        tokenize.run(context)
+        given = {
+            "dataset.sources": [*sources, *made],
+            "dataset.output_dir": self.folder / name,
+            "dataset.num_proc": 1,
+            "tokenizer.path": str(tokenizer),
+            "tokenizer.engine": "hf",
+            "runtime.report_dir": self.folder / "reports",
+            "runtime.cache_dir": self.folder / "cache",
+            **values,
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            here(patch)
+            tokenize.run(Context.make(given, environ={}))
         return self.folder / name
 
     def config(self, kind: str, **changes: Any) -> Path:
