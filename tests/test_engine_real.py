@@ -15,7 +15,6 @@ from transformers import AutoTokenizer
 
 from engine_doubles import array, offers, rows_of
 from ftcli.core.engine import choose_engine, load_encoder
-from reliability import FULL
 from timing import PATIENCE
 
 CHOSEN = {
@@ -35,9 +34,6 @@ CHOSEN = {
 }
 """What auto takes with gigatoken 0.10.0, fastokens 0.3.5 and splintr-rs 0.22.0."""
 UNLOADABLE = {"spm-only-mistral"}
-ALIKE = {"bert-base-multilingual-cased", "gpt2", "koelectra-v3", "phi-3-mini", "qwen2.5"}
-"""Of one kind with another one: tried only with FTCLI_FAULTS=full, because a proof takes 12 to 35 s of CPU."""
-TRIED = sorted(CHOSEN.keys() - (set() if FULL else ALIKE))
 BYTES_A_SOURCE = 75_000
 SOURCES = (
     "classification/nsmc_raw/nsmc_raw.jsonl.gz",
@@ -82,7 +78,7 @@ def test_no_tokenizer_is_left_out(real_data: Path) -> None:
     assert {path.name for path in (real_data / "tokenizers").iterdir()} == CHOSEN.keys() | UNLOADABLE
 
 
-@pytest.mark.parametrize("name", TRIED)
+@pytest.mark.parametrize("name", CHOSEN)
 def test_the_chosen_engine_gives_the_ids_of_the_tokenizer(name: str, rows: list[str], real_data: Path, proofs: Path) -> None:
     folder = real_data / "tokenizers" / name
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
@@ -118,7 +114,7 @@ def table(request: pytest.FixtureRequest, real_data: Path, proofs: Path) -> dict
     return {name: rest for name, *rest in cells}
 
 
-@pytest.mark.parametrize("name", TRIED)
+@pytest.mark.parametrize("name", CHOSEN)
 def test_the_chosen_engine_gives_the_ids_of_the_tokenizer_on_every_text(name: str, table: dict[str, list[str]]) -> None:
     engine, texts, _, differing, *_ = table[name]
     assert engine == f"auto: {CHOSEN[name]}"
