@@ -56,6 +56,9 @@ Tree = dict[str, dict[str, Any]]
 def cases() -> Mapping[str, tuple[Tree, Tree, Sequence[str]]]:
     """Name → (base, planted, options): what differs, and how much is run."""
     training, preparing = ("--rows", "1000", "--steps", "12"), ("--rows", "20000", "--steps", "3")
+    few = {
+        "train": {"max_steps": 3}
+    }  # an epoch takes 140 s here and preparing 2: a slow tokenizer is no difference then, which was measured
     return {
         "sleep": ({"loader": {"collator": "dynamic"}}, {"loader": {"collator": "sleepy"}}, training),
         "padding": (
@@ -64,11 +67,11 @@ def cases() -> Mapping[str, tuple[Tree, Tree, Sequence[str]]]:
             training,
         ),
         "workers": (
-            {"dataset": {"num_proc": 2}, "tokenizer": {"engine": "hf"}},
-            {"dataset": {"num_proc": 1}, "tokenizer": {"engine": "hf"}},
+            {"dataset": {"num_proc": 2}, "tokenizer": {"engine": "hf"}, **few},
+            {"dataset": {"num_proc": 1}, "tokenizer": {"engine": "hf"}, **few},
             preparing,
         ),
-        "tokenizer": ({"tokenizer": {"engine": "auto"}}, {"tokenizer": {"engine": "hf"}}, preparing),
+        "tokenizer": ({"tokenizer": {"engine": "auto"}, **few}, {"tokenizer": {"engine": "hf"}, **few}, preparing),
     }
 
 
