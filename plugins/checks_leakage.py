@@ -43,7 +43,7 @@ def leakage(probe: Probe) -> Check:
     name = max(names, key=lambda split: (whole[split], shares[split]))
     share, rows = whole[name], _texts(probe, name).index[again[name]]
     evidence: dict[str, Any] = {"split": name, "rows": len(rows), "of": len(_hashes(probe, name)[0]), "first_rows": rows[:5].tolist()}
-    evidence |= {"shares": shares, "train_rows_looked_at": round(taken, 4), "with_unknown_tokens": _unspelled(probe, name)}
+    evidence |= {"shares": shares, "train_rows_looked_at": round(taken, 4), "with_unknown_tokens": (unspelled := _unspelled(probe, name))}
     found = "found" if taken < 1 else "stand"
     words = f"{share:.2%} of the {name} rows ({len(rows) - passages[name]:,}) {found} in train as well"
     if passages[name]:
@@ -56,6 +56,8 @@ def leakage(probe: Probe) -> Check:
         )
     if taken < 1:
         words = f"about {words}, by {taken:.1%} of the train rows"
+    if unspelled:
+        words += f"; {unspelled:,} of {evidence['of']:,} have an unknown token and were not compared"
     own = " ftcli split the texts, equal ones to one side: these differ in case or spaces." if _split_by_ftcli(probe, name) else ""
     if share > 0.05:
         fix = own or " Or let ftcli split: --validation-fraction keeps equal texts on one side."

@@ -166,8 +166,9 @@ def test_a_few_texts_that_it_cannot_spell_are_no_leak(world: World, tmp_path: Pa
     train[:4], test[:4] = [("order the ℵℶ", "a")] * 4, [("order the ∀∁", "a")] * 4
     options = {"tokenizer.path": str(world.wordpiece)}
     values = {**_store(world, tmp_path, {"train": train, "test": test}, **options), **options}
-    evidence = world.verify(values, stages=("tokenizer", "data"))["FT205"].evidence
-    assert (evidence["rows"], evidence["with_unknown_tokens"]) == (0, 4)
+    check = world.verify(values, stages=("tokenizer", "data"))["FT205"]
+    assert (check.evidence["rows"], check.evidence["with_unknown_tokens"]) == (0, 4)
+    assert "4 of 40 have an unknown token and were not compared" in check.summary
 
 
 def test_the_last_words_of_a_text_that_was_split_are_no_leak(world: World, tmp_path: Path) -> None:
