@@ -35,7 +35,7 @@ from benchmarks.process import run as run_process
 from benchmarks.train import BF16, say
 
 from ftcli import __version__
-from ftcli.core.student import quantile
+from ftcli.core.benchmark.student import quantile
 from ftcli.machine import detect
 from ftcli.records import to_json
 

@@ -43,7 +43,7 @@ class Job:
 def load(engine: str, tokenizer_path: str, threads: int) -> Encoder:
     """The engine's encoder, without ftcli's routing of rare characters and its checks of results."""
     from ftcli.context import Context
-    from ftcli.core.backend import prepare_backend
+    from ftcli.core.engines.backend import prepare_backend
     from ftcli.pluginmanager import Plugins
 
     folder = os.environ.get("FTCLI_PLUGINS_DIR")

@@ -12,7 +12,7 @@ from benchmarks.process import Outcome
 from benchmarks.ways import TINY, Bench
 from benchmarks.works import JOB_RSS_MB, JOB_SECONDS, SCALING, Work
 
-from ftcli.core.measure import interval
+from ftcli.core.benchmark.measure import interval
 
 Say = Callable[[str], None]
 

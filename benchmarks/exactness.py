@@ -27,10 +27,10 @@ from typing import Any
 import pyarrow as pa
 from transformers import AutoTokenizer
 
-from ftcli.core.backend import prepare_backend
-from ftcli.core.engine import EncoderSpec, RowEncoder, choose_engine, load_encoder
-from ftcli.core.proof import Reference, differing_rows
-from ftcli.core.reference import PythonEncoder
+from ftcli.core.engines.backend import prepare_backend
+from ftcli.core.engines.engine import EncoderSpec, RowEncoder, choose_engine, load_encoder
+from ftcli.core.engines.proof import Reference, differing_rows
+from ftcli.core.engines.reference import PythonEncoder
 from ftcli.errors import EngineError, MissingExtraError
 from ftcli.pluginmanager import Plugins
 

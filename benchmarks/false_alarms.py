@@ -32,8 +32,8 @@ from benchmarks.true_verdicts import why_true
 
 from ftcli.commands import tokenize
 from ftcli.context import Context
-from ftcli.core.probe import Probe
-from ftcli.core.rules import RANK, chosen, run_checks
+from ftcli.core.verify.probe import Probe
+from ftcli.core.verify.rules import RANK, chosen, run_checks
 from ftcli.errors import FtcliError
 from ftcli.records import STAGES
 

@@ -48,9 +48,9 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    from ftcli.core.footprint import resident_bytes
-    from ftcli.core.sizing import training_step
-    from ftcli.core.tasks import Classify, Pretrain
+    from ftcli.core.batches.tasks import Classify, Pretrain
+    from ftcli.core.models.sizing import training_step
+    from ftcli.core.processes.footprint import resident_bytes
 
     config = AutoConfig.for_model(case["type"], **case["config"], pad_token_id=0)
     head, rows, width = case["head"], case["rows"], case["width"]

@@ -82,7 +82,7 @@ def plain(result: Path, accumulation: int, given: list[str]) -> None:
     from transformers import Trainer, TrainingArguments
 
     from ftcli.context import Context
-    from ftcli.core.run import prepare as ready
+    from ftcli.core.training.run import prepare as ready
 
     names = {"--mode": "train.mode", "--dataset": "dataset.sources", "--tokenizer-path": "tokenizer.path", "--model-config": "model.config"}
     names |= {"--config-overrides": "model.config_overrides"}

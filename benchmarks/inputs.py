@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from ftcli.core.sample import Sampler
+from ftcli.core.corpus.sample import Sampler
 
 SEED = 7
 CODE_BYTES = 500_000_000

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ftcli.core.batch import LengthGroupedSampler
-from ftcli.core.footprint import family, resident_bytes
-from ftcli.core.pack import BestFit
+from ftcli.core.batches.batch import LengthGroupedSampler
+from ftcli.core.prepare.pack import BestFit
+from ftcli.core.processes.footprint import family, resident_bytes
 from ftcli.machine import detect
 from ftcli.testing import tiny_tokenizer
 

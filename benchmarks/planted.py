@@ -23,7 +23,7 @@ import time
 
 from ftcli import hookimpl
 from ftcli.contracts import CollatorKind
-from ftcli.core.collate import Dynamic
+from ftcli.core.batches.collate import Dynamic
 
 
 class Sleepy(Dynamic):

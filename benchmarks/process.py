@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftcli.core.footprint import family, resident_bytes
+from ftcli.core.processes.footprint import family, resident_bytes
 
 INTERVAL = 0.2
 PSS_EVERY = 5

@@ -23,9 +23,9 @@ from pydantic.fields import FieldInfo
 from ftcli import errors, testing
 from ftcli.cli.catalog import COMMANDS
 from ftcli.contracts import CheckKind, Page
-from ftcli.core.catalogue import page_of
-from ftcli.core.pages import check_page, index_page, loss_entries
-from ftcli.core.rules import every
+from ftcli.core.verify.catalogue import page_of
+from ftcli.core.verify.pages import check_page, index_page, loss_entries
+from ftcli.core.verify.rules import every
 from ftcli.fields import extra, flag_of, variable_of
 from ftcli.pluginmanager import Plugins
 from ftcli.settings import sections

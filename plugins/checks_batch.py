@@ -8,7 +8,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 OFTEN = 0.25
 """Share of the rows with PAD in their text from which it is taken for a token of the language."""
@@ -16,8 +16,8 @@ COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
 
 
 def shapes(probe: Probe) -> Check:
-    from ftcli.core.audit import token_places
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.audit import token_places
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     batch, lengths = probe.batch, probe.rows.input_ids.lengths
     sizes = {name: list(value.shape) for name, value in batch.items()}
@@ -77,8 +77,8 @@ def shapes(probe: Probe) -> Check:
 def pooling(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     if not probe.task.needs_labels:
         return _pad_in_texts(probe)
@@ -115,8 +115,8 @@ def pooling(probe: Probe) -> Check:
 
 def _pad_in_texts(probe: Probe) -> Check:
     """Of a language model, which pools nothing: whether PAD is a token that the texts use."""
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import warned
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import warned
 
     tokenizer = probe.tokenizer
     pad = tokenizer.pad_token_id

@@ -10,7 +10,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 GIB, MIB = 2**30, 2**20
 BYTES_A_SLOT = 24
@@ -18,8 +18,8 @@ BYTES_A_SLOT = 24
 
 
 def shared_memory(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, passed
     from ftcli.machine import shared_memory as of_machine
 
     loader, free = probe.settings.loader, of_machine()
@@ -39,9 +39,9 @@ def shared_memory(probe: Probe) -> Check:
 
 
 def space(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.sizing import STATES, parameters
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.models.sizing import STATES, parameters
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     train = probe.settings.train
     folder = train.output_dir
@@ -72,9 +72,9 @@ def space(probe: Probe) -> Check:
 
 
 def step_memory(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.sizing import training_step
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.models.sizing import training_step
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     train, machine, model = probe.settings.train, probe.machine, probe.settings.model
     config = _config(probe)
@@ -122,7 +122,7 @@ def step_memory(probe: Probe) -> Check:
 
 def _config(probe: Probe) -> Any:
     """The configuration; what is wrong with it is said by the checks of the data and the model."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
@@ -132,7 +132,7 @@ def _config(probe: Probe) -> Any:
 
 
 def _labels(probe: Probe) -> int | None:
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     if probe.task_name != "classify":
@@ -145,7 +145,7 @@ def _labels(probe: Probe) -> int | None:
 
 def _width(probe: Probe) -> int | None:
     """Slots of the widest row that the run can meet."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:

@@ -8,14 +8,14 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.chat import Tried
-    from ftcli.core.probe import Probe
+    from ftcli.core.tokenizer.chat import Tried
+    from ftcli.core.verify.probe import Probe
 
 SHOWN = 3
 
 
 def template(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     tried, whose, _ = _tried(probe)
     evidence: dict[str, Any] = {
@@ -37,8 +37,8 @@ def template(probe: Probe) -> Check:
 
 
 def assistant_mask(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     tried, whose, given = _tried(probe)
     rendered = tried.conversations - len(tried.broken)
@@ -69,9 +69,9 @@ def assistant_mask(probe: Probe) -> Check:
 
 
 def prompt_prefix(probe: Probe) -> Check:
-    from ftcli.core.chat import parted_pairs, read_own
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.tokenizer.chat import parted_pairs, read_own
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     if pairs := read_own(probe.settings).pairs:
         parted = parted_pairs(probe.tokenizer, pairs)
@@ -107,7 +107,7 @@ def prompt_prefix(probe: Probe) -> Check:
 
 def _tried(probe: Probe) -> tuple[Tried, str, bool]:
     """The template tried on the user's conversations, else on samples; what they are called, and whether they are the user's."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
 
     if not getattr(probe.tokenizer, "chat_template", None):
         raise Missing("the tokenizer has no chat template")

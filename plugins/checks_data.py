@@ -8,7 +8,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 POSITIONS_AFTER_PAD = frozenset(
     {
@@ -28,8 +28,8 @@ POSITIONS_AFTER_PAD = frozenset(
 
 
 def complete(probe: Probe) -> Check:
-    from ftcli.core.publish import check_published
-    from ftcli.core.verdict import passed
+    from ftcli.core.publishing.publish import check_published
+    from ftcli.core.verify.verdict import passed
 
     store = probe.store
     check_published(store.path, full=True)
@@ -42,7 +42,7 @@ def complete(probe: Probe) -> Check:
 
 
 def same_tokenizer(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.verdict import failed, passed
 
     prepared = probe.store.manifest["tokenizer"]
     found = probe.tokenizer_hash
@@ -59,7 +59,7 @@ def same_tokenizer(probe: Probe) -> Check:
 def lengths(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     store, tokens = probe.store, probe.train_split.lengths
     counted = store.manifest.get("metrics", {})
@@ -94,7 +94,7 @@ def lengths(probe: Probe) -> Check:
 
 def _positions(probe: Probe) -> int | None:
     """Tokens that the model has positions for; None when there is no model or no such limit."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
 
     try:
         config = probe.config.get_text_config()

@@ -12,7 +12,7 @@ from ftcli.records import Check
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 ROUTED = "experts."
 """In the names of parameters of single experts: no token of the batch may have been sent to them."""
@@ -21,7 +21,7 @@ RATES = ("dropout", "pdrop", "layerdrop", "drop_path")
 
 
 def gradients(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.verify.verdict import failed, noted, passed
 
     _ = probe.sound_forward
     result = probe.gradients
@@ -83,8 +83,8 @@ def _cut_in_training(probe: Probe, dead: set[str]) -> list[str]:
     """Parameters that a short batch gives a gradient in evaluation mode, and in training mode by two seeds none."""
     import torch
 
-    from ftcli.core.forward import forward
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.forward import forward
+    from ftcli.core.verify.probe import Missing
 
     model = probe.model
     if any(rate and any(part in name for part in ("layerdrop", "drop_path")) for name, rate in _rates(model).items()):
@@ -116,8 +116,8 @@ def _cut_in_training(probe: Probe, dead: set[str]) -> list[str]:
 
 def _still_dead(probe: Probe, dead: list[str]) -> list[str]:
     """Those of `dead` that get nothing either while no parameter is all zero: behind a head that starts at zero nothing learns before step 2."""
-    from ftcli.core.forward import forward
-    from ftcli.core.reach import stirred
+    from ftcli.core.verify.forward import forward
+    from ftcli.core.verify.reach import stirred
 
     with stirred(probe.model):
         again = forward(probe.model, probe.excerpt[1], probe.task).gradients()
@@ -126,7 +126,7 @@ def _still_dead(probe: Probe, dead: list[str]) -> list[str]:
 
 def _not_by_design(probe: Probe, unused: list[str]) -> list[str]:
     """Without those that transformers' own class, built anew from the configuration, leaves without a gradient too: heads and segments for other tasks."""
-    from ftcli.core.forward import forward
+    from ftcli.core.verify.forward import forward
 
     model = probe.model
     if not type(model).__module__.startswith("transformers."):
@@ -162,8 +162,8 @@ def _factor(probe: Probe) -> int:
 
 
 def scaling(probe: Probe) -> Check:
-    from ftcli.core.scaling import loss_ratio, own_loss
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.scaling import loss_ratio, own_loss
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     steps = probe.settings.train.gradient_accumulation_steps
     factor = _factor(probe)
@@ -216,8 +216,8 @@ def scaling(probe: Probe) -> Check:
 
 
 def repeatability(probe: Probe) -> Check:
-    from ftcli.core.repeat import batch_repeats, forward_change
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.verify.repeat import batch_repeats, forward_change
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     _ = probe.sound_forward
     rows, batch = probe.excerpt
@@ -242,7 +242,7 @@ def repeatability(probe: Probe) -> Check:
 def dropout(probe: Probe) -> Check:
     import torch
 
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     model = probe.model
     rates = {name: float(module.p) for name, module in model.named_modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)}

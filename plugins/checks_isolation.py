@@ -9,16 +9,16 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 INVARIANT = 1e-3
 """Clean models change by at most 7e-6 in fp32 (138 models of 23 families), faults by 1.2e-2 and more."""
 
 
 def padding_invariance(probe: Probe) -> Check:
-    from ftcli.core.isolation import padding_change
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.isolation import padding_change
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, passed
 
     if probe.train_split.packed:
         raise Missing("rows of packed data are not padded to each other (see FT408)")
@@ -39,9 +39,9 @@ def padding_invariance(probe: Probe) -> Check:
 
 
 def packing_isolation(probe: Probe) -> Check:
-    from ftcli.core.isolation import leak
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.isolation import leak
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, passed
 
     if not probe.train_split.packed:
         raise Missing("the data are not packed")
@@ -68,9 +68,9 @@ def packing_isolation(probe: Probe) -> Check:
 
 
 def causality(probe: Probe) -> Check:
-    from ftcli.core.gate import check_learnable
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import passed
+    from ftcli.core.training.gate import check_learnable
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import passed
 
     if probe.task.needs_labels:
         raise Missing(f"mode {probe.task_name} predicts no next token")
@@ -80,12 +80,12 @@ def causality(probe: Probe) -> Check:
 
 def label_shift(probe: Probe) -> Check:
     """F5: with a loss on the label at place p alone, the last input with a gradient is p - 1."""
-    from ftcli.core.audit import token_places
-    from ftcli.core.excerpt import document_starts
-    from ftcli.core.probe import Missing
-    from ftcli.core.reach import SEEN, reach, stirred
-    from ftcli.core.tasks import IGNORED
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.batches.tasks import IGNORED
+    from ftcli.core.storage.excerpt import document_starts
+    from ftcli.core.verify.audit import token_places
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.reach import SEEN, reach, stirred
+    from ftcli.core.verify.verdict import failed, passed
 
     rows, batch = probe.excerpt
     if probe.task.needs_labels:
@@ -119,8 +119,8 @@ def label_shift(probe: Probe) -> Check:
 
 def _place(probe: Probe) -> int:
     """A label of the excerpt's first row with at least two tokens of its document before it."""
-    from ftcli.core.excerpt import document_starts
-    from ftcli.core.probe import Missing
+    from ftcli.core.storage.excerpt import document_starts
+    from ftcli.core.verify.probe import Missing
 
     rows, _ = probe.excerpt
     starts = document_starts(rows, 0)
@@ -136,11 +136,11 @@ def reads_its_input(probe: Probe) -> Check:
     """Every token of a short text must have a gradient; that neighbours and padding have none, the checks before this one measure."""
     import torch
 
-    from ftcli.core.audit import token_places
-    from ftcli.core.excerpt import document_starts
-    from ftcli.core.probe import Missing
-    from ftcli.core.reach import reach, stirred
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.storage.excerpt import document_starts
+    from ftcli.core.verify.audit import token_places
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.reach import reach, stirred
+    from ftcli.core.verify.verdict import failed, passed
 
     rows, batch = probe.excerpt
     places = token_places(batch["input_ids"].numpy(), rows)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ftcli.core.label_flags import LabelFlags
-    from ftcli.core.probe import Probe
+    from ftcli.core.storage.label_flags import LabelFlags
+    from ftcli.core.verify.probe import Probe
 
 MANY, ONCE, HALF_ONCE, ENOUGH = 20, 0.95, 0.5, 200
 """Of more than `MANY` classes the share with a single row (of numbers with decimals: half) from which it warns, and in `ENOUGH` rows fails: those are no classes but an
@@ -27,8 +27,8 @@ NEARLY_ALL, MOST = 0.99, 0.9
 def labels(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     store = probe.store
     names, ids = store.label_names, probe.train_split.labels
@@ -124,7 +124,7 @@ def _alike(names: Sequence[str]) -> list[list[str]]:
 
 
 def _same_words(alike: list[list[str]], evidence: dict[str, Any]) -> Check:
-    from ftcli.core.verdict import warned
+    from ftcli.core.verify.verdict import warned
 
     return warned(
         f"{len(alike)} labels are written in several ways, which count as classes of their own: {' and '.join(map(repr, alike[0][:4]))}",
@@ -136,8 +136,8 @@ def _same_words(alike: list[list[str]], evidence: dict[str, Any]) -> Check:
 
 def _label_flags(probe: Probe, flags: LabelFlags, names: list[str]) -> Check:
     """FT203 where a row has any number of labels: each one is a question of its own, answered with yes and with no."""
-    from ftcli.core.label_flags import entropy
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.storage.label_flags import entropy
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     for name in probe.store.split_names:
         found = probe.store.split(name).flags

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ftcli.core.documents import Documents
-    from ftcli.core.probe import Probe
-    from ftcli.core.store import Ragged
-    from ftcli.core.tokentext import TokenText
+    from ftcli.core.storage.documents import Documents
+    from ftcli.core.storage.store import Ragged
+    from ftcli.core.tokenizer.tokentext import TokenText
+    from ftcli.core.verify.probe import Probe
 
 NEAR_TOKENS = 2_000_000
 """Train tokens that near duplicates are looked for in: 1 s. More are sampled, and what is found is scaled."""
@@ -31,7 +31,7 @@ CONFLICTS = 0.005
 def leakage(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     names = _held_out(probe)
     train, taken = _hashes(probe, "train")
@@ -92,7 +92,7 @@ def _is_remainder(probe: Probe, name: str) -> NDArray[np.bool_]:
     """By text of a split, whether it is the short end of a longer one: its few last words may well stand elsewhere."""
     import numpy as np
 
-    from ftcli.core.near import LEAST_TOKENS
+    from ftcli.core.storage.near import LEAST_TOKENS
 
     split, texts = probe.store.split(name), _texts(probe, name)
     if split.packed or (probe.store.manifest.get("inputs") or {}).get("packing.truncation_strategy") != "split":
@@ -104,9 +104,9 @@ def _is_remainder(probe: Probe, name: str) -> NDArray[np.bool_]:
 def near(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.documents import documents
-    from ftcli.core.near import LEAST_TOKENS, SAME, near_pairs, scale
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.storage.documents import documents
+    from ftcli.core.storage.near import LEAST_TOKENS, SAME, near_pairs, scale
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     names = _held_out(probe)
     train = documents(probe.train_split, NEAR_TOKENS)
@@ -152,7 +152,7 @@ def near(probe: Probe) -> Check:
 def duplicates(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     hashes, taken = _hashes(probe, "train")
     texts, place, counts = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -188,7 +188,7 @@ def duplicates(probe: Probe) -> Check:
 
 def _labels_of(probe: Probe, rows: Any) -> list[Any]:
     """Names of the labels of some train rows, or their numbers where they have none."""
-    from ftcli.core.label_flags import names_of
+    from ftcli.core.storage.label_flags import names_of
 
     names, taken = probe.store.label_names or [], probe.train_split.rows(rows)
     if taken.flags is not None:
@@ -198,7 +198,7 @@ def _labels_of(probe: Probe, rows: Any) -> list[Any]:
 
 
 def _held_out(probe: Probe) -> list[str]:
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
 
     names: list[str] = [name for name in ("validation", "test") if name in probe.store.split_names]
     if not names:
@@ -207,7 +207,7 @@ def _held_out(probe: Probe) -> list[str]:
 
 
 def _texts(probe: Probe, name: str) -> Documents:
-    from ftcli.core.documents import documents
+    from ftcli.core.storage.documents import documents
 
     key = f"texts of {name}"
     if probe.ready(key) is None:
@@ -240,7 +240,7 @@ def _unspelled(probe: Probe, name: str) -> int:
 
 
 def _spelling(probe: Probe) -> TokenText | None:
-    from ftcli.core.tokentext import TokenText, unknown_of
+    from ftcli.core.tokenizer.tokentext import TokenText, unknown_of
 
     if probe.ready("spelling") is None:
         tokenizer = _tokenizer(probe)
@@ -252,7 +252,7 @@ def _spelling(probe: Probe) -> TokenText | None:
 
 def _tokenizer(probe: Probe) -> Any:
     """The tokenizer, if there is one and the data were prepared with it."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
@@ -265,7 +265,7 @@ def _tokenizer(probe: Probe) -> Any:
 
 def _take(texts: Documents, chosen: Any) -> Any:
     from ftcli.core.ragged import take_ranges, to_offsets
-    from ftcli.core.store import Ragged
+    from ftcli.core.storage.store import Ragged
 
     lengths = texts.ids.lengths[chosen]
     return Ragged(take_ranges(texts.ids.values, texts.ids.offsets[:-1][chosen], lengths), to_offsets(lengths))

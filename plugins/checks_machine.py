@@ -8,13 +8,13 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 GIB = 2**30
 
 
 def cores(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, passed
+    from ftcli.core.verify.verdict import noted, passed
 
     machine = probe.machine
     how = machine.how.get("cores", "count")
@@ -33,7 +33,7 @@ def cores(probe: Probe) -> Check:
 
 
 def memory(probe: Probe) -> Check:
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.verify.verdict import passed, warned
 
     machine = probe.machine
     free, limit = machine.memory_available_bytes / GIB, machine.memory_bytes / GIB
@@ -45,7 +45,7 @@ def memory(probe: Probe) -> Check:
 
 
 def disk(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     machine = probe.machine
     free = machine.disk_free_bytes / GIB
@@ -64,7 +64,7 @@ def disk(probe: Probe) -> Check:
 
 
 def gpu(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, passed
+    from ftcli.core.verify.verdict import noted, passed
     from ftcli.machine import gpu_driver
 
     gpus = probe.machine.gpus

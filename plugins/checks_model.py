@@ -12,16 +12,16 @@ from . import mends
 from .checks_weights import own_tokenizer
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 MOST_IDS = 2**28
 """Tokens of the train split that are looked through for the largest id: 0.2 s."""
 
 
 def vocabulary(probe: Probe) -> Check:
-    from ftcli.core.gate import _largest_id
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.training.gate import _largest_id
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, passed
     from ftcli.errors import FtcliError
 
     ids, rows = probe.vocabulary
@@ -42,8 +42,8 @@ def vocabulary(probe: Probe) -> Check:
 
 
 def pad_id(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, noted, passed
     from ftcli.errors import FtcliError
 
     given, wanted = getattr(probe.config.get_text_config(), "pad_token_id", None), probe.tokenizer.pad_token_id
@@ -68,8 +68,8 @@ def pad_id(probe: Probe) -> Check:
 
 
 def first_loss(probe: Probe) -> Check:
-    from ftcli.core.adapter import is_adapter
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.models.adapter import is_adapter
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     result = probe.sound_forward
     several = probe.train_split.flags is not None and probe.task.needs_labels
@@ -132,7 +132,7 @@ def first_loss(probe: Probe) -> Check:
 
 def _own_tokens(probe: Probe) -> bool:
     """Whether the ids were proved to mean to the weights what they mean here."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
 
     try:
         return own_tokenizer(probe).status != "fail"

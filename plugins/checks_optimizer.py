@@ -12,8 +12,8 @@ from ftcli.records import Check
 from .checks_schedule import plan_of
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
-    from ftcli.core.schedule import Plan
+    from ftcli.core.training.schedule import Plan
+    from ftcli.core.verify.probe import Probe
 
 Finding = tuple[bool, str, str]
 """Whether it is certain, what is wrong, and what to do."""
@@ -31,7 +31,7 @@ SLOW_SGD = 1e-3
 
 
 def numbers(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     train = probe.settings.train
     plan = _plan(probe)
@@ -55,7 +55,7 @@ def numbers(probe: Probe) -> Check:
 
 
 def _plan(probe: Probe) -> Plan | None:
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
 
     try:
         return plan_of(probe)

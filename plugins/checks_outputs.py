@@ -11,7 +11,7 @@ from ftcli.records import Check
 if TYPE_CHECKING:
     import torch
 
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 SAME = 1e-5
 """Spread of a class's logit over different texts, in standard deviations of all logits, under which the model does not see its input. Random weights
@@ -34,7 +34,7 @@ PASSED_ON = frozenset(
 
 
 def logits(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.verdict import failed, passed
 
     result = probe.forward
     values = result.logits
@@ -85,7 +85,7 @@ def _no_logits(values: torch.Tensor, *, fresh: bool) -> str:
 
 def _spread_over_texts(probe: Probe, values: torch.Tensor) -> float | None:
     """Standard deviation of a class's logit over the texts / that of all logits; None where the texts or the logits do not differ."""
-    from ftcli.core.forward import spread
+    from ftcli.core.verify.forward import spread
 
     rows = probe.rows
     different = len({rows.input_ids.row(row).tobytes() for row in range(len(rows))})
@@ -95,8 +95,8 @@ def _spread_over_texts(probe: Probe, values: torch.Tensor) -> float | None:
 
 
 def classes(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, passed
 
     if not probe.task.needs_labels or not probe.store.label_names:
         raise Missing(f"mode {probe.task_name} has no classes")
@@ -144,8 +144,8 @@ def arguments(probe: Probe) -> Check:
     import difflib
     import inspect
 
-    from ftcli.core.forward import inputs_of
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.verify.forward import inputs_of
+    from ftcli.core.verify.verdict import failed, noted, passed
 
     model, given = probe.model, list(inputs_of(probe.batch))
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # of an adapter

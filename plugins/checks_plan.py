@@ -12,7 +12,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 SAMPLE = 200_000
 """Lengths that stand for all."""
@@ -23,9 +23,9 @@ WASTE = 0.25
 def padding(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.order import wasted
-    from ftcli.core.slots import rows_a_batch
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.batches.order import wasted
+    from ftcli.core.batches.slots import rows_a_batch
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     split = probe.train_split
     lengths = split.lengths
@@ -53,8 +53,8 @@ def padding(probe: Probe) -> Check:
 def outliers(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import noted, passed
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import noted, passed
 
     lengths = probe.train_split.lengths
     if probe.train_split.packed:
@@ -80,7 +80,7 @@ def outliers(probe: Probe) -> Check:
 
 
 def run(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted
+    from ftcli.core.verify.verdict import noted
 
     train, rows = probe.settings.train, len(probe.train_split)
     world = int(os.environ.get("WORLD_SIZE", "1"))

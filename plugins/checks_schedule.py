@@ -8,8 +8,8 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
-    from ftcli.core.schedule import Plan
+    from ftcli.core.training.schedule import Plan
+    from ftcli.core.verify.probe import Probe
 
 LEAST = 0.02
 """Share of its steps that a run must amount to at the full rate: linear and cosine 0.5, a polynomial of power 10 0.09, of 200 0.005."""
@@ -17,7 +17,7 @@ LEAST = 0.02
 
 def warm_up(probe: Probe) -> Check:
     """The rate in full-rate steps: what the run has learned with by its first log line, its first evaluation and its end."""
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     plan = plan_of(probe)
     schedule = plan.schedule
@@ -51,7 +51,7 @@ def warm_up(probe: Probe) -> Check:
 
 
 def hidden_nan(probe: Probe) -> Check:
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.verify.verdict import passed, warned
 
     train = probe.settings.train
     if train.logging_nan_inf_filter:
@@ -65,9 +65,9 @@ def hidden_nan(probe: Probe) -> Check:
 
 def resume(probe: Probe) -> Check:
     """The checkpoint that the run would go on from, against the run."""
-    from ftcli.core import checkpoints
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.training import checkpoints
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, noted, passed
 
     train = probe.settings.train
     if train.resume_from_checkpoint is None:
@@ -101,8 +101,8 @@ def resume(probe: Probe) -> Check:
 
 
 def plan_of(probe: Probe) -> Plan:
-    from ftcli.core.probe import Missing
-    from ftcli.core.schedule import make_plan
+    from ftcli.core.training.schedule import make_plan
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     rows, held_out, batches = None, False, None

@@ -8,13 +8,13 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 BF16_FLAGS = ("avx512_bf16", "amx_bf16")
 
 
 def workers(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.verdict import noted, passed, warned
     from ftcli.machine import cut_to_cores
 
     cores = probe.machine.cores
@@ -39,7 +39,7 @@ def workers(probe: Probe) -> Check:
 
 
 def precision(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     train, machine = probe.settings.train, probe.machine
     on_cpu = not machine.gpus or bool(train.use_cpu)
@@ -66,7 +66,7 @@ def precision(probe: Probe) -> Check:
 
 def _weights_type(probe: Probe) -> str | None:
     """What model.dtype says, and for auto what the configuration says. What a weights' file says by itself FT503 sees."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     if probe.settings.model.dtype != "auto":

@@ -13,9 +13,9 @@ from ftcli.records import Check
 from .checks_schedule import plan_of
 
 if TYPE_CHECKING:
-    from ftcli.core.forward import Forward
-    from ftcli.core.probe import Probe
-    from ftcli.core.rehearsal import Rehearsal
+    from ftcli.core.verify.forward import Forward
+    from ftcli.core.verify.probe import Probe
+    from ftcli.core.verify.rehearsal import Rehearsal
 
 EXACT = 0.02
 """Largest |logged / true - 1| of the first loss; sound trainers are at 1e-6, faults at the accumulation steps."""
@@ -27,9 +27,9 @@ MOVED = 0.5
 
 
 def two_steps(probe: Probe) -> Check:
-    from ftcli.core.budget import affordable, told, within
-    from ftcli.core.forward import descend, forward
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.verify.budget import affordable, told, within
+    from ftcli.core.verify.forward import descend, forward
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     rate, whole, _ = probe.settings.train.learning_rate, _finite(probe), probe.gradients
     probe.require_memory(5)  # weights, a copy of them, gradients and AdamW's two moments
@@ -65,7 +65,7 @@ def two_steps(probe: Probe) -> Check:
 
 def _full_steps(probe: Probe) -> float:
     """Steps at the full rate that the run amounts to; 0 where that cannot be told."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
 
     try:
         return plan_of(probe).schedule.total
@@ -75,7 +75,7 @@ def _full_steps(probe: Probe) -> float:
 
 def logged_loss(probe: Probe) -> Check:
     """One real update with the run's accumulation: is what the Trainer logs the mean over the targets?"""
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.verify.verdict import failed, noted, passed
 
     found = _update(probe)
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -104,8 +104,8 @@ def logged_loss(probe: Probe) -> Check:
 
 def updates_kept(probe: Probe) -> Check:
     """One step at the peak rate in the type that the weights have in the run."""
-    from ftcli.core.forward import LARGE
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.forward import LARGE
+    from ftcli.core.verify.verdict import failed, passed
 
     found = _update(probe)
     rate, kind = probe.settings.train.learning_rate, probe.ready("learned_type") or "float32"
@@ -128,7 +128,7 @@ def updates_kept(probe: Probe) -> Check:
 
 def covered(probe: Probe) -> Check:
     """Everything that the loss depends on and that wants a gradient must be in the optimizer."""
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.verdict import failed, passed
 
     lost = _update(probe).forgotten
     if lost:
@@ -141,9 +141,9 @@ def covered(probe: Probe) -> Check:
 
 
 def by_heart(probe: Probe) -> Check:
-    from ftcli.core.overfit import HALF, by_heart, partly
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.verify.overfit import HALF, by_heart, partly
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, noted, passed
 
     result = _finite(probe)
     probe.require_memory(5)
@@ -173,8 +173,8 @@ def by_heart(probe: Probe) -> Check:
 def same_again(probe: Probe) -> Check:
     """Two updates, twice from the same seed: losses, norms and weights must be the same to the last bit."""
     _ = _update(probe)  # where the Trainer cannot make one, FT502 has said so
-    from ftcli.core.rehearsal import rehearse
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.verify.rehearsal import rehearse
+    from ftcli.core.verify.verdict import passed, warned
 
     _ = _finite(probe)
     steps = min(2, probe.settings.train.gradient_accumulation_steps)
@@ -197,9 +197,9 @@ def same_again(probe: Probe) -> Check:
 
 def learnability(probe: Probe) -> Check:
     """Only on demand: what cannot be seen before training."""
-    from ftcli.core.overfit import learn
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.verify.overfit import learn
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import passed, warned
 
     steps = probe.settings.train.learnability_steps
     if not steps:
@@ -232,7 +232,7 @@ def learnability(probe: Probe) -> Check:
 
 def _finite(probe: Probe) -> Forward:
     """The forward pass, if its logits are numbers."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
 
     result = probe.forward
     if not result.finite:

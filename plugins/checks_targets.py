@@ -10,7 +10,7 @@ from ftcli.records import Check
 if TYPE_CHECKING:
     import torch
 
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
 MOST_ROWS = 20_000
@@ -18,7 +18,7 @@ MOST_ROWS = 20_000
 
 
 def targets(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed
+    from ftcli.core.verify.verdict import failed
 
     batch = probe.batch
     if twice := [name for name in ("label", "label_ids") if name in batch]:
@@ -51,7 +51,7 @@ def _wrong_type(labels: torch.Tensor) -> str:
 def _one_a_row(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.verdict import failed, passed
 
     labels = probe.batch["labels"].numpy()
     _ = probe.places
@@ -74,7 +74,7 @@ def _any_number(probe: Probe) -> Check:
     """Rows with any number of labels: float32 [rows, labels], 1 where one holds."""
     import torch
 
-    from ftcli.core.verdict import failed, passed
+    from ftcli.core.verify.verdict import failed, passed
 
     labels, wanted = probe.batch["labels"], torch.from_numpy(probe.task.labels(probe.rows))
     _ = probe.places
@@ -103,8 +103,8 @@ def _any_number(probe: Probe) -> Check:
 def _one_a_token(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.tasks import IGNORED
-    from ftcli.core.verdict import failed, passed, warned
+    from ftcli.core.batches.tasks import IGNORED
+    from ftcli.core.verify.verdict import failed, passed, warned
 
     batch, rows = probe.batch, probe.rows
     labels, ids = batch["labels"].numpy(), batch["input_ids"].numpy()
@@ -177,9 +177,9 @@ def endings(probe: Probe) -> Check:
     """S7: the share of texts whose last token is EOS."""
     import numpy as np
 
-    from ftcli.core.documents import ended
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.storage.documents import ended
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     if probe.task.needs_labels:
         raise Missing(f"mode {probe.task_name} learns no end of text")
@@ -212,7 +212,7 @@ def _instructs(probe: Probe) -> bool:
     """Whether the rows are prompts with answers: the mode is sft, or its labels leave a part of each text out."""
     import numpy as np
 
-    from ftcli.core.tasks import IGNORED
+    from ftcli.core.batches.tasks import IGNORED
 
     rows = probe.rows
     labels = np.asarray(probe.task.labels(rows))

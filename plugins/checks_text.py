@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 SAMPLE = 2_000
 """Train rows that are decoded: 0.3 s."""
@@ -24,8 +24,8 @@ UNKNOWN = 0.01
 
 
 def encoding(probe: Probe) -> Check:
-    from ftcli.core.damage import find_damage, repaired
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.storage.damage import find_damage, repaired
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     tokenizer, split = probe.tokenizer, probe.train_split
     rows, texts = _decoded(probe)
@@ -57,9 +57,9 @@ def encoding(probe: Probe) -> Check:
 def unknown(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.probe import Missing
-    from ftcli.core.tokentext import unknown_of
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.tokenizer.tokentext import unknown_of
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import passed, warned
 
     if probe.ready("text_ids") is not None:  # one cause, one check; there the token's name written out in a text is told apart
         raise Missing("FT113 has judged the texts themselves")
@@ -85,9 +85,9 @@ def unknown(probe: Probe) -> Check:
 def ends(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.documents import documents, ended
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.storage.documents import documents, ended
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import passed, warned
 
     if probe.task_name != "pretrain":
         raise Missing(f"mode {probe.task_name} learns no end of a text")
@@ -117,7 +117,7 @@ def _sample(probe: Probe, most: int) -> NDArray[np.int64]:
 
 def _decoded(probe: Probe) -> tuple[list[int], list[str]]:
     """Beginnings of train rows as the tokens' own bytes spell them: a decoder may not know how, and what a cut left of a character is no damage."""
-    from ftcli.core.damage import REPLACEMENT
+    from ftcli.core.storage.damage import REPLACEMENT
 
     rows = _sample(probe, SAMPLE)
     ids, pieces, known = probe.train_split.rows(rows).input_ids, probe.pieces, len(probe.tokenizer)

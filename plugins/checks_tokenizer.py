@@ -12,7 +12,7 @@ from . import mends
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 RIGHT_ONLY = frozenset(
@@ -55,8 +55,8 @@ or the first token is pooled. Decoders with rotary positions, BLOOM, MPT and OPT
 
 
 def fast(probe: Probe) -> Check:
-    from ftcli.core.conversion import convert
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.tokenizer.conversion import convert
+    from ftcli.core.verify.verdict import passed, warned
 
     tokenizer = probe.tokenizer
     kind = type(tokenizer).__name__
@@ -81,7 +81,7 @@ def fast(probe: Probe) -> Check:
 
 
 def _texts(probe: Probe) -> list[str]:
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
 
     try:
         return probe.texts.texts
@@ -90,7 +90,7 @@ def _texts(probe: Probe) -> list[str]:
 
 
 def pad(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, passed
+    from ftcli.core.verify.verdict import noted, passed
 
     tokenizer = probe.tokenizer
     if probe.pad is not None:
@@ -102,8 +102,8 @@ def pad(probe: Probe) -> Check:
 
 
 def pad_is_not_eos(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     tokenizer = probe.tokenizer
     pad_id, eos_id = tokenizer.pad_token_id, tokenizer.eos_token_id
@@ -124,7 +124,7 @@ def pad_is_not_eos(probe: Probe) -> Check:
 
 
 def _packed(probe: Probe) -> bool:
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
@@ -134,8 +134,8 @@ def _packed(probe: Probe) -> bool:
 
 
 def padding_side(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, noted, passed
 
     side = probe.tokenizer.padding_side
     if side == "right":
@@ -158,7 +158,7 @@ def padding_side(probe: Probe) -> Check:
 
 
 def additions(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, warned
+    from ftcli.core.verify.verdict import noted, warned
 
     tokenizer = probe.tokenizer
     with_, without = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
@@ -189,8 +189,8 @@ def additions(probe: Probe) -> Check:
 
 def _left_out(probe: Probe, before: list[int]) -> int:
     """How many prepared texts were looked at, if none begins with `before`; else 0. What a conversation begins with its template says."""
-    from ftcli.core.documents import documents
-    from ftcli.core.probe import Missing
+    from ftcli.core.storage.documents import documents
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
@@ -207,10 +207,10 @@ def own_file(probe: Probe) -> Check:
     from dataclasses import asdict
     from pathlib import Path
 
-    from ftcli.core.own_file import compare_own_file
-    from ftcli.core.probe import Missing
-    from ftcli.core.remembered import remembered
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.tokenizer.remembered import remembered
+    from ftcli.core.verify.own_file import compare_own_file
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import passed, warned
 
     tokenizer = probe.tokenizer
     folder = Path(probe.settings.tokenizer.path or "")
@@ -245,9 +245,9 @@ def own_file(probe: Probe) -> Check:
 
 def _own_model(probe: Probe, path: Path) -> Check:
     """A folder with a SentencePiece model alone: its pieces against the tokenizer's."""
-    from ftcli.core.adversarial import WORDS
-    from ftcli.core.own_file import compare_sentencepiece
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.engines.adversarial import WORDS
+    from ftcli.core.verify.own_file import compare_sentencepiece
+    from ftcli.core.verify.verdict import passed, warned
 
     texts = [*WORDS, *_texts(probe)[:200]]
     difference = compare_sentencepiece(probe.tokenizer, path, texts)

@@ -8,7 +8,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 SHOWN = 10
 LOST = 0.01
@@ -24,8 +24,8 @@ SMALL = 8_000
 
 
 def doubled(probe: Probe) -> Check:
-    from ftcli.core.doubles import doubles
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.doubles import doubles
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     found = doubles(probe)
     evidence = {"rows": found.rows, "first": found.first[:SHOWN], "last": found.last[:SHOWN], "of": found.where}
@@ -47,7 +47,7 @@ def doubled(probe: Probe) -> Check:
 
 
 def round_trip(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     ids = probe.text_ids
     trip, rows = ids.trip, len(ids.texts)
@@ -95,7 +95,7 @@ def round_trip(probe: Probe) -> Check:
 
 
 def unknown(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     tokenizer = probe.tokenizer
     if tokenizer.unk_token_id is None:
@@ -123,7 +123,7 @@ def unknown(probe: Probe) -> Check:
 
 
 def special_text(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     tokenizer, ids = probe.tokenizer, probe.text_ids
     rows = len(ids.texts)
@@ -159,9 +159,9 @@ def _inside(text: str, token: str) -> bool:
 
 
 def fertility(probe: Probe) -> Check:
-    from ftcli.core.fertility import expected
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.tokenizer.fertility import expected
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     ids = probe.text_ids
     figures = expected(ids.texts)

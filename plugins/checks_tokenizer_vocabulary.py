@@ -10,14 +10,14 @@ from ftcli.records import Check
 from . import mends
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 ROLES = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
 SHOWN = 5
 
 
 def identity(probe: Probe) -> Check:
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     tokenizer = probe.tokenizer
     ids = {role: getattr(tokenizer, f"{role}_token_id", None) for role in ROLES}
@@ -64,7 +64,7 @@ def _same(ids: dict[str, Any], one: str, other: str) -> bool:
 
 def _model_ends(probe: Probe) -> list[int]:
     """The ids at which the model's configuration says that a text ends."""
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
@@ -75,8 +75,8 @@ def _model_ends(probe: Probe) -> list[int]:
 
 
 def truncation_side(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import noted, passed, warned
     from ftcli.errors import FtcliError
 
     side = getattr(probe.tokenizer, "truncation_side", "right")
@@ -103,8 +103,8 @@ def truncation_side(probe: Probe) -> Check:
 
 
 def ids(probe: Probe) -> Check:
-    from ftcli.core.facts import ids_of
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.tokenizer.facts import ids_of
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     found = ids_of(probe)
     evidence = {
@@ -138,9 +138,9 @@ def ids(probe: Probe) -> Check:
 
 
 def max_length(probe: Probe) -> Check:
-    from ftcli.core.probe import Missing
-    from ftcli.core.recipe import NO_LIMIT
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.prepare.recipe import NO_LIMIT
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import noted, passed, warned
     from ftcli.errors import FtcliError
 
     limit = int(min(getattr(probe.tokenizer, "model_max_length", NO_LIMIT) or NO_LIMIT, NO_LIMIT))
@@ -169,7 +169,7 @@ def max_length(probe: Probe) -> Check:
 
 
 def _positions(probe: Probe) -> int | None:
-    from ftcli.core.probe import Missing
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
@@ -183,9 +183,9 @@ def own_code(probe: Probe) -> Check:
     """Looks at files only, so that it says what is there even where the tokenizer cannot be loaded without its code."""
     from pathlib import Path
 
-    from ftcli.core.auto_map import auto_maps
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import noted, passed
+    from ftcli.core.tokenizer.auto_map import auto_maps
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import noted, passed
 
     settings = probe.settings
     named = [settings.tokenizer.path, settings.model.name_or_path, settings.model.config]

@@ -11,7 +11,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 NO_EFFECT = {
     "MKL_SERVICE_FORCE_INTEL": "no torch library reads it",
@@ -44,7 +44,7 @@ Finding = tuple[str, str]
 
 
 def variables(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     environ = os.environ
     seen = {name: environ[name] for name in SHOWN if name in environ}
@@ -63,7 +63,7 @@ def variables(probe: Probe) -> Check:
 
 
 def threads(probe: Probe) -> Check:
-    from ftcli.core.verdict import passed, warned
+    from ftcli.core.verify.verdict import passed, warned
 
     cores, environ = probe.machine.cores, os.environ
     ranks = _ranks(environ)

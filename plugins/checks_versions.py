@@ -13,7 +13,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 Version = tuple[int, ...]
 LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "numpy", "pyarrow")
@@ -78,7 +78,7 @@ DEFECTS = (
 
 
 def versions(probe: Probe) -> Check:  # noqa: ARG001 - the contract's
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     installed = {name: _installed(name) for name in {*LIBRARIES, *(defect.library for defect in DEFECTS)}}
     found = [(defect, here) for defect in DEFECTS if (here := installed[defect.library]) and _has(defect, here)]
@@ -101,7 +101,7 @@ def versions(probe: Probe) -> Check:  # noqa: ARG001 - the contract's
 
 
 def attention(probe: Probe) -> Check:
-    from ftcli.core.verdict import noted, passed, warned
+    from ftcli.core.verify.verdict import noted, passed, warned
 
     model, asked = probe.model, probe.settings.model.attn_implementation
     used = str(getattr(model.config.get_text_config(), "_attn_implementation", None) or "eager")

@@ -8,7 +8,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 HARMLESS = (
     "dropout",
@@ -33,9 +33,9 @@ HEAD_WORDS = ("score", "classifier", "classification_head", "logits_proj")
 
 
 def loaded(probe: Probe) -> Check:
-    from ftcli.core.adapter import is_adapter
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, noted, passed, warned
+    from ftcli.core.models.adapter import is_adapter
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     source = probe.settings.model.name_or_path
     if source is None:
@@ -85,8 +85,8 @@ def own_tokenizer(probe: Probe) -> Check:
 
     from transformers import AutoTokenizer
 
-    from ftcli.core.probe import Missing
-    from ftcli.core.verdict import failed, noted, passed
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import failed, noted, passed
 
     source = probe.settings.model.name_or_path
     if source is None:

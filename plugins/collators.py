@@ -9,7 +9,7 @@ from ftcli.hookspecs import Register
 
 @hookimpl
 def register_collators(register: Register[CollatorKind]) -> None:
-    from ftcli.core.collate import Dynamic, Fixed, Packed
+    from ftcli.core.batches.collate import Dynamic, Fixed, Packed
 
     register("dynamic", CollatorKind(Dynamic))
     register("fixed", CollatorKind(Fixed))

@@ -18,7 +18,7 @@ from .fileformat import FileFormat
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ftcli.core.columns import Kind
+    from ftcli.core.reading.columns import Kind
 
 PARQUET_ROWS = 8192
 """Rows of a batch from a parquet file."""
@@ -31,7 +31,7 @@ class Parquet(FileFormat):
     suffixes: tuple[str, ...] = (".parquet",)
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
-        from ftcli.core.conversation import columns_of
+        from ftcli.core.reading.conversation import columns_of
 
         with _parquet(path) as file:
             _check_columns(path, file.schema_arrow, columns_of(settings))
@@ -46,7 +46,7 @@ class Parquet(FileFormat):
             return _kind(path, column, file.schema_arrow)
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
-        from ftcli.core.streams import data_errors
+        from ftcli.core.files.streams import data_errors
 
         path = piece.path
         with _parquet(path) as file, data_errors(path):
@@ -71,14 +71,14 @@ class ArrowIpc(FileFormat):
     suffixes: tuple[str, ...] = (".arrow", ".feather", ".ipc")
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
-        from ftcli.core.conversation import columns_of
+        from ftcli.core.reading.conversation import columns_of
 
         columns = columns_of(settings)
         weights = [batch.get_total_buffer_size() + 1 if batch.num_rows else 0 for batch in _ipc_batches(path, columns)]
         return _pieces(path, "arrow", "batches", weights, target_bytes) if any(weights) else []
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
-        from ftcli.core.streams import data_errors
+        from ftcli.core.files.streams import data_errors
 
         with data_errors(path):
             return _kind(path, column, _ipc_schema(path))
@@ -93,7 +93,7 @@ class ArrowIpc(FileFormat):
             row += batch.num_rows
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
-        from ftcli.core.conversation import columns_of
+        from ftcli.core.reading.conversation import columns_of
 
         batches = islice(_ipc_batches(piece.path, columns_of(settings)), piece.start)
         return (Place(row=row) for row in count(sum(batch.num_rows for batch in batches) + 1))
@@ -102,7 +102,7 @@ class ArrowIpc(FileFormat):
 def _parquet(path: str) -> Any:
     import pyarrow.parquet as reader
 
-    from ftcli.core.streams import data_errors
+    from ftcli.core.files.streams import data_errors
 
     _refuse_compressed(path)
     with data_errors(path):
@@ -113,7 +113,7 @@ def _ipc_batches(path: str, columns: Columns) -> Iterator[pa.RecordBatch]:
     """All record batches, the asked-for columns only. Uncompressed ones are views of the memory map, so that skipping some is cheap."""
     import pyarrow as pa
 
-    from ftcli.core.streams import data_errors
+    from ftcli.core.files.streams import data_errors
 
     with data_errors(path):
         schema = _ipc_schema(path)
@@ -143,7 +143,7 @@ def _is_ipc_file(path: str) -> bool:
 
 
 def _refuse_compressed(path: str) -> None:
-    from ftcli.core.streams import codec_of
+    from ftcli.core.files.streams import codec_of
 
     if codec_of(path):
         raise DataError(f"{path}: a columnar file is compressed inside, not by {Path(path).suffix}", "Unpack it first.")
@@ -151,8 +151,8 @@ def _refuse_compressed(path: str) -> None:
 
 def _names(path: str, columns: Columns, there: list[str]) -> list[str]:
     """The columns to read."""
-    from ftcli.core.columns import BadValue, wanted
-    from ftcli.core.conversation import present
+    from ftcli.core.reading.columns import BadValue, wanted
+    from ftcli.core.reading.conversation import present
 
     if columns.chat is None:
         return [name for _, name, _ in wanted(columns)]
@@ -163,7 +163,7 @@ def _names(path: str, columns: Columns, there: list[str]) -> list[str]:
 
 
 def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
-    from ftcli.core.columns import need_column, wanted
+    from ftcli.core.reading.columns import need_column, wanted
 
     _names(path, columns, schema.names)
     for role, name, _ in wanted(columns):
@@ -171,7 +171,7 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
 
 
 def _kind(path: str, column: str, schema: pa.Schema) -> Kind:
-    from ftcli.core.columns import kind_of_type, need_column
+    from ftcli.core.reading.columns import kind_of_type, need_column
 
     need_column(path, "label", column, schema.names)
     return kind_of_type(path, column, schema.field(column).type)
@@ -190,8 +190,8 @@ def _pieces(path: str, name: str, unit: str, weights: list[int], target_bytes: i
 
 def _checked(path: str, columns: Columns, batch: pa.RecordBatch, row: int, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
     """The batches of the contract without bad rows; `row` is how many rows of the file come before this batch."""
-    from ftcli.core.columns import BadValue, batch_of, check_arrow, halved, wanted
-    from ftcli.core.streams import data_errors
+    from ftcli.core.files.streams import data_errors
+    from ftcli.core.reading.columns import BadValue, batch_of, check_arrow, halved, wanted
 
     longest = settings.dataset.max_line_bytes
 
@@ -215,8 +215,8 @@ def _documents(batch: pa.RecordBatch, columns: Columns, start: int, stop: int) -
     """Conversations start … stop - 1 as a batch of the contract; raises BadValue."""
     import pyarrow as pa
 
-    from ftcli.core.columns import BadValue, batch_of
-    from ftcli.core.conversation import as_document
+    from ftcli.core.reading.columns import BadValue, batch_of
+    from ftcli.core.reading.conversation import as_document
 
     try:
         rows = batch.slice(start, stop - start).to_pylist()

@@ -23,7 +23,7 @@ from .jsonl import drained
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ftcli.core.columns import Kind
+    from ftcli.core.reading.columns import Kind
 
 BLOCKS = (4 << 20, 128 << 20, 2**31 - 1)
 """Block sizes tried in turn: a row must fit in one."""
@@ -57,8 +57,8 @@ class Csv(FileFormat):
     suffixes: tuple[str, ...] = (".csv", ".tsv")
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
-        from ftcli.core.cuts import record_ranges
-        from ftcli.core.streams import codec_of
+        from ftcli.core.files.cuts import record_ranges
+        from ftcli.core.files.streams import codec_of
 
         layout = _layout(path, Columns(settings.dataset.text_column, settings.dataset.label_column))
         size = Path(path).stat().st_size
@@ -75,8 +75,8 @@ class Csv(FileFormat):
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from ftcli.core.columns import BadValue, batch_of, check_arrow, wanted
-        from ftcli.core.streams import data_errors
+        from ftcli.core.files.streams import data_errors
+        from ftcli.core.reading.columns import BadValue, batch_of, check_arrow, wanted
 
         path, longest = piece.path, settings.dataset.max_line_bytes
         layout = _layout(path, columns)
@@ -113,8 +113,8 @@ def _span(piece: Piece) -> Span:
 
 def _layout(path: str, columns: Columns) -> Layout | None:
     """None when the file has no line; raises DataError when a column is missing."""
-    from ftcli.core.columns import need_column, wanted
-    from ftcli.core.streams import bare_suffix, head
+    from ftcli.core.files.streams import bare_suffix, head
+    from ftcli.core.reading.columns import need_column, wanted
 
     delimiter = "," if bare_suffix(path) == ".csv" else "\t"
     size = 1 << 20
@@ -139,7 +139,7 @@ def _quoting(path: str, delimiter: str, longest: int, span: Span) -> Literal["qu
 
     The check costs 0.35 s for 63 MB with quotes (180 MB/s, against 380 MB/s for parsing), and nothing for a file without any.
     """
-    from ftcli.core.streams import BLOCK, data_errors
+    from ftcli.core.files.streams import BLOCK, data_errors
 
     with data_errors(path), closing(_Whole(path, span)) as stream:
         if not any(b'"' in chunk for chunk in iter(lambda: stream.read(BLOCK), b"")):
@@ -161,7 +161,7 @@ def _quoting(path: str, delimiter: str, longest: int, span: Span) -> Literal["qu
 
 def _text(path: str, longest: int, span: Span) -> Iterator[str]:
     """Lines with their ends (LF, CRLF or CR). Raises csv.Error for one that is too long."""
-    from ftcli.core.streams import line_blocks
+    from ftcli.core.files.streams import line_blocks
 
     for _, block in line_blocks(path, *span, longest=longest, reject=_refuse):
         yield from io.StringIO(block.decode("utf-8", "surrogateescape"), newline="")
@@ -175,7 +175,7 @@ def _batches(path: str, layout: Layout, columns: Columns, quoted: bool, longest:
     import pyarrow as pa
     import pyarrow.csv as reader
 
-    from ftcli.core.columns import wanted
+    from ftcli.core.reading.columns import wanted
 
     every = [name if layout.header else f"f{name}" for name in layout.names] if span[0] else None
     names = [name if layout.header else f"f{name}" for _, name, _ in wanted(columns)]
@@ -210,7 +210,7 @@ class _Whole:
     closed = False
 
     def __init__(self, path: str, span: Span) -> None:
-        from ftcli.core.streams import open_stream
+        from ftcli.core.files.streams import open_stream
 
         self._stream = open_stream(path)
         self._left = sys.maxsize if span[1] is None else span[1] - span[0]
@@ -242,7 +242,7 @@ class _Record:
 
 def _records(path: str, delimiter: str, quoted: bool, longest: int, span: Span) -> Iterator[_Record]:
     """Row by row, the header as well. A quote that is not closed costs the line in which it was opened; the next one begins a row."""
-    from ftcli.core.streams import line_blocks
+    from ftcli.core.files.streams import line_blocks
 
     long: list[BadRow] = []
 
@@ -300,8 +300,8 @@ def _good(
     path: str, layout: Layout, columns: Columns, quoted: bool, done: int, longest: int, reject: Reject, span: Span
 ) -> Iterator[pa.RecordBatch]:
     """The good rows behind the first `done`, row by row."""
-    from ftcli.core.columns import batch_of, check_values, wanted
-    from ftcli.core.reject import strict
+    from ftcli.core.reading.columns import batch_of, check_values, wanted
+    from ftcli.core.reading.reject import strict
 
     read = wanted(columns)
     rows: Iterator[_Record] = _records(path, layout.delimiter, quoted, longest, span)
@@ -322,8 +322,8 @@ def _good(
 
 
 def _fault(path: str, layout: Layout, record: _Record, names: list[str]) -> BadRow | None:
-    from ftcli.core.columns import shown
-    from ftcli.core.streams import UTF8_HINT
+    from ftcli.core.files.streams import UTF8_HINT
+    from ftcli.core.reading.columns import shown
 
     width, fields = len(layout.names), record.fields
     where = {"path": path, "start": record.start, "size": len(record.raw), "raw": record.raw}

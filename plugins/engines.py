@@ -1,6 +1,6 @@
 """Tokenization engines: gigatoken, fastokens, splintr, and hf, the reference.
 
-What a library raises while loading or encoding becomes an EngineError in `ftcli.core.guard`, for these and for every other plugin's engine.
+What a library raises while loading or encoding becomes an EngineError in `ftcli.core.engines.guard`, for these and for every other plugin's engine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HfEngine:
         self.version = _version("tokenizers")
 
     def load(self, backend_json: str, folder: Path, threads: int) -> Encoder:
-        from ftcli.core.reference import load_reference
+        from ftcli.core.engines.reference import load_reference
 
         return load_reference(backend_json, folder, threads)
 
@@ -67,7 +67,7 @@ class _FlatEngine:
         if not backend_json:
             raise EngineError(f"{self.name} needs a fast tokenizer, {folder} holds a slow one", "Make one with: ftcli train-tokenizer")
         from ftcli.core.arrays import strings
-        from ftcli.core.guard import limited_pool
+        from ftcli.core.engines.guard import limited_pool
 
         with limited_pool(threads):
             encoder = self.build(_without_post_processor(backend_json), threads)
@@ -131,7 +131,7 @@ class SplintrEngine(_FlatEngine):
     def build(self, backend_json: str, threads: int) -> Encoder:
         from splintr import from_json_bytes
 
-        from ftcli.core.scores import with_surviving_scores
+        from ftcli.core.engines.scores import with_surviving_scores
 
         return _FlatEncoder(from_json_bytes(with_surviving_scores(backend_json).encode()))
 

@@ -16,9 +16,9 @@ from ftcli.machine import usable_cores
 from ftcli.records import ShardPlan
 
 if TYPE_CHECKING:
-    from ftcli.core.child import Child, ChildDied
+    from ftcli.core.processes.child import Child, ChildDied
 
-PRELOAD = ("ftcli.core.encode",)
+PRELOAD = ("ftcli.core.prepare.encode",)
 """What every worker needs: 0.4 s, spent while the command itself still loads the tokenizer."""
 
 Work = tuple[Callable[[ShardPlan], Any], ShardPlan]
@@ -48,12 +48,12 @@ class Local:
         _end(surplus)
 
     def _new(self) -> Child:
-        from ftcli.core.child import Child
+        from ftcli.core.processes.child import Child
 
         return Child(PRELOAD, self._threads)
 
     def each(self, function: Callable[[], Any]) -> list[Any]:
-        from ftcli.core.child import ChildDied
+        from ftcli.core.processes.child import ChildDied
 
         failed: Exception | None = None
         workers, answers = self._workers, []
@@ -108,7 +108,7 @@ class Local:
         self, worker: Child, work: Work, on_progress: Callable[[int, int, int, str], None], rescue: Rescue | None, waiting: deque[Work]
     ) -> tuple[Child, list[Any]] | None:
         """The worker to go on with and what was done; None when only progress was told."""
-        from ftcli.core.child import ChildDied
+        from ftcli.core.processes.child import ChildDied
 
         try:
             kind, payload = worker.receive()

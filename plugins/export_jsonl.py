@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ftcli.contracts_export import ExportJob
 
 if TYPE_CHECKING:
-    from ftcli.core.store import Rows, Store
+    from ftcli.core.storage.store import Rows, Store
 
 
 class Jsonl:
@@ -21,7 +21,7 @@ class Jsonl:
 
     def export(self, store: Store, output: Path, job: ExportJob) -> Iterable[Path]:
         """See `ftcli.contracts_export.Exporter`. A text that does not give the same ids again is null."""
-        from ftcli.core.tokenfile import batches
+        from ftcli.core.convert.tokenfile import batches
 
         for split in job.splits:
             path = output / f"{split}.jsonl"

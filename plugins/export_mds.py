@@ -19,7 +19,7 @@ from ftcli.contracts_export import ExportJob
 if TYPE_CHECKING:
     import numpy as np
 
-    from ftcli.core.store import Rows, Store
+    from ftcli.core.storage.store import Rows, Store
 
 LIST, NUMBER = "ndarray:int32", "int"
 SIZES = {LIST: None, NUMBER: 8}
@@ -119,7 +119,7 @@ class _Shards:
 
 
 def _samples(store: Store, split: str, job: ExportJob, columns: list[str]) -> Iterator[bytes]:
-    from ftcli.core.tokenfile import batches
+    from ftcli.core.convert.tokenfile import batches
     from ftcli.errors import StoreError
 
     for rows in batches(store, split, job):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ftcli.contracts_export import ExportJob
 
 if TYPE_CHECKING:
-    from ftcli.core.store import SplitData, Store
+    from ftcli.core.storage.store import SplitData, Store
 
 MAGIC, VERSION = b"MMIDIDX\x00\x00", 1
 CODES = {"int32": 4, "uint16": 8}
@@ -31,7 +31,7 @@ class Megatron:
 
     def export(self, store: Store, output: Path, job: ExportJob) -> Iterable[Path]:
         """See `ftcli.contracts_export.Exporter`. The index is made by further passes over the lengths alone, so that it never lies in memory."""
-        from ftcli.core.tokenfile import batches, narrowed, refuse_labels, texts, vocabulary
+        from ftcli.core.convert.tokenfile import batches, narrowed, refuse_labels, texts, vocabulary
 
         refuse_labels(store, job, self.name)
         size = vocabulary(store)
@@ -50,7 +50,7 @@ class Megatron:
 def _write_index(path: Path, split: SplitData, count: int, kind: str) -> None:
     import numpy as np
 
-    from ftcli.core.tokenfile import texts
+    from ftcli.core.convert.tokenfile import texts
 
     width = np.dtype(kind).itemsize
     with path.open("wb") as file:

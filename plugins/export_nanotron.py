@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ftcli.contracts_export import ExportJob
 
 if TYPE_CHECKING:
-    from ftcli.core.store import Store
+    from ftcli.core.storage.store import Store
 
 FILE = "00000_unshuffled.ds"
 MOST_SHORT = 65_536
@@ -33,7 +33,7 @@ class Nanotron:
         """See `ftcli.contracts_export.Exporter`."""
         import numpy as np
 
-        from ftcli.core.tokenfile import batches, narrowed, refuse_labels, texts, vocabulary
+        from ftcli.core.convert.tokenfile import batches, narrowed, refuse_labels, texts, vocabulary
 
         refuse_labels(store, job, self.name, tokens_too=True)
         size = vocabulary(store)

@@ -18,7 +18,7 @@ from .export_megatron import Megatron
 from .export_nanotron import Nanotron
 
 if TYPE_CHECKING:
-    from ftcli.core.store import Store
+    from ftcli.core.storage.store import Store
 
 
 class Arrow:

@@ -21,7 +21,7 @@ from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ftcli.core.columns import BadValue, Kind
+    from ftcli.core.reading.columns import BadValue, Kind
 
 ROWS = 10_000
 """Rows of a batch."""
@@ -38,8 +38,8 @@ class Json(FileFormat):
     suffixes: tuple[str, ...] = (".json",)
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
-        from ftcli.core.conversation import columns_of
-        from ftcli.core.reject import usable
+        from ftcli.core.reading.conversation import columns_of
+        from ftcli.core.reading.reject import usable
 
         if _is_lines(path, settings):
             return JsonLines().plan(path, target_bytes, settings)
@@ -51,8 +51,8 @@ class Json(FileFormat):
         return [Piece(path, "json", 0, size, "file", size)]
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
-        from ftcli.core.columns import kind_of_value
-        from ftcli.core.reject import usable
+        from ftcli.core.reading.columns import kind_of_value
+        from ftcli.core.reading.reject import usable
 
         if _is_lines(path, settings):
             return JsonLines().label_kind(path, column, settings)
@@ -71,8 +71,8 @@ class Json(FileFormat):
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from ftcli.core.columns import batch_of, check_values, wanted
-        from ftcli.core.conversation import as_document
+        from ftcli.core.reading.columns import batch_of, check_values, wanted
+        from ftcli.core.reading.conversation import as_document
 
         document = _Document(piece.path, settings.dataset.max_line_bytes)
         elements, read = document.elements(), wanted(columns)
@@ -115,7 +115,7 @@ class _Document:
     """The text of a file. Bytes that are not UTF-8 stand in it as lone surrogates, so that they cost a row and not the file."""
 
     def __init__(self, path: str, longest: int) -> None:
-        from ftcli.core.streams import content
+        from ftcli.core.files.streams import content
 
         self.path, self._longest = path, longest
         self._offset, data = content(path)
@@ -133,8 +133,8 @@ class _Document:
 
     def fault(self, element: _Element, columns: Columns, check: Callable[[Object], object] = lambda _: None) -> BadRow | None:
         """What is wrong with an element; `check` raises BadValue."""
-        from ftcli.core.columns import BadValue
-        from ftcli.core.streams import UTF8_HINT, bad_utf8
+        from ftcli.core.files.streams import UTF8_HINT, bad_utf8
+        from ftcli.core.reading.columns import BadValue
 
         bad = element.fault
         size = element.stop - element.start
@@ -202,7 +202,7 @@ def _is_lines(path: str, settings: Settings) -> bool:
 
 def _element(text: str, position: int) -> _Element:
     """The value at `position`. What Python cannot hold costs this element only, if its end can be found."""
-    from ftcli.core.columns import BadValue
+    from ftcli.core.reading.columns import BadValue
 
     try:
         value, end = DECODER.raw_decode(text, position)

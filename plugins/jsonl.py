@@ -18,7 +18,7 @@ from .longlines import quick_arrays
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ftcli.core.columns import Kind
+    from ftcli.core.reading.columns import Kind
 
 
 FEW = 10
@@ -38,9 +38,9 @@ class JsonLines(FileFormat):
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
-        from ftcli.core.conversation import columns_of
-        from ftcli.core.reject import usable
-        from ftcli.core.streams import codec_of, cut_evenly
+        from ftcli.core.files.streams import codec_of, cut_evenly
+        from ftcli.core.reading.conversation import columns_of
+        from ftcli.core.reading.reject import usable
 
         columns = columns_of(settings)
         if not usable((_fault(path, line, columns, of_chat(columns)) for line in first_lines(path, settings)), settings):
@@ -51,8 +51,8 @@ class JsonLines(FileFormat):
         return [Piece(path, "jsonl", start, stop, "bytes", stop - start) for start, stop in cut_evenly(size, target_bytes)]
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
-        from ftcli.core.columns import kind_of_value
-        from ftcli.core.reject import usable
+        from ftcli.core.reading.columns import kind_of_value
+        from ftcli.core.reading.reject import usable
 
         columns = Columns(settings.dataset.text_column, column, labels_only=True)
         kinds: list[Kind] = []
@@ -66,8 +66,8 @@ class JsonLines(FileFormat):
         return kinds[0] if kinds else None
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
-        from ftcli.core.columns import batch_of
-        from ftcli.core.streams import line_blocks
+        from ftcli.core.files.streams import line_blocks
+        from ftcli.core.reading.columns import batch_of
 
         start, stop = _range(piece)
         for offset, block in line_blocks(piece.path, start, stop, longest=settings.dataset.max_line_bytes, reject=reject):
@@ -99,7 +99,7 @@ class Object(dict[str, Any]):
 
 def check_row(row: object, columns: Columns) -> Object:
     """The row, which is an object and has every wanted key once; else raises BadValue."""
-    from ftcli.core.columns import BadValue, need_key, shown, wanted
+    from ftcli.core.reading.columns import BadValue, need_key, shown, wanted
 
     if not isinstance(row, Object):
         raise BadValue(0, "not-an-object", f"a row must be an object, found {shown(row)}", None, "A row must be one whole JSON object.")
@@ -113,7 +113,7 @@ def check_row(row: object, columns: Columns) -> Object:
 
 def lines(path: str, start: int, stop: int | None, settings: Settings) -> Iterator[tuple[int, bytes] | BadRow]:
     """(offset, line without its end) of all lines that are not blank; one that is too long as a bad row."""
-    from ftcli.core.streams import line_blocks
+    from ftcli.core.files.streams import line_blocks
 
     long: list[BadRow] = []
     for offset, block in line_blocks(path, start, stop, longest=settings.dataset.max_line_bytes, reject=long.append):
@@ -130,7 +130,7 @@ def drained(rows: list[BadRow]) -> Iterator[BadRow]:
 
 def first_lines(path: str, settings: Settings) -> Iterator[tuple[int, bytes] | BadRow]:
     """As `lines`, of a whole file; a file that is no text is refused."""
-    from ftcli.core.streams import head
+    from ftcli.core.files.streams import head
 
     head(path)
     return lines(path, 0, None, settings)
@@ -152,8 +152,8 @@ def _arrays(path: str, block: bytes, columns: Columns) -> list[pa.Array]:
     import pyarrow as pa
     import pyarrow.json as reader
 
-    from ftcli.core.columns import check_arrow, target_type, wanted
-    from ftcli.core.streams import object_lines
+    from ftcli.core.files.streams import object_lines
+    from ftcli.core.reading.columns import check_arrow, target_type, wanted
 
     if block.lstrip()[:1] != b"{":  # pyarrow 26 crashes (SIGSEGV) on a block that starts with null
         raise ValueError("a row must be an object")
@@ -173,7 +173,7 @@ def _arrays(path: str, block: bytes, columns: Columns) -> list[pa.Array]:
 
 def of_chat(columns: Columns) -> Callable[[Object], object]:
     """A look at a row beyond its keys: conversations have no fixed columns."""
-    from ftcli.core.conversation import as_document
+    from ftcli.core.reading.conversation import as_document
 
     return (lambda _: None) if columns.chat is None else (lambda row: as_document(row, columns))
 
@@ -182,7 +182,7 @@ def _documents(path: str, offset: int, block: bytes, columns: Columns, reject: R
     """The conversations of a block, parsed by Python: their columns differ from row to row, which Arrow's parser does not know."""
     import pyarrow as pa
 
-    from ftcli.core.conversation import as_document
+    from ftcli.core.reading.conversation import as_document
 
     texts: list[str] = []
     for line in _split(offset, block):
@@ -201,7 +201,7 @@ def _sifted(path: str, offset: int, block: bytes, columns: Columns, reject: Reje
     """
     import pyarrow as pa
 
-    from ftcli.core.columns import halved
+    from ftcli.core.reading.columns import halved
 
     rows = list(_split(offset, block))
     faults, parts, start = dict[int, BadRow](), list[list[pa.Array]](), 0
@@ -250,7 +250,7 @@ def _sifted(path: str, offset: int, block: bytes, columns: Columns, reject: Reje
 
 def _stopped(parsed: Callable[[int, int], list[pa.Array]], start: int, stop: int) -> int:
     """How many rows the parser, by its own words, read before the one that it refused; all, when it refused none."""
-    from ftcli.core.columns import BadValue
+    from ftcli.core.reading.columns import BadValue
 
     if start == stop:
         return 0
@@ -266,7 +266,7 @@ def _stopped(parsed: Callable[[int, int], list[pa.Array]], start: int, stop: int
 
 def check_row_values(row: Object, columns: Columns) -> None:
     """Raises BadValue for the first wanted value that is not of its kind."""
-    from ftcli.core.columns import check_value, wanted
+    from ftcli.core.reading.columns import check_value, wanted
 
     for role, name, kind in wanted(columns):
         check_value(role, name, kind, row[name], 0)
@@ -274,7 +274,7 @@ def check_row_values(row: Object, columns: Columns) -> None:
 
 def _verdict(error: ValueError) -> tuple[BadCode, str, str | None]:
     """Code, reason and field for a row that only the parser refuses."""
-    from ftcli.core.columns import BadValue
+    from ftcli.core.reading.columns import BadValue
 
     if isinstance(error, BadValue):
         return error.code, error.reason, error.field
@@ -286,8 +286,8 @@ def _fault(
     path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], object] = lambda _: None
 ) -> BadRow | None:
     """What is wrong with a line, as far as Python sees it; `check` raises BadValue."""
-    from ftcli.core.columns import BadValue
-    from ftcli.core.streams import UTF8_HINT, bad_utf8
+    from ftcli.core.files.streams import UTF8_HINT, bad_utf8
+    from ftcli.core.reading.columns import BadValue
 
     if isinstance(line, BadRow):
         return line

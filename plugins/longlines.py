@@ -29,7 +29,7 @@ def quick_arrays(block: bytes, columns: Columns) -> list[pa.Array] | None:
     import simdjson
 
     from ftcli.core.arrays import numbers, strings
-    from ftcli.core.columns import wanted
+    from ftcli.core.reading.columns import wanted
 
     if not suits(block) or columns.label_kind in {"strings", "ints"}:
         return None

@@ -8,15 +8,15 @@ from ftcli.contracts import Edit
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 TOKENIZER = "tokenizer_config.json"
 
 
 def pad_token(probe: Probe, verdict: Check) -> list[Edit]:
     """An entry that nothing uses; for classification EOS, if no text ends with it. A new token would need a new row in the embedding: that is not safe."""
-    from ftcli.core.probe import Missing
-    from ftcli.core.spare import ends_with, spare_token
+    from ftcli.core.tokenizer.spare import ends_with, spare_token
+    from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     if verdict.status == "info":  # as it is, it does no harm in this run; another PAD would only ask for the data to be prepared again

@@ -9,7 +9,7 @@ from ftcli.hookspecs import Register
 
 @hookimpl
 def register_packers(register: Register[type[Packer]]) -> None:
-    from ftcli.core.pack import BestFit, Concat, Single
+    from ftcli.core.prepare.pack import BestFit, Concat, Single
 
     register("none", Single)
     register("concat", Concat)

@@ -26,8 +26,8 @@ from .fileformat import FileFormat
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ftcli.core.columns import Kind
-    from ftcli.core.unpickle import Order
+    from ftcli.core.reading.columns import Kind
+    from ftcli.core.reading.unpickle import Order
 
 HEAD = 1 << 16
 """Bytes that are looked at while planning; a DataFrame names itself in the first 100."""
@@ -35,11 +35,11 @@ SILENT_SECONDS = 300.0
 """A child that says nothing for so long hangs; it speaks every second as it reads. The CPU time of `unpickle` ends before that, also on
 a machine with twenty others at work."""
 FRAME_SLACK = 64 << 20
-PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; from ftcli.core.unpickle import main; main(int(sys.argv[1]), sys.argv[2])"
+PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; from ftcli.core.reading.unpickle import main; main(int(sys.argv[1]), sys.argv[2])"
 
 
 class Pickle(FileFormat):
-    """.pkl and .pickle, plain or .gz/.zst: one piece, held in the memory of a process of its own (see `ftcli.core.unpickle`).
+    """.pkl and .pickle, plain or .gz/.zst: one piece, held in the memory of a process of its own (see `ftcli.core.reading.unpickle`).
 
     A list of dicts, of strings or of lists (columns by number), or a dict of lists; with `dataset.trust_pickle` a DataFrame as well.
     """
@@ -48,8 +48,8 @@ class Pickle(FileFormat):
     suffixes: tuple[str, ...] = (".pkl", ".pickle")
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
-        from ftcli.core.streams import data_errors, open_stream
-        from ftcli.core.unpickle import first_global, refusal
+        from ftcli.core.files.streams import data_errors, open_stream
+        from ftcli.core.reading.unpickle import first_global, refusal
 
         size = Path(path).stat().st_size
         if not settings.dataset.trust_pickle:
@@ -60,8 +60,8 @@ class Pickle(FileFormat):
         return [Piece(path, self.name, 0, size, "file", size)] if size else []
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
-        from ftcli.core.columns import WORDS
-        from ftcli.core.unpickle import KIND
+        from ftcli.core.reading.columns import WORDS
+        from ftcli.core.reading.unpickle import KIND
 
         order = _order(path, Columns(column, column, labels_only=True), settings, kind_only=True)
         with _child(order) as answers:
@@ -73,8 +73,8 @@ class Pickle(FileFormat):
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from ftcli.core.columns import target_type, wanted
-        from ftcli.core.unpickle import BAD
+        from ftcli.core.reading.columns import target_type, wanted
+        from ftcli.core.reading.unpickle import BAD
 
         schema = pa.schema([(role, target_type(kind)) for role, _, kind in wanted(columns)])
         with _child(_order(piece.path, columns, settings)) as answers:
@@ -94,9 +94,9 @@ class Pickle(FileFormat):
 def _order(path: str, columns: Columns, settings: Settings, *, kind_only: bool = False) -> Order:
     """Memory for a pickle: as much as is free (a fifth stays), or 1 GiB and 64 times its bytes. A dict of two short strings takes 400 bytes
     for 20 to 40 in the file."""
-    from ftcli.core.columns import wanted
-    from ftcli.core.streams import codec_of
-    from ftcli.core.unpickle import Order
+    from ftcli.core.files.streams import codec_of
+    from ftcli.core.reading.columns import wanted
+    from ftcli.core.reading.unpickle import Order
 
     size = Path(path).stat().st_size * (8 if codec_of(path) else 1)
     return Order(
@@ -137,7 +137,7 @@ def _child(order: Order) -> Iterator[Iterator[tuple[bytes, bytes]]]:
 
 
 def _answers(order: Order, process: subprocess.Popen[bytes], pipe: Connection) -> Iterator[tuple[bytes, bytes]]:
-    from ftcli.core.unpickle import ALIVE, END, FAILED
+    from ftcli.core.reading.unpickle import ALIVE, END, FAILED
 
     try:
         while True:
@@ -158,7 +158,7 @@ def _died(order: Order, process: subprocess.Popen[bytes]) -> DataError:
     """The child is gone, or what it says is no answer."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(SILENT_SECONDS)  # its pipe is closed; a machine that swaps takes seconds to free gigabytes
-    from ftcli.core.unpickle import REMEDY
+    from ftcli.core.reading.unpickle import REMEDY
 
     code = process.returncode
     if code == -signal.SIGXCPU:

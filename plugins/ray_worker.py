@@ -10,9 +10,9 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-from ftcli.core.child import Child, ChildDied
+from ftcli.core.processes.child import Child, ChildDied
 
-PRELOAD = ("ftcli.core.encode",)
+PRELOAD = ("ftcli.core.prepare.encode",)
 LOOK_SECONDS = 0.1
 
 

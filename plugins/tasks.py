@@ -9,7 +9,7 @@ from ftcli.hookspecs import Register
 
 @hookimpl
 def register_tasks(register: Register[type[Task]]) -> None:
-    from ftcli.core.tasks import Classify, Pretrain, Sft
+    from ftcli.core.batches.tasks import Classify, Pretrain, Sft
 
     register("classify", Classify)
     register("pretrain", Pretrain)

@@ -17,7 +17,7 @@ from .fileformat import FileFormat
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ftcli.core.columns import Kind
+    from ftcli.core.reading.columns import Kind
 
 END = re.compile(rb"\r?\n")
 GAP = re.compile(rb"\n(?:\r?\n)+")
@@ -36,7 +36,7 @@ class Text(FileFormat):
     suffixes: tuple[str, ...] = (".txt", ".md")
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
-        from ftcli.core.streams import codec_of, cut_evenly, head
+        from ftcli.core.files.streams import codec_of, cut_evenly, head
 
         if not head(path, 1 << 12):
             return []
@@ -52,7 +52,7 @@ class Text(FileFormat):
         )
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
-        from ftcli.core.columns import batch_of
+        from ftcli.core.reading.columns import batch_of
 
         if columns.label is not None:
             self.label_kind(piece.path, columns.label, settings)
@@ -81,8 +81,8 @@ def _blocks(piece: Piece, settings: Settings, reject: Reject) -> Iterator[tuple[
     Raises:
         DataError: a paragraph is too long, or a line in one: leaving out a line would change the text, so this is no bad row.
     """
-    from ftcli.core.reject import strict
-    from ftcli.core.streams import BEGINNING, BOM, content, line_blocks
+    from ftcli.core.files.streams import BEGINNING, BOM, content, line_blocks
+    from ftcli.core.reading.reject import strict
 
     path, longest = piece.path, settings.dataset.max_line_bytes
     if settings.dataset.sample_by == "document":
@@ -143,7 +143,7 @@ def _sifted(path: str, offset: int, block: bytes, by: str, reject: Reject) -> pa
     """The good rows of a block that is not UTF-8."""
     import pyarrow as pa
 
-    from ftcli.core.streams import UTF8_HINT, bad_utf8
+    from ftcli.core.files.streams import UTF8_HINT, bad_utf8
 
     good = []
     for start, row in _split(offset, block, by):

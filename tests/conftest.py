@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,7 +127,7 @@ def measured(config: pytest.Config) -> CovController | None:
 def import_ours() -> None:
     """Import all of ftcli."""
     for package in ("ftcli.core", "ftcli.commands", "ftcli.cli", "ftcli.plugins"):
-        for found in iter_modules(import_module(package).__path__, f"{package}."):
+        for found in walk_packages(import_module(package).__path__, f"{package}."):
             with suppress(ImportError):
                 import_module(found.name)
 
@@ -210,7 +210,7 @@ def _undrawn(request: pytest.FixtureRequest) -> None:
 
     It stays so between the tests, for fixtures that they share.
     """
-    if plots := sys.modules.get("ftcli.core.plots"):  # not yet imported: the first page is drawn
+    if plots := sys.modules.get("ftcli.core.reports.plots"):  # not yet imported: the first page is drawn
         drawing = vars(plots).setdefault("_drawing", plots._document)
         vars(plots)["_document"] = drawing if "drawn" in request.fixturenames else undrawn
 
@@ -218,7 +218,7 @@ def _undrawn(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(autouse=True)
 def _proved(request: pytest.FixtureRequest) -> None:
     """Engines are proved on a hundredth of the corpus, except in tests that are about the proof. As above, it stays so between the tests."""
-    if "ftcli.core.proof" in sys.modules:
+    if "ftcli.core.engines.proof" in sys.modules:
         import short_proof
 
         short_proof.decide(whole="whole_proof" in request.fixturenames)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from transformers import modeling_utils
 
-from ftcli.core import staging
+from ftcli.core.publishing import staging
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ftcli.contracts import Encoded, Encoder
-from ftcli.core.adversarial import WORDS
-from ftcli.core.reference import load_reference, to_encoded
+from ftcli.core.engines.adversarial import WORDS
+from ftcli.core.engines.reference import load_reference, to_encoded
 from ftcli.pluginmanager import Plugins
 from ftcli.registry import Registry
 

@@ -221,8 +221,8 @@ def _rehearse() -> None:
     proofs short."""
     import short_proof
     from conftest import undrawn
-    from ftcli.core import plots
-    from ftcli.core.report import render_html
+    from ftcli.core.reports import plots
+    from ftcli.core.reports.report import render_html
     from report_samples import FULL
 
     plots._document = undrawn

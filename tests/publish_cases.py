@@ -12,8 +12,8 @@ import pytest
 import xxhash
 
 import publish_driver
-from ftcli.core import publish
-from ftcli.core.publish import Attempt, ShardWriter
+from ftcli.core.publishing import publish
+from ftcli.core.publishing.publish import Attempt, ShardWriter
 from ftcli.errors import StoreError
 
 BIG = os.urandom(300_000)
@@ -86,7 +86,7 @@ def delete(path: Path, _: float) -> None:
 
 DRIVER = [
     *(sys.executable, "-S", "-E", "-s", "-B", publish_driver.__file__),
-    *(str(Path(publish.__file__).parents[1]), str(Path(xxhash.__file__).parents[1])),
+    *(str(Path(publish.__file__).parents[2]), str(Path(xxhash.__file__).parents[1])),
 ]
 OLD, NEW = "A", "B"
 

@@ -48,7 +48,7 @@ def prepare(
         pause: called after every shard.
         on_wait: called while another process holds the lease.
     """
-    from ftcli.core.publish import Attempt, fingerprint
+    from ftcli.core.publishing.publish import Attempt, fingerprint
 
     files = content(version)
     shards = {f"train-{index}": name for index, name in enumerate(files) if name.endswith(".arrow")}
@@ -73,7 +73,7 @@ def prepare(
 
 def manifest_of(output: Path, version: str) -> bytes:
     """The manifest that `prepare` writes, made without it."""
-    from ftcli.core.manifest import describe, fingerprint, seal
+    from ftcli.core.files.manifest import describe, fingerprint, seal
     from ftcli.records import MANIFEST_SCHEMA
 
     files = []
@@ -105,16 +105,16 @@ def naive(output: Path, version: str, *, manifest_first: bool) -> None:
 
 def without_exchange() -> None:
     """Pretend that the file system cannot exchange two directories, as NFS cannot."""
-    import ftcli.core.publish
+    import ftcli.core.publishing.publish
 
-    vars(ftcli.core.publish)["exchange"] = lambda one, other: False
+    vars(ftcli.core.publishing.publish)["exchange"] = lambda one, other: False
 
 
 def without_heartbeat() -> None:
     """A run that is counted or struck call by call makes the same calls however slow the machine is."""
-    import ftcli.core.lease
+    import ftcli.core.files.lease
 
-    vars(ftcli.core.lease)["BEAT_SECONDS"] = 3600.0
+    vars(ftcli.core.files.lease)["BEAT_SECONDS"] = 3600.0
 
 
 def hang() -> None:

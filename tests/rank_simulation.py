@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ftcli.core.publish import Attempt
+from ftcli.core.publishing.publish import Attempt
 from ftcli.errors import FtcliError
 
 FINGERPRINT = "0123456789abcdef"

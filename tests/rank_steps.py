@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ftcli.core.tasks import IGNORED
+from ftcli.core.batches.tasks import IGNORED
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed, told
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ftcli.plugins.sources import register_sources
 
-from ftcli.core.read import Plan, make_plan, read_shard, scan_labels
+from ftcli.core.reading.read import Plan, make_plan, read_shard, scan_labels
 from ftcli.errors import DataError
 from ftcli.records import BadRow, Split
 from ftcli.registry import AnyRegistry, Registry

@@ -13,10 +13,10 @@ import torch
 from transformers import AutoTokenizer
 
 from ftcli.context import Context, Quiet
-from ftcli.core.backend import tokenizer_hash
-from ftcli.core.run import prepare
-from ftcli.core.signals import Signals
-from ftcli.core.train import fit
+from ftcli.core.distributed.signals import Signals
+from ftcli.core.engines.backend import tokenizer_hash
+from ftcli.core.training.run import prepare
+from ftcli.core.training.train import fit
 from ftcli.testing import tiny_tokenizer, write_config
 from stores import Row, context, write_store
 

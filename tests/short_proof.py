@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from ftcli.core import adversarial, proof
-from ftcli.core.adversarial import Run
+from ftcli.core.engines import adversarial, proof
+from ftcli.core.engines.adversarial import Run
 
 LONG = 1_200
 """Characters of the longest texts."""

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from ftcli.core import durable, publish
-from ftcli.core.lease import Lease
+from ftcli.core.files import durable
+from ftcli.core.files.lease import Lease
+from ftcli.core.publishing import publish
 
 Key = tuple[int, str]
 """An entry: number of the folder and name in it."""

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Task
-from ftcli.core.manifest import describe, fingerprint, seal
-from ftcli.core.store import Ragged, Rows, SplitData, Store
+from ftcli.core.files.manifest import describe, fingerprint, seal
+from ftcli.core.storage.store import Ragged, Rows, SplitData, Store
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA
 
 Label = int | Sequence[int] | tuple[float, ...] | None

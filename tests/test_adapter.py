@@ -11,10 +11,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from ftcli.commands.train import run
-from ftcli.core.adapter import check_choice
-from ftcli.core.merge import load_adapted, merge
-from ftcli.core.run import prepare
-from ftcli.core.tasks import Classify, Pretrain
+from ftcli.core.batches.tasks import Classify, Pretrain
+from ftcli.core.models.adapter import check_choice
+from ftcli.core.models.merge import load_adapted, merge
+from ftcli.core.training.run import prepare
 from ftcli.errors import ModelError, TrainError, UsageError
 from ftcli.testing import tiny_model
 from runs import ONE_STEP, VOCABULARY, Bench, step_of

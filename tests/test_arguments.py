@@ -12,8 +12,8 @@ import torch
 from transformers import TrainingArguments
 
 from ftcli.context import Context
-from ftcli.core import arguments as arguments_module
-from ftcli.core.arguments import bf16_choice, make_arguments, trackers
+from ftcli.core.training import arguments as arguments_module
+from ftcli.core.training.arguments import bf16_choice, make_arguments, trackers
 from ftcli.errors import FtcliError, MissingExtraError, SettingsError, UsageError
 from ftcli.settings_train import OWN, TrainSettings
 from stores import context

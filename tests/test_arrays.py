@@ -49,21 +49,21 @@ def test_a_lone_surrogate_is_refused() -> None:
 
 WORKER = """
 import sys
-import ftcli.core.encode
+import ftcli.core.prepare.encode
 early = sorted({"pandas", "pydantic_settings", "asyncio"} & set(sys.modules))
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 from ftcli.plugins.engines import GigatokenEngine
-from ftcli.core.accept import _labels
-from ftcli.core.search import CharacterSearch
-from ftcli.core.write import RowWriter
+from ftcli.core.prepare.accept import _labels
+from ftcli.core.engines.search import CharacterSearch
+from ftcli.core.prepare.write import RowWriter
 from ftcli.contracts import Columns
-from ftcli.core.engine import EncoderSpec, RowEncoder
-from ftcli.core.backend import Backend
+from ftcli.core.engines.engine import EncoderSpec, RowEncoder
+from ftcli.core.engines.backend import Backend
 from ftcli.plugins.columnar import Parquet
 from ftcli.plugins.jsonl import JsonLines
-from ftcli.core.reject import strict
+from ftcli.core.reading.reject import strict
 from ftcli.settings import Settings
 from tokenizers import Tokenizer
 from types import SimpleNamespace

@@ -11,10 +11,10 @@ import pytest
 
 from ftcli.commands import benchmark
 from ftcli.context import Context
-from ftcli.core import factors, full_path
-from ftcli.core.attribution import Cost, Volume
-from ftcli.core.full_path import Measured, Texts
-from ftcli.core.report import render_html
+from ftcli.core.benchmark import factors, full_path
+from ftcli.core.benchmark.attribution import Cost, Volume
+from ftcli.core.benchmark.full_path import Measured, Texts
+from ftcli.core.reports.report import render_html
 from ftcli.errors import SettingsError, TrainError, UsageError
 from ftcli.records import Report
 from ftcli.settings import Settings, update

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcli.core import attribution as core
-from ftcli.core.attribution import Cost, Plan, Setup, Volume, attribute
+from ftcli.core.benchmark import attribution as core
+from ftcli.core.benchmark.attribution import Cost, Plan, Setup, Volume, attribute
 
 ONE = Volume(1_000.0, 1_000.0)
 DECOYS = {"writer": (1.0, 1.0), "logging": (1.0, 1.01), "pin": (1.0, 1.0)}

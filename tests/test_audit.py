@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ftcli.core.audit import BOUNDARY, batch_runs, decoded_rows
-from ftcli.core.excerpt import DOCUMENT_TOKENS, MOST_TOKENS, document_starts, excerpt
 from ftcli.core.ragged import to_offsets
-from ftcli.core.store import Ragged, Rows
+from ftcli.core.storage.excerpt import DOCUMENT_TOKENS, MOST_TOKENS, document_starts, excerpt
+from ftcli.core.storage.store import Ragged, Rows
+from ftcli.core.verify.audit import BOUNDARY, batch_runs, decoded_rows
 from stores import rows_of
 
 

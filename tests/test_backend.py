@@ -9,8 +9,8 @@ import pytest
 from transformers import ByT5Tokenizer
 
 from engine_doubles import byte_level, expected, unigram, word_piece
-from ftcli.core.backend import prepare_backend, tokenizer_hash
-from ftcli.core.reference import load_reference
+from ftcli.core.engines.backend import prepare_backend, tokenizer_hash
+from ftcli.core.engines.reference import load_reference
 from ftcli.errors import TokenizerError
 
 

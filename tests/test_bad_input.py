@@ -23,8 +23,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from bad_corpus import CASES, GOOD, Case, arrow, parquet
-from ftcli.core import streams
-from ftcli.core.publish import check_published
+from ftcli.core.files import streams
+from ftcli.core.publishing.publish import check_published
 from ftcli.errors import DataError, FtcliError
 from ftcli.records import BadCode
 from reading import accounted, write

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from ftcli.commands.train import run
-from ftcli.core.balance import balanced
-from ftcli.core.confusion import Confusion
-from ftcli.core.run import prepare
-from ftcli.core.tasks import Classify
+from ftcli.core.batches.balance import balanced
+from ftcli.core.batches.tasks import Classify
+from ftcli.core.models.confusion import Confusion
+from ftcli.core.training.run import prepare
 from ftcli.errors import UsageError
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed

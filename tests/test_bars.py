@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from matplotlib.ticker import MaxNLocator
 
-from ftcli.core import bars
+from ftcli.core.reports import bars
 
 LENGTHS = {"edges": [0, 10, 20, 30], "counts": [100, 40, 0]}
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset, eval_batches, padding
-from ftcli.core.collate import Dynamic
-from ftcli.core.meter import Counted, Meter
-from ftcli.core.tasks import Classify
+from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, StoreDataset, eval_batches, padding
+from ftcli.core.batches.collate import Dynamic
+from ftcli.core.batches.tasks import Classify
+from ftcli.core.training.meter import Counted, Meter
 from stores import spec_for, split_of, write_store
 from timing import bytecodes
 

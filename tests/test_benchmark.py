@@ -13,9 +13,10 @@ from transformers import AutoTokenizer
 
 from ftcli.commands import benchmark
 from ftcli.context import Context
-from ftcli.core import bench_batch, bench_train, limits, proof
-from ftcli.core.measure import peak_rss_mb
-from ftcli.core.probe import Probe
+from ftcli.core.benchmark import bench_batch, bench_train, limits
+from ftcli.core.benchmark.measure import peak_rss_mb
+from ftcli.core.engines import proof
+from ftcli.core.verify.probe import Probe
 from ftcli.errors import EngineError, FtcliError, SettingsError, UsageError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Measurement, Report
@@ -215,7 +216,7 @@ def test_engines_are_measured_on_the_first_rows_with_the_reference_first(run, fo
 @pytest.mark.usefixtures("nursery")
 def test_every_engine_that_is_exact_is_compared_with_the_reference_whose_ids_are_made_once(run, folder, monkeypatch):
     made = []
-    monkeypatch.setattr("ftcli.core.proof.sweep", lambda unknown, short=proof.sweep: made.append(unknown) or short(unknown))
+    monkeypatch.setattr("ftcli.core.engines.proof.sweep", lambda unknown, short=proof.sweep: made.append(unknown) or short(unknown))
     report = run("tokenize", dataset__sources=[str(folder / "data.jsonl")], benchmark__repeats=4)
     assert len(made) == 1
     names = [m.name for m in report.metrics["measurements"] if m.unit == "seconds"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ftcli.core import budget
-from ftcli.core.budget import affordable, told, within
-from ftcli.core.store import Ragged, Rows
+from ftcli.core.storage.store import Ragged, Rows
+from ftcli.core.verify import budget
+from ftcli.core.verify.budget import affordable, told, within
 from stores import rows_of
 from test_checks_steps import CANNOT, STEPS
 from verifying import World, texts
@@ -54,7 +54,7 @@ def test_what_is_left_of_an_answer_behind_a_long_prompt_has_something_to_learn()
 
 def test_the_first_batch_has_packs_of_several_texts_where_there_are(world: World, tmp_path: Path) -> None:
     from ftcli.context import Context
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
     path = tmp_path / "train.jsonl"
     path.write_text("\n".join(json.dumps({"text": text}) for text in [*(["order parcel " * 100] * 60), *texts(6, 5)]), encoding="utf-8")
@@ -83,7 +83,7 @@ def test_a_model_that_cannot_learn_is_caught_by_what_is_left(world: World, monke
 
 def test_a_larger_model_gets_fewer_places(world: World) -> None:
     from ftcli.context import Context
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
     model = Probe(Context.make(world.run("classify", "qwen3"))).model
     assert affordable(model, passes=1, least=1) == pytest.approx(2 * affordable(model, passes=2, least=1), abs=1)

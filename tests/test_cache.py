@@ -17,11 +17,11 @@ from cli_process import ended, spawn
 from ftcli import testing
 from ftcli.commands import cache
 from ftcli.context import Context
-from ftcli.core.lease import Lease
-from ftcli.core.manifest import fingerprint, read_manifest, seal
-from ftcli.core.publish import Attempt
-from ftcli.core.store import Store
-from ftcli.core.write import RowWriter, split_metadata
+from ftcli.core.files.lease import Lease
+from ftcli.core.files.manifest import fingerprint, read_manifest, seal
+from ftcli.core.prepare.write import RowWriter, split_metadata
+from ftcli.core.publishing.publish import Attempt
+from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA, Report
 from ftcli.testing import TEXTS, tiny_tokenizer

@@ -11,10 +11,10 @@ import pytest
 from docpages import DOCS, anchors, links
 from ftcli import testing
 from ftcli.contracts import CheckKind, Page
-from ftcli.core.catalogue import CAUSES, SYMPTOMS, page_of, read_page
-from ftcli.core.pages import check_page, index_page, loss_entries
-from ftcli.core.rules import every
-from ftcli.core.verdict import passed
+from ftcli.core.verify.catalogue import CAUSES, SYMPTOMS, page_of, read_page
+from ftcli.core.verify.pages import check_page, index_page, loss_entries
+from ftcli.core.verify.rules import every
+from ftcli.core.verify.verdict import passed
 from ftcli.errors import PluginError
 from ftcli.pluginmanager import Plugins
 
@@ -67,7 +67,7 @@ def test_a_check_carries_its_text_itself_or_in_a_file_beside_its_module(tmp_path
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "XY001.toml").write_text(TOML)
     (tmp_path / "house.py").write_text(
-        "import ftcli\nfrom ftcli.contracts import CheckKind\nfrom ftcli.core.verdict import passed\n"
+        "import ftcli\nfrom ftcli.contracts import CheckKind\nfrom ftcli.core.verify.verdict import passed\n"
         "def run(probe):\n    return passed('fine')\n"
         "@ftcli.hookimpl\ndef register_checks(register):\n    register('XY001', CheckKind('XY001', 'env', 'Own', run))\n"
     )

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ftcli.core import checkpoints, staging
+from ftcli.core.publishing import staging
+from ftcli.core.training import checkpoints
 from ftcli.errors import TrainError
 from stores import context, write_store
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcli.core.audit import token_places
-from ftcli.core.store import Store
+from ftcli.core.storage.store import Store
+from ftcli.core.verify.audit import token_places
 from stores import rows_of
 from verifying import World
 
@@ -192,9 +192,9 @@ def test_few_rows_are_all_looked_at(world: World, tmp_path: Path, rows: int) -> 
 
 
 def test_rows_of_a_large_vocabulary_are_few(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftcli.core.probe.MOST_LOGITS", 5 * 400 * 138)
+    monkeypatch.setattr("ftcli.core.verify.probe.MOST_LOGITS", 5 * 400 * 138)
     assert world.verify(world.run("pretrain"), stages=STAGE)["FT301"].evidence["shapes"]["input_ids"] == [5, 138]
-    monkeypatch.setattr("ftcli.core.probe.MOST_LOGITS", 1)
+    monkeypatch.setattr("ftcli.core.verify.probe.MOST_LOGITS", 1)
     assert world.verify(world.run("pretrain"), stages=STAGE)["FT301"].evidence["shapes"]["input_ids"] == [2, 138]
     assert world.verify(world.run("packed"), stages=STAGE)["FT301"].evidence["shapes"]["input_ids"][0] == 1
     assert world.verify(world.run("classify"), stages=STAGE)["FT301"].evidence["shapes"]["input_ids"][0] == 12
@@ -217,7 +217,7 @@ def test_tokens_are_found_wherever_a_collator_pads(texts: list[list[int]], extra
 
 def test_of_a_large_language_model_fewer_rows_are_audited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(work: int) -> int:
-        monkeypatch.setattr("ftcli.core.first_batch.MOST_WORK", work)
+        monkeypatch.setattr("ftcli.core.verify.first_batch.MOST_WORK", work)
         checks = world.verify(world.run("packed", "qwen3"), stages=STAGE)
         return int(checks["FT301"].evidence["shapes"]["input_ids"][0])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcli.core.store import Store
+from ftcli.core.storage.store import Store
 from verifying import World
 
 STAGE = ("data",)

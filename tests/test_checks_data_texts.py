@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcli.core.damage import find_damage, repaired
-from ftcli.core.documents import pieces
-from ftcli.core.near import near_pairs
-from ftcli.core.store import Store
-from ftcli.core.tokentext import TokenText, spelled
+from ftcli.core.storage.damage import find_damage, repaired
+from ftcli.core.storage.documents import pieces
+from ftcli.core.storage.near import near_pairs
+from ftcli.core.storage.store import Store
+from ftcli.core.tokenizer.tokentext import TokenText, spelled
 from realsets import SETS
 from stores import rows_of
 from verifying import World, texts
@@ -385,9 +385,9 @@ def test_the_packed_collator_computes_no_padding_of_single_texts(world: World) -
 
 
 def test_the_padding_is_that_of_the_samplers() -> None:
-    from ftcli.core.batch import EpochSampler, LengthGroupedSampler
-    from ftcli.core.batch import padding as real
-    from ftcli.core.order import wasted
+    from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler
+    from ftcli.core.batches.batch import padding as real
+    from ftcli.core.batches.order import wasted
 
     lengths = np.random.default_rng(1).integers(5, 200, 20_000)
     assert wasted(lengths, 16, "dynamic", 256) == pytest.approx(real(lengths, EpochSampler(len(lengths), 1).order(), 16), abs=0.01)
@@ -425,7 +425,7 @@ def test_the_plan_is_counted_and_timed_only_by_a_measurement(world: World, tmp_p
 
 
 def test_a_plan_by_tokens_counts_the_batches_of_the_run(world: World) -> None:
-    from ftcli.core.run import prepare
+    from ftcli.core.training.run import prepare
     from stores import context
 
     values = world.run(

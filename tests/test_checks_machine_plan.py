@@ -10,7 +10,7 @@ import pytest
 from ftcli.plugins import checks_versions
 
 from ftcli import machine
-from ftcli.core.sizing import parameters
+from ftcli.core.models.sizing import parameters
 from ftcli.records import Gpu
 from verifying import World
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from ftcli.core.audit import token_places
-from ftcli.core.batch import StoreDataset
-from ftcli.core.store import Store
-from ftcli.core.train_tokenizer import train_tokenizer
+from ftcli.core.batches.batch import StoreDataset
+from ftcli.core.storage.store import Store
+from ftcli.core.tokenizer.train_tokenizer import train_tokenizer
+from ftcli.core.verify.audit import token_places
 from verifying import World, texts
 
 STAGES = ("model",)
@@ -134,7 +134,7 @@ def test_labels_that_the_fresh_head_contradicts_fail(world: World, tmp_path: Pat
 def test_a_loss_that_is_no_number_fails_though_the_logits_are(world: World) -> None:
     source = """
 import ftcli
-from ftcli.core.tasks import Classify
+from ftcli.core.batches.tasks import Classify
 
 class Task(Classify):
     def loss(self, logits, labels, items):
@@ -478,8 +478,8 @@ def test_the_weights_are_afterwards_what_they_were(world: World) -> None:
     first, second = (world.verify(values, stages=stages)["FT403"].evidence for stages in (STAGES, ("model",)))
     assert first == second
     from ftcli.context import Context
-    from ftcli.core.forward import descend
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.forward import descend
+    from ftcli.core.verify.probe import Probe
 
     probe = Probe(Context.make(values))
     before = [parameter.clone() for parameter in probe.model.parameters()]
@@ -496,7 +496,7 @@ def test_the_weights_are_afterwards_what_they_were(world: World) -> None:
 
 @given(scale=st.floats(0.01, 30), classes=st.integers(2, 300), seed=st.integers(0, 100))
 def test_the_implied_loss_is_the_mean_loss_over_all_labels(scale: float, classes: int, seed: int) -> None:
-    from ftcli.core.forward import Forward
+    from ftcli.core.verify.forward import Forward
 
     logits = torch.randn(3, classes, generator=torch.Generator().manual_seed(seed)) * scale
     result = Forward(None, {}, None, logits, torch.zeros(3, dtype=torch.int64), 0.0)  # type: ignore[arg-type]
@@ -507,7 +507,7 @@ def test_the_implied_loss_is_the_mean_loss_over_all_labels(scale: float, classes
 
 
 def test_a_histogram_of_logits_without_a_number_is_empty() -> None:
-    from ftcli.core.forward import Forward
+    from ftcli.core.verify.forward import Forward
 
     result = Forward(None, {}, None, torch.full((2, 3), float("nan")), torch.zeros(2, dtype=torch.int64), 0.0)  # type: ignore[arg-type]
     assert result.histogram() == {"edges": [0.0, 1.0], "counts": [0.0]}

@@ -17,7 +17,7 @@ STAGES = ("batch", "model")
 TASK = """
 import ftcli
 import torch
-from ftcli.core.tasks import {base}, _cross_entropy
+from ftcli.core.batches.tasks import {base}, _cross_entropy
 
 class Task({base}):
     def {method}:

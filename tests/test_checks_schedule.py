@@ -11,9 +11,9 @@ import torch
 from transformers import get_scheduler
 
 from ftcli.context import Context
-from ftcli.core.checkpoints import MARKER, NEEDED, identity, seal
-from ftcli.core.schedule import BEHIND, Schedule
-from ftcli.core.store import Store
+from ftcli.core.storage.store import Store
+from ftcli.core.training.checkpoints import MARKER, NEEDED, identity, seal
+from ftcli.core.training.schedule import BEHIND, Schedule
 from verifying import World
 
 STAGE = ("settings",)

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from ftcli.context import Context
-from ftcli.core.few import Few, short_rows
-from ftcli.core.probe import Probe
-from ftcli.core.rehearsal import rehearse
-from ftcli.core.store import Store
+from ftcli.core.storage.few import Few, short_rows
+from ftcli.core.storage.store import Store
+from ftcli.core.verify.probe import Probe
+from ftcli.core.verify.rehearsal import rehearse
 from verifying import World
 
 STEPS = ("steps",)
 NOT_DIVIDED = """
 import ftcli
 import torch
-from ftcli.core.tasks import {base}
+from ftcli.core.batches.tasks import {base}
 
 class Task({base}):
     def loss(self, logits, labels, items):

@@ -14,10 +14,10 @@ from ftcli.plugins import checks_tokenizer
 from transformers import AutoTokenizer
 
 from ftcli.context import Context
-from ftcli.core import own_file
-from ftcli.core.missing import Missing
-from ftcli.core.own_file import compare_sentencepiece
-from ftcli.core.probe import Probe
+from ftcli.core.verify import own_file
+from ftcli.core.verify.missing import Missing
+from ftcli.core.verify.own_file import compare_sentencepiece
+from ftcli.core.verify.probe import Probe
 from verifying import World
 
 STAGE = ("tokenizer",)

@@ -268,9 +268,10 @@ def test_settings_plugins_and_environment_come_before_anything_heavy() -> None:
 
 def test_transformers_is_imported_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
+    gc.enable()  # a test of the pickle reader, which has a process of its own, may have been here
 
     def looking(context: Context, **_: object) -> Report:
-        seen.append((gc.isenabled(), [type(finder).__module__ for finder in sys.meta_path].count("ftcli.core.scan")))
+        seen.append((gc.isenabled(), [type(finder).__module__ for finder in sys.meta_path].count("ftcli.core.tokenizer.scan")))
         return context.report("x", {})
 
     for command, module in (("predict", predict_command), ("settings", settings_command)):
@@ -278,7 +279,7 @@ def test_transformers_is_imported_the_quick_way(monkeypatch: pytest.MonkeyPatch)
         run(command, *(["model", "text"] if command == "predict" else []))
 
     assert seen == [(True, 1), (True, 0)]
-    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "ftcli.core.scan"]
+    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "ftcli.core.tokenizer.scan"]
 
 
 def _raise(error: BaseException) -> object:

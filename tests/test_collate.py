@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, DataCollatorWithPadding
 
-from ftcli.core.collate import Dynamic, Fixed, Packed
-from ftcli.core.tasks import Classify, Pretrain
+from ftcli.core.batches.collate import Dynamic, Fixed, Packed
+from ftcli.core.batches.tasks import Classify, Pretrain
 from ftcli.errors import DataError
 from stores import rows_of, spec_for
 from timing import bytecodes

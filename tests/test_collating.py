@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ftcli.contracts import BatchSpec
-from ftcli.core.collate import Dynamic
-from ftcli.core.collating import made
-from ftcli.core.store import Ragged, Rows
-from ftcli.core.tasks import Pretrain
+from ftcli.core.batches.collate import Dynamic
+from ftcli.core.batches.collating import made
+from ftcli.core.batches.tasks import Pretrain
+from ftcli.core.storage.store import Ragged, Rows
 from ftcli.errors import DataError, FtcliError, PluginError
 from ftcli.pluginmanager import Plugins
 from thirdparty import put
@@ -37,7 +37,7 @@ def plugins(folder: Path, body: str) -> Plugins:
 
 
 def test_a_sound_collator_of_a_plugin_gives_its_batches(tmp_path: Path) -> None:
-    body = "def make(spec):\n        from ftcli.core.collate import Dynamic\n        return Dynamic(spec)"
+    body = "def make(spec):\n        from ftcli.core.batches.collate import Dynamic\n        return Dynamic(spec)"
 
     found, own = made(plugins(tmp_path, body), "mine", SPEC)(ROWS), made(Plugins(allow=()), "dynamic", SPEC)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ftcli import testing
-from ftcli.core import against
+from ftcli.core.benchmark import against
 from ftcli.errors import DataError, UsageError
 
 MACHINE = {"cpu_model": "EPYC", "cores": 2, "memory_bytes": 10, "disk_kind": "ssd", "gpus": [], "platform": "Linux", "python": "3.12"}

@@ -16,13 +16,14 @@ from torch import nn
 from transformers import TrainingArguments
 
 from ftcli.commands.train import run
-from ftcli.core import checkpoints, compiled, compiled_layers
-from ftcli.core.collate import Dynamic
-from ftcli.core.compiled import FEWEST, TRIED, Compiled, Trial
-from ftcli.core.compiled_layers import STANCE, layers_of, why_not
-from ftcli.core.last_layer import logits_of
-from ftcli.core.lean import lean
-from ftcli.core.tasks import Classify
+from ftcli.core.batches.collate import Dynamic
+from ftcli.core.batches.tasks import Classify
+from ftcli.core.models import compiled, compiled_layers
+from ftcli.core.models.compiled import FEWEST, TRIED, Compiled, Trial
+from ftcli.core.models.compiled_layers import STANCE, layers_of, why_not
+from ftcli.core.models.last_layer import logits_of
+from ftcli.core.models.lean import lean
+from ftcli.core.training import checkpoints
 from ftcli.errors import TrainError
 from runs import VOCABULARY, Bench, StopAt
 from stores import learnable, packed, rows_of, spec_for
@@ -389,7 +390,7 @@ def paying(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     for name in ("COLD", "FEWEST"):
         monkeypatch.setattr(compiled, name, 0)
     monkeypatch.setattr(torch, "compile", compiler)
-    monkeypatch.setattr("ftcli.core.train.Trial", lambda **parts: Trial(**parts, clock=compiler.clock))
+    monkeypatch.setattr("ftcli.core.training.train.Trial", lambda **parts: Trial(**parts, clock=compiler.clock))
     return compiler
 
 

@@ -15,10 +15,10 @@ from tokenizers import processors
 from transformers import AutoTokenizer, ByT5Tokenizer
 
 from engine_doubles import LINES, Panic, Twist, array, byte_level, double, expected, offers, right, rows_of, unigram, word_piece, wrong_on
-from ftcli.core import adversarial, engine
-from ftcli.core.adversarial import Run
-from ftcli.core.backend import prepare_backend, tokenizer_hash
-from ftcli.core.engine import EngineChoice, RowEncoder, choose_engine, load_encoder
+from ftcli.core.engines import adversarial, engine
+from ftcli.core.engines.adversarial import Run
+from ftcli.core.engines.backend import prepare_backend, tokenizer_hash
+from ftcli.core.engines.engine import EngineChoice, RowEncoder, choose_engine, load_encoder
 from ftcli.errors import EngineError, SettingsError
 from ftcli.pluginmanager import Plugins
 
@@ -26,8 +26,8 @@ from ftcli.pluginmanager import Plugins
 @pytest.fixture(autouse=True)
 def _small_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole corpus takes seconds; its own tests are in test_proof."""
-    monkeypatch.setattr("ftcli.core.proof.sweep", lambda unknown: [Run(context, "abcΩω가") for context in adversarial.CONTEXTS])
-    monkeypatch.setattr("ftcli.core.proof.texts", lambda added, vocabulary: [*LINES, *adversarial._around(added), *vocabulary])
+    monkeypatch.setattr("ftcli.core.engines.proof.sweep", lambda unknown: [Run(context, "abcΩω가") for context in adversarial.CONTEXTS])
+    monkeypatch.setattr("ftcli.core.engines.proof.texts", lambda added, vocabulary: [*LINES, *adversarial._around(added), *vocabulary])
     load_encoder.cache_clear()
 
 
@@ -127,7 +127,7 @@ def test_a_cache_folder_that_cannot_be_written_costs_a_note(tiny: tuple[Any, Pat
 
 
 def test_only_so_many_rows_of_the_data_are_compared(tiny: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftcli.core.sampled.BYTES", 25)
+    monkeypatch.setattr("ftcli.core.engines.sampled.BYTES", 25)
     assert choose(tiny, offers(double(right)), sample=["ten bytes!"] * 10).proof["sample_rows"] == 2
     assert choose(tiny, offers(double(right)), sample=["one row is always compared"] * 10).proof["sample_rows"] == 1
 

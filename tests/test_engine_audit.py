@@ -12,11 +12,11 @@ import pytest
 
 from engine_doubles import DoubleEncoder, Panic, Twist, array, double, expected, offers, right, rows_of, unigram, word_piece
 from ftcli.contracts import Encoded
-from ftcli.core import guard
-from ftcli.core.adversarial import CONTEXTS, Run
-from ftcli.core.auditor import sampled
-from ftcli.core.engine import RowEncoder, choose_engine, load_encoder
-from ftcli.core.reference import load_reference, to_encoded
+from ftcli.core.engines import guard
+from ftcli.core.engines.adversarial import CONTEXTS, Run
+from ftcli.core.engines.auditor import sampled
+from ftcli.core.engines.engine import RowEncoder, choose_engine, load_encoder
+from ftcli.core.engines.reference import load_reference, to_encoded
 from ftcli.errors import EngineError
 from tokenizing import manifest, plugins, prepare, small_tokenizers, without_plots, write
 
@@ -27,8 +27,8 @@ RARE: Twist = lambda text, ids: ids[::-1] if text.startswith("row 777 ") else id
 
 @pytest.fixture(autouse=True)
 def _small_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftcli.core.proof.sweep", lambda unknown: [Run(context, "abcΩω가") for context in CONTEXTS])
-    monkeypatch.setattr("ftcli.core.proof.texts", lambda added, vocabulary: ["a b", *vocabulary])
+    monkeypatch.setattr("ftcli.core.engines.proof.sweep", lambda unknown: [Run(context, "abcΩω가") for context in CONTEXTS])
+    monkeypatch.setattr("ftcli.core.engines.proof.texts", lambda added, vocabulary: ["a b", *vocabulary])
     load_encoder.cache_clear()
 
 
@@ -188,7 +188,7 @@ def test_texts_with_an_unknown_token_twice_go_to_the_reference_where_that_is_all
     def doubles(text: str, ids: list[int]) -> list[int]:
         return [part for token in ids for part in ([token, token] if token == unknown and "!" in text else [token])]
 
-    monkeypatch.setattr("ftcli.core.proof.texts", lambda added, vocabulary: ["a \U0010ffff!", *vocabulary])
+    monkeypatch.setattr("ftcli.core.engines.proof.texts", lambda added, vocabulary: ["a \U0010ffff!", *vocabulary])
     texts = ["one", "\U0010ffff!", "two", "\U0010ffff", "three! \U0010ffff \U0010fffe!"]
     offered = offers(double(doubles))
     choice = choose_engine(tokenizer, tmp_path, offered, requested="double", sample=texts)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ftcli.core.apart import Apart
-from ftcli.core.engine import choose_engine
+from ftcli.core.engines.engine import choose_engine
+from ftcli.core.prepare.apart import Apart
 from ftcli.errors import EngineError
 from ftcli.pluginmanager import Plugins
 from ftcli.testing import tiny_tokenizer
@@ -36,7 +36,7 @@ class Fuse:
 class Engine:
     name, version, rank = "fuse", "1", 1
     def load(self, backend_json, folder, threads):
-        from ftcli.core.reference import load_reference
+        from ftcli.core.engines.reference import load_reference
         if AT_LOAD:
             os.abort()
         return Fuse(load_reference(backend_json, folder, threads))
@@ -94,7 +94,7 @@ def test_an_engine_that_never_answers_is_given_up(tokenizer: Path, tmp_path: Pat
     loaded = AutoTokenizer.from_pretrained(str(tokenizer))
     with closing(Apart(found, 1)) as apart:
         choose_engine(loaded, tokenizer, found, requested="fuse", sample=["well"], load=apart, cache_dir=tmp_path)
-        monkeypatch.setattr("ftcli.core.apart.PATIENCE", 2.0)
+        monkeypatch.setattr("ftcli.core.prepare.apart.PATIENCE", 2.0)
         with pytest.raises(EngineError, match="gave no answer within 2 s"):
             choose_engine(loaded, tokenizer, found, requested="fuse", sample=["boom"], load=apart, cache_dir=tmp_path)
 
@@ -142,7 +142,7 @@ def test_without_processes_of_their_own_such_an_engine_ends_the_whole_run(tokeni
     fuse(tmp_path / "plugins")
     code = (
         "import sys; from transformers import AutoTokenizer; from pathlib import Path\n"
-        "from ftcli.core import proof; from ftcli.core.engine import choose_engine; from ftcli.pluginmanager import Plugins\n"
+        "from ftcli.core.engines import proof; from ftcli.core.engines.engine import choose_engine; from ftcli.pluginmanager import Plugins\n"
         "proof.texts = lambda *_: ['well']; proof.sweep = lambda unknown, whole=proof.sweep: whole(unknown)[::100]\n"
         f"folder = {str(tokenizer)!r}\n"
         f"choose_engine(AutoTokenizer.from_pretrained(folder), folder, Plugins(Path({str(tmp_path / 'plugins')!r}), ()), requested='fuse', sample=['boom'])\n"

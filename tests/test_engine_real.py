@@ -14,7 +14,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from engine_doubles import array, offers, rows_of
-from ftcli.core.engine import choose_engine, load_encoder
+from ftcli.core.engines.engine import choose_engine, load_encoder
 from timing import PATIENCE
 
 CHOSEN = {

@@ -9,12 +9,12 @@ import pytest
 from ftcli.plugins.engines import ENGINES
 
 from engine_doubles import array, expected, offers, rows_of
-from ftcli.core import adversarial
-from ftcli.core.adversarial import RUN, Run
-from ftcli.core.backend import prepare_backend
-from ftcli.core.engine import choose_engine, load_encoder
-from ftcli.core.proof import Reference
-from ftcli.core.reference import load_reference
+from ftcli.core.engines import adversarial
+from ftcli.core.engines.adversarial import RUN, Run
+from ftcli.core.engines.backend import prepare_backend
+from ftcli.core.engines.engine import choose_engine, load_encoder
+from ftcli.core.engines.proof import Reference
+from ftcli.core.engines.reference import load_reference
 from ftcli.errors import EngineError
 from reliability import FULL
 from tokenizer_variants import VARIANTS, mutated
@@ -35,7 +35,9 @@ def _small_sweep(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     runs = [Run("word", "".join(map(chr, range(start, start + RUN)))) for start in range(0, TOP, RUN)]
     runs += [Run(context, chr(code)) for context in ("bare", "composed") for code in range(TOP)]
     odd = "".join(character for piece in (*adversarial.WORDS, *adversarial.ODD) for character in piece if ord(character) >= TOP)
-    monkeypatch.setattr("ftcli.core.proof.sweep", lambda unknown: [*runs, *(Run("word", character) for character in sorted(set(odd)))])
+    monkeypatch.setattr(
+        "ftcli.core.engines.proof.sweep", lambda unknown: [*runs, *(Run("word", character) for character in sorted(set(odd)))]
+    )
     monkeypatch.setattr(adversarial, "LONG", 1_200)
     load_encoder.cache_clear()
     yield

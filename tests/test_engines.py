@@ -12,10 +12,10 @@ import pytest
 from ftcli.plugins import engines as built_in
 
 from engine_doubles import LINES, array, byte_level, expected, offers, rows_of, unigram, word_piece
-from ftcli.core import guard
-from ftcli.core.backend import prepare_backend
-from ftcli.core.engine import choose_engine
-from ftcli.core.proof import Reference
+from ftcli.core.engines import guard
+from ftcli.core.engines.backend import prepare_backend
+from ftcli.core.engines.engine import choose_engine
+from ftcli.core.engines.proof import Reference
 from ftcli.errors import EngineError, MissingExtraError
 
 

@@ -184,7 +184,7 @@ def test_results_errors_and_progress_are_those_of_local(cluster: Any, tmp_path: 
             list(made.run(partial(complain, marks=tmp_path), shards(3), lambda *_: None))
 
     assert caught.value.message.startswith("part-1.jsonl:7: not JSON")
-    assert until(lambda: not family("ftcli.core.child"))
+    assert until(lambda: not family("ftcli.core.processes.child"))
 
 
 @CLUSTER
@@ -257,7 +257,7 @@ def test_workers_and_a_node_die_and_the_bytes_are_those_of_local(
     rounds = size(1, 4)
     deeds: list[Callable[[], Any]] = []
     for number in range(rounds):
-        deeds += [partial(kill_one, "ftcli.core.child", number), partial(kill_one, "ray::Worker", number)]
+        deeds += [partial(kill_one, "ftcli.core.processes.child", number), partial(kill_one, "ray::Worker", number)]
     node = cluster.add_node(**NODE, node_name="leaving")
     deeds.append(lambda: cluster.remove_node(node, allow_graceful=False))
     killer = Killer(output, deeds, apart=3)

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from ftcli.core import progress
-from ftcli.core.child import portable
+from ftcli.core.processes.child import portable
 from ftcli.errors import DataError, WorkerDied
 from ftcli.machine import usable_cores
 from ftcli.pluginmanager import Plugins
@@ -57,7 +57,7 @@ def _children() -> list[str]:
             words = " ".join(process.cmdline())
         except psutil.NoSuchProcess:
             continue
-        if "ftcli.core.child" in words and process.is_running():
+        if "ftcli.core.processes.child" in words and process.is_running():
             found.append(words)
     return found
 
@@ -310,7 +310,7 @@ def test_a_caller_that_leaves_ends_the_workers(tmp_path: Path) -> None:
 
 @pytest.mark.fault
 def test_a_worker_that_does_not_end_by_itself_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftcli.core.child.STOP_SECONDS", 0.2)
+    monkeypatch.setattr("ftcli.core.processes.child.STOP_SECONDS", 0.2)
     results = run(partial(stubborn_end, marks=tmp_path), 2, 2)
     next(results)
 

@@ -13,7 +13,7 @@ from ftcli.plugins import export_mds
 
 from foreign_readers import call
 from ftcli.contracts_export import ExportJob
-from ftcli.core.store import Store
+from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
 from ftcli.pluginmanager import Plugins
 from stores import Row, write_store

@@ -14,10 +14,10 @@ import pytest
 
 from ftcli.commands import export as command
 from ftcli.context import Context
-from ftcli.core.backend import tokenizer_hash
-from ftcli.core.lossless import Lossless
-from ftcli.core.manifest import check_published
-from ftcli.core.store import Store
+from ftcli.core.engines.backend import tokenizer_hash
+from ftcli.core.files.manifest import check_published
+from ftcli.core.storage.store import Store
+from ftcli.core.tokenizer.lossless import Lossless
 from ftcli.errors import PublishError, SettingsError, StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Report
 from ftcli.testing import run, tiny_tokenizer

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ftcli.core import floor
-from ftcli.core.floor import Floor, beside_machine, disk_rates, limit, measure_floor, shares, stage_seconds, verdict
+from ftcli.core.benchmark import floor
+from ftcli.core.benchmark.floor import Floor, beside_machine, disk_rates, limit, measure_floor, shares, stage_seconds, verdict
 from ftcli.errors import DataError
 from ftcli.records import Piece, ShardPlan
 from tokenizing import context, corpus, prepare, small_tokenizers, without_plots, write

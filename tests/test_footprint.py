@@ -9,8 +9,8 @@ import sys
 import psutil
 import pytest
 
-from ftcli.core import footprint
-from ftcli.core.footprint import Footprint, family, resident_bytes
+from ftcli.core.processes import footprint
+from ftcli.core.processes.footprint import Footprint, family, resident_bytes
 from timing import bytecodes, until
 
 HOLD = "import sys, subprocess; held = b'x' * {size}; {more}; print('ready', flush=True); sys.stdin.read()"

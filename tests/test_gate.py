@@ -9,11 +9,11 @@ import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ftcli.contracts import CollatorKind
-from ftcli.core import gate
-from ftcli.core.backend import tokenizer_hash
-from ftcli.core.collate import Dynamic, Packed
-from ftcli.core.store import Store
-from ftcli.core.tasks import Classify, Pretrain
+from ftcli.core.batches.collate import Dynamic, Packed
+from ftcli.core.batches.tasks import Classify, Pretrain
+from ftcli.core.engines.backend import tokenizer_hash
+from ftcli.core.storage.store import Store
+from ftcli.core.training import gate
 from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
 from ftcli.testing import tiny_model, tiny_tokenizer
 from stores import write_store

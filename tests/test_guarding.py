@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ftcli.core.guarding import CHECKS_SHOWN, FEWEST, MOST_ROLLBACKS, MOST_SKIPPED, Guard, Policy, Rollback
+from ftcli.core.training.guarding import CHECKS_SHOWN, FEWEST, MOST_ROLLBACKS, MOST_SKIPPED, Guard, Policy, Rollback
 from ftcli.errors import TrainError
 from ftcli.records import Check
 

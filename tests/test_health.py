@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from ftcli.core.health import Start, Watch, finite, first_loss, look_at, warm_up
-from ftcli.core.meter import Meter
+from ftcli.core.training.health import Start, Watch, finite, first_loss, look_at, warm_up
+from ftcli.core.training.meter import Meter
 from ftcli.errors import TrainError
 
 NAN, INF = float("nan"), float("inf")

@@ -22,12 +22,12 @@ TOKENIZE = ALWAYS | {
     "transformers",
     "huggingface_hub",
     "PIL",
-    "ftcli.core.plots",
+    "ftcli.core.reports.plots",
     "ftcli.plugins.checks_steps",
     "ftcli.plugins.checks_tokenizer",
 }
 """From the second run with a tokenizer on; the first one loads it with transformers. The mends come with the checks."""
-VERIFY = ALWAYS | {"ftcli.core.plots"}
+VERIFY = ALWAYS | {"ftcli.core.reports.plots"}
 
 
 def imported(folder: Path, *words: str) -> set[str]:
@@ -46,12 +46,16 @@ def test_tokenize_imports_nothing_heavy(small_tokenizers: dict[str, Path], tmp_p
     words = ("tokenize", str(source), "--tokenizer-path", str(small_tokenizers["bpe"]), "--num-proc", "2", "--output-dir")
     assert "transformers" in imported(tmp_path, *words, "first")
     found = imported(tmp_path, *words, "second")
-    assert {"gigatoken", "ftcli.core.encode", "ftcli.core.bars"} <= found  # a worker's imports are seen, and a plot was drawn
+    assert {
+        "gigatoken",
+        "ftcli.core.prepare.encode",
+        "ftcli.core.reports.bars",
+    } <= found  # a worker's imports are seen, and a plot was drawn
     assert found & TOKENIZE == set()
 
 
 def test_a_quick_verify_imports_nothing_heavy(world: World, tmp_path: Path) -> None:
     words = ("verify", "--level", "quick", "--tokenizer-path", str(world.bpe), "--dataset", str(world.labelled), "--mode", "classify")
     found = imported(tmp_path, *words)
-    assert {"transformers", "ftcli.plugins.mends", "ftcli.core.round_trip"} <= found
+    assert {"transformers", "ftcli.plugins.mends", "ftcli.core.tokenizer.round_trip"} <= found
     assert found & VERIFY == set()

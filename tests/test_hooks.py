@@ -18,7 +18,7 @@ import pytest
 from ftcli import environment, hookspecs
 from ftcli.contracts import BatchSpec, Columns
 from ftcli.contracts_export import ExportJob
-from ftcli.core.store import Ragged, Rows, Store
+from ftcli.core.storage.store import Ragged, Rows, Store
 from ftcli.errors import PluginError, TrainError
 from ftcli.machine import detect
 from ftcli.pluginmanager import KINDS, RECORDS
@@ -250,7 +250,7 @@ def test_the_packer_example_keeps_the_order_and_the_limit(factory: Callable[[str
 
 @needs_page
 def test_the_collator_example_pads_on_the_left(factory: Callable[[str, str], Any]) -> None:
-    from ftcli.core.tasks import Pretrain
+    from ftcli.core.batches.tasks import Pretrain
 
     batch = factory("collator", "left").make(BatchSpec(0, "right", 8, 1, Pretrain()))(_rows(1, 3))
 

@@ -14,7 +14,7 @@ import pytest
 
 from ftcli.commands import tokenize
 from ftcli.context import Context
-from ftcli.core.sample import generate
+from ftcli.core.corpus.sample import generate
 from test_checks_steps import NOT_DIVIDED
 from verifying import BAD, World
 

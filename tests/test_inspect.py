@@ -17,11 +17,12 @@ from ftcli import testing
 from ftcli.cli import output
 from ftcli.commands import inspect
 from ftcli.context import Context
-from ftcli.core import look_raw, store
-from ftcli.core.glyphs import BETWEEN, columns_of
-from ftcli.core.picked import MOST_ROWS
-from ftcli.core.store import Store
-from ftcli.core.tokenlines import lines
+from ftcli.core.inspect import look_raw
+from ftcli.core.inspect.picked import MOST_ROWS
+from ftcli.core.inspect.tokenlines import lines
+from ftcli.core.storage import store
+from ftcli.core.storage.store import Store
+from ftcli.core.tokenizer.glyphs import BETWEEN, columns_of
 from ftcli.errors import DataError, StoreError, TokenizerError, UsageError
 from ftcli.records import Report
 from ftcli.testing import TEXTS, tiny_tokenizer
@@ -125,7 +126,7 @@ def test_random_rows_of_sources_are_of_them_and_the_same_for_a_seed(world: Path)
 
 
 def test_looking_at_sources_hashes_none_of_them(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftcli.core.stamps.hash_file", lambda _: pytest.fail("a source was read as a whole"))
+    monkeypatch.setattr("ftcli.core.files.stamps.hash_file", lambda _: pytest.fail("a source was read as a whole"))
     read: list[int] = []
     accept = look_raw.accept
     monkeypatch.setattr(

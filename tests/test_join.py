@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcli.core import join, read
-from ftcli.core.join import as_batch, joined
+from ftcli.core.prepare import join
+from ftcli.core.prepare.join import as_batch, joined
+from ftcli.core.reading import read
 from ftcli.errors import DataError
 from ftcli.records import Piece
 from reading import plan

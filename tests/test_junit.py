@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ftcli.core.junit import junit
+from ftcli.core.verify.junit import junit
 from ftcli.records import Check, Report
 
 CHECKS = (

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from ftcli.contracts import Encoded
-from ftcli.core import known, recipe
-from ftcli.core.backend import encodes_alone, prepare_backend
-from ftcli.core.reference import BackendEncoder
-from ftcli.core.sampled import SampledRows
+from ftcli.core.engines import known
+from ftcli.core.engines.backend import encodes_alone, prepare_backend
+from ftcli.core.engines.reference import BackendEncoder
+from ftcli.core.engines.sampled import SampledRows
+from ftcli.core.prepare import recipe
 from timing import PATIENCE
 from tokenizing import context, corpus, manifest, plugins, prepare, small_tokenizers, without_plots, write
 
@@ -162,7 +163,7 @@ def test_a_folder_that_cannot_be_read_is_left_to_the_loader(tokenizer: Path, tmp
     def refuse(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("ftcli.core.receipt.hash_file", refuse)
+    monkeypatch.setattr("ftcli.core.reading.receipt.hash_file", refuse)
     made = context(tokenizer, write(tmp_path / "data.jsonl", corpus(30)), tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
     assert recipe.known_tokenizer(made) is None
 
@@ -225,7 +226,7 @@ def test_an_engine_is_compared_with_kept_ids_as_with_new_ones(sampling: Sampling
 
 
 def test_damaged_ids_are_made_again_and_only_the_last_used_stay(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftcli.core.sampled.KEPT", 2)
+    monkeypatch.setattr("ftcli.core.engines.sampled.KEPT", 2)
     sampling.rows(["one"])
     (path,) = sampling.kept()
     path.write_bytes(path.read_bytes().replace(b"A", b"B", 1))

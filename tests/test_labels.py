@@ -9,7 +9,7 @@ from datasets import load_from_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcli.core.labels import by_name, number
+from ftcli.core.prepare.labels import by_name, number
 from ftcli.errors import DataError, UsageError
 from tokenizing import corpus, prepare, rows, small_tokenizers, without_plots, write
 

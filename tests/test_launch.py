@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ftcli.core import agree, pulse, route, signals
-from ftcli.core.batch import common_batches, eval_batches
-from ftcli.core.group import left
-from ftcli.core.launch import Death, Plan, command, judge, plan, wanted
-from ftcli.core.pulse import Beat, End, Idle, Pulse, beat_file, end_file, read, stack_file
-from ftcli.core.route import Route
-from ftcli.core.signals import Signals
-from ftcli.core.stalls import FOLLOW_SECONDS, LONGEST_LOOK, START_SECONDS, Stall, Stalls
+from ftcli.core.batches.batch import common_batches, eval_batches
+from ftcli.core.distributed import agree, pulse, route, signals
+from ftcli.core.distributed.group import left
+from ftcli.core.distributed.launch import Death, Plan, command, judge, plan, wanted
+from ftcli.core.distributed.pulse import Beat, End, Idle, Pulse, beat_file, end_file, read, stack_file
+from ftcli.core.distributed.route import Route
+from ftcli.core.distributed.signals import Signals
+from ftcli.core.distributed.stalls import FOLLOW_SECONDS, LONGEST_LOOK, START_SECONDS, Stall, Stalls
 from ftcli.errors import UsageError
 from ftcli.machine import detect
 from ftcli.records import Gpu, Machine

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from ftcli.commands.train import run
-from ftcli.core.checkpoints import damage
+from ftcli.core.training.checkpoints import damage
 from runs import VOCABULARY, Bench
 from stores import learnable, told
 from timing import PATIENCE

@@ -42,6 +42,20 @@ LAYERS = (
     {"testing"},
 )
 """L0 to L4 and the test helpers above them: modules and packages of ftcli."""
+STAGES = (
+    {"", "corpus"},
+    {"files", "processes", "reports"},
+    {"distributed", "doctor", "engines", "publishing"},
+    {"reading"},
+    {"tokenizer"},
+    {"prepare", "storage"},
+    {"batches", "inspect"},
+    {"models"},
+    {"training"},
+    {"convert", "verify"},
+    {"benchmark"},
+)
+"""The packages of ftcli.core from the lowest up; "" are the modules beside them. Those of one line do not know each other."""
 MOST_LINES = 350
 
 
@@ -103,6 +117,16 @@ def root(module: str) -> str:
     return module.partition(".")[0]
 
 
+def stage(name: str) -> str:
+    """The package of ftcli.core that a full name belongs to; "" when it lies in none."""
+    part = name.split(".")[2]
+    return part if f"ftcli.core.{part}" in modules() and modules()[f"ftcli.core.{part}"].name == "__init__.py" else ""
+
+
+def height(name: str) -> int:
+    return next(number for number, names in enumerate(STAGES) if stage(name) in names)
+
+
 # -- controls: the reader sees what it should ---------------------------------------------------------------------------
 
 
@@ -140,7 +164,8 @@ def test_there_is_something_to_read_and_every_module_has_its_layer() -> None:
     assert len(plugin_files()) > len(BUILT_INS)
     assert [name for name in names if layer(name) < 0] == []
     assert [
-        layer(name) for name in ("ftcli", "ftcli.errors", "ftcli.machine", "ftcli.core.store", "ftcli.commands.train", "ftcli.cli.main")
+        layer(name)
+        for name in ("ftcli", "ftcli.errors", "ftcli.machine", "ftcli.core.storage.store", "ftcli.commands.train", "ftcli.cli.main")
     ] == [
         0,
         0,
@@ -164,6 +189,23 @@ def test_imports_go_down_only(name: str) -> None:
     ]
 
     assert up == []
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name.startswith("ftcli.core.")])
+def test_the_stages_of_core_know_only_those_below(name: str) -> None:
+    path = modules()[name]
+    found = [each for each in imports(path, package_of(name, path)) if each.module.startswith("ftcli.core.")]
+
+    assert [
+        f"{path.name}:{each.line} {each.module}"
+        for each in found
+        if stage(each.module) != stage(name) and height(each.module) >= height(name)
+    ] == []
+
+
+def test_every_stage_of_core_has_its_height() -> None:
+    assert {stage(name) for name in modules() if name.startswith("ftcli.core.")} == set().union(*STAGES)
+    assert height("ftcli.core.reading.read") < height("ftcli.core.training.train")
 
 
 @pytest.mark.parametrize("name", [name for name in modules() if layer(name) in {0, 1, 4}])
@@ -212,7 +254,7 @@ def test_loading_everything_light_and_every_plugin_imports_nothing_heavy() -> No
 def test_the_commit_layer_stands_on_the_standard_library_and_xxhash() -> None:
     """It is killed at every system call by its tests; whatever it imports takes part."""
     allowed = {*sys.stdlib_module_names, "xxhash"}
-    waiting, seen = ["ftcli.core.publish"], set()
+    waiting, seen = ["ftcli.core.publishing.publish"], set()
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -226,7 +268,7 @@ def test_the_commit_layer_stands_on_the_standard_library_and_xxhash() -> None:
             else:
                 assert root(each.module) in allowed, (name, each)
 
-    assert {"ftcli.core.publish", "ftcli.core.manifest", "ftcli.core.lease"} <= seen
+    assert {"ftcli.core.publishing.publish", "ftcli.core.files.manifest", "ftcli.core.files.lease"} <= seen
 
 
 def test_commands_do_not_know_the_command_line() -> None:

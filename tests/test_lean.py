@@ -12,15 +12,16 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, TrainingArguments
 
-from ftcli.core import last_layer, lean_head, lean_layer, lean_mask
-from ftcli.core.collate import Dynamic, Packed
-from ftcli.core.last_layer import logits_of
-from ftcli.core.lean import computed, difference, few_rows, lean
-from ftcli.core.lean_head import LeanHead
-from ftcli.core.run import prepare
-from ftcli.core.signals import Signals
-from ftcli.core.tasks import Classify, Pretrain
-from ftcli.core.train import fit
+from ftcli.core.batches.collate import Dynamic, Packed
+from ftcli.core.batches.tasks import Classify, Pretrain
+from ftcli.core.distributed.signals import Signals
+from ftcli.core.models import blocked, last_layer, lean_head, lean_layer, lean_mask
+from ftcli.core.models.last_layer import logits_of
+from ftcli.core.models.lean import few_rows, lean
+from ftcli.core.models.lean_head import LeanHead
+from ftcli.core.models.lean_proof import coarser, computed, difference
+from ftcli.core.training.run import prepare
+from ftcli.core.training.train import fit
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed, rows_of, spec_for, split_of
 
@@ -169,10 +170,54 @@ def test_what_replaces_the_models_code_itself_switches_it_off(
         assert "the weights are bfloat16" in said
 
 
-def test_bfloat16_autocast_leaves_the_layers_and_keeps_the_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "task"), [("qwen3", Classify()), ("llama", Classify()), ("mistral", Pretrain())])
+def test_under_bfloat16_autocast_rounding_errors_are_those_of_the_models_own_code(kind: str, task: Any, tmp_path: Path) -> None:
+    model = model_of(kind, task)
+    assert BOTH[0] in tried(model, task, tmp_path, bf16=True)
+    batches = batches_of(task)
+    truths = [computed(model, task, batch) for batch in batches]
+    with torch.autocast("cpu", torch.bfloat16):
+        now = [computed(model, task, batch) for batch in batches]
+        with lean(model, task, batches, arguments(tmp_path, bf16=True), wanted="auto"):
+            found = [computed(model, task, batch) for batch in batches]
+    for truth, own, ours in zip(truths, now, found, strict=True):
+        assert difference(truth, ours) is not None  # it does compute in bfloat16
+        assert coarser(truth, own, ours) is None
+
+
+def test_under_bfloat16_autocast_what_rounds_more_coarsely_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    normalised = lean_layer._normalised
+
+    def coarse(x: torch.Tensor, eps: float, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        normed, root = normalised(x, eps, kind)
+        return normed if kind == torch.float32 else normed.to(torch.float8_e4m3fn).to(kind), root
+
+    monkeypatch.setattr(lean_layer, "_normalised", coarse)
     said = tried(model_of("qwen3"), Classify(), tmp_path, bf16=True)
-    assert "autocast chooses" in said
+    assert "decoder layers off (in bfloat16 " in said
     assert BOTH[1] in said
+
+
+@pytest.mark.parametrize(("rows", "width", "heads", "fewer"), [(2, 1, 4, 2), (1, 5, 2, 2), (3, 64, 4, 1), (2, 65, 4, 2), (1, 200, 6, 2)])
+def test_attention_in_blocks_is_torchs(rows: int, width: int, heads: int, fewer: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, grad = (torch.randn(rows, width, count, 16, generator=generator) for count in (heads, fewer, fewer, heads))
+    errors: dict[str, list[float]] = {}
+    for kind in (torch.float32, torch.bfloat16):
+        leaves = [part.to(kind).transpose(1, 2).requires_grad_() for part in (q, k, v)]
+        seen = nn.functional.scaled_dot_product_attention(*leaves, is_causal=True, scale=0.3, enable_gqa=True)
+        theirs = [seen, *torch.autograd.grad(seen, leaves, grad.to(kind).transpose(1, 2))]
+        ours, kept = blocked.attend(q, k, v, scale=0.3, kind=kind)
+        found = [ours, *blocked.attend_back(grad.to(kind), kept)]
+        assert ours.dtype == kind
+        if kind == torch.float32:
+            truth = [part.detach().transpose(1, 2) for part in theirs]
+            for one, right in zip(found, truth, strict=True):
+                assert torch.allclose(one, right, rtol=1e-4, atol=1e-5)
+        errors["ours"] = [float((one.float() - right).norm()) for one, right in zip(found, truth, strict=True)]
+        errors["theirs"] = [float((one.detach().transpose(1, 2).float() - right).norm()) for one, right in zip(theirs, truth, strict=True)]
+    for one, right, size in zip(errors["ours"], errors["theirs"], truth, strict=True):
+        assert one <= 2 * right + 0.005 * float(size.norm())
 
 
 @pytest.mark.parametrize("fault", ["epsilon", "mask", "gradient", "pooling"])
@@ -180,19 +225,15 @@ def test_a_part_that_computes_something_else_is_taken_out_with_the_reason(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of all tests above: each fault is found by the proof."""
-    normalised, back, attention = lean_layer._normalised, lean_layer._back, lean_layer.functional.scaled_dot_product_attention
+    normalised, back = lean_layer._normalised, lean_layer._back
     if fault == "epsilon":
-        monkeypatch.setattr(lean_layer, "_normalised", lambda x, eps: normalised(x, eps + 1e-2))
+        monkeypatch.setattr(lean_layer, "_normalised", lambda x, eps, kind: normalised(x, eps + 1e-2, kind))
     elif fault == "gradient":
         monkeypatch.setattr(lean_layer, "_back", lambda *parts: (back(*parts)[0], back(*parts)[1] * 1.01, back(*parts)[2]))
     elif fault == "pooling":
         monkeypatch.setattr(last_layer, "pooled_places", lambda ids, _: torch.full((len(ids),), ids.shape[1] - 1))
     else:
-        monkeypatch.setattr(
-            lean_layer, "functional", type("Blind", (), {"silu": nn.functional.silu, "scaled_dot_product_attention": staticmethod(
-                lambda q, k, v, _mask, is_causal, **more: attention(q, k, v, None, is_causal=False, **more)
-            )}),
-        )  # fmt: skip
+        monkeypatch.setattr(blocked, "_later", lambda count, group, kind: torch.zeros(count * group, count, dtype=kind))
     said = tried(model_of("qwen3"), Classify(), tmp_path)
     lost, kept = BOTH if fault != "pooling" else BOTH[::-1]
     assert lost not in said
@@ -225,6 +266,8 @@ def test_a_mask_is_left_out_only_where_it_was_proved_to_say_nothing(tmp_path: Pa
     with lean(model, Classify(), batches_of(Classify()), arguments(tmp_path), wanted="auto"), pytest.MonkeyPatch.context() as patch:
         counted = lambda q, k, v, mask=None, **more: (seen.append(mask), attention(q, k, v, mask, **more))[1]  # noqa: E731
         patch.setattr(lean_layer, "functional", SimpleNamespace(silu=nn.functional.silu, scaled_dot_product_attention=counted))
+        in_blocks = blocked.attend
+        patch.setattr(blocked, "attend", lambda *heads, **more: (seen.append(None), in_blocks(*heads, **more))[1])
         padded = batches_of(Classify())[0]
         assert (padded["attention_mask"] == 0).any()
         logits_of(model, padded)

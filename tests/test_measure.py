@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from ftcli.core import measure as core
-from ftcli.core import pace as pace_module
-from ftcli.core.measure import Variant, interval, measure, ratio, summarise
-from ftcli.core.pace import Pace
+from ftcli.core.benchmark import measure as core
+from ftcli.core.benchmark import pace as pace_module
+from ftcli.core.benchmark.measure import Variant, interval, measure, ratio, summarise
+from ftcli.core.benchmark.pace import Pace
 
 
 def test_runs_alternate_and_the_warm_up_is_not_counted():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ftcli.core import memory
+from ftcli.core.training import memory
 
 
 @pytest.mark.parametrize(

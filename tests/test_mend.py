@@ -13,10 +13,10 @@ from ftcli import testing
 from ftcli.commands import verify
 from ftcli.context import Context
 from ftcli.contracts import CheckKind, Edit
-from ftcli.core.mend import mend
-from ftcli.core.spare import spare_token
-from ftcli.core.store import Store
-from ftcli.core.verdict import failed, warned
+from ftcli.core.storage.store import Store
+from ftcli.core.tokenizer.spare import spare_token
+from ftcli.core.verify.mend import mend
+from ftcli.core.verify.verdict import failed, warned
 from ftcli.errors import PublishError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Report
@@ -202,7 +202,7 @@ def test_a_tokenizer_of_the_hub_is_said_and_nothing_is_made(tmp_path: Path) -> N
 PLUGIN = """
 import ftcli
 from ftcli.contracts import CheckKind, Edit
-from ftcli.core.verdict import warned
+from ftcli.core.verify.verdict import warned
 
 def length(probe):
     longest = probe.tokenizer.model_max_length
@@ -229,8 +229,8 @@ def test_a_plugins_check_brings_its_fix_and_a_broken_one_is_named(world: World, 
 
 
 def test_two_fixes_of_one_key_do_not_both_apply(world: World, tmp_path: Path) -> None:
-    from ftcli.core.mend import proposed
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.mend import proposed
+    from ftcli.core.verify.probe import Probe
 
     def kind(name: str, value: int) -> CheckKind:
         return CheckKind(

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import Trainer
 
-from ftcli.core import flops
-from ftcli.core.clock import clock_of
-from ftcli.core.hints import standing_out
-from ftcli.core.meter import PARTS, Meter
-from ftcli.core.timed import Timed
+from ftcli.core.models import flops
+from ftcli.core.training.clock import clock_of
+from ftcli.core.training.hints import standing_out
+from ftcli.core.training.meter import PARTS, Meter
+from ftcli.core.training.timed import Timed
 from ftcli.settings import Settings, update
 from ftcli.testing import tiny_model
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import fsspec  # noqa: F401 - the module that is patched below
 import pytest
 
-from ftcli.core import mirror
-from ftcli.core.find import Finder
-from ftcli.core.mirror import mirrored, origin
-from ftcli.core.objects import url_of
-from ftcli.core.store import Store
+from ftcli.core.files import mirror
+from ftcli.core.files.mirror import mirrored, origin
+from ftcli.core.files.objects import url_of
+from ftcli.core.reading.find import Finder
+from ftcli.core.storage.store import Store
 from ftcli.errors import DataError, MissingExtraError, UsageError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import MANIFEST_NAME

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from ftcli.core.config import from_file
-from ftcli.core.model import build
-from ftcli.core.store import Store
-from ftcli.core.tasks import Classify, Pretrain
+from ftcli.core.batches.tasks import Classify, Pretrain
+from ftcli.core.models.config import from_file
+from ftcli.core.models.model import build
+from ftcli.core.storage.store import Store
 from ftcli.errors import ModelError, UsageError
 from ftcli.testing import tiny_config, tiny_model, tiny_tokenizer, write_config
 from stores import context, write_store

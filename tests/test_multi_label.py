@@ -19,14 +19,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Data
 
 from ftcli.commands import predict as predict_command
 from ftcli.commands.train import run
-from ftcli.core.balance import balanced_sides
-from ftcli.core.collate import Dynamic
-from ftcli.core.forward import inputs_of
-from ftcli.core.held_out import HeldOut
-from ftcli.core.label_flags import LabelFlags
-from ftcli.core.last_layer import LastLayer
-from ftcli.core.run import prepare as planned
-from ftcli.core.tasks import Classify, count_targets
+from ftcli.core.batches.balance import balanced_sides
+from ftcli.core.batches.collate import Dynamic
+from ftcli.core.batches.tasks import Classify, count_targets
+from ftcli.core.models.held_out import HeldOut
+from ftcli.core.models.last_layer import LastLayer
+from ftcli.core.storage.label_flags import LabelFlags
+from ftcli.core.training.run import prepare as planned
+from ftcli.core.verify.forward import inputs_of
 from ftcli.errors import DataError, UsageError
 from ftcli.records import MANIFEST_NAME
 from ftcli.testing import tiny_model

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ftcli.core.overfit import telling
-from ftcli.core.store import Store
+from ftcli.core.storage.store import Store
+from ftcli.core.verify.overfit import telling
 from stores import Row
 from verifying import World, texts
 

@@ -7,8 +7,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from ftcli.core.catalogue import CAUSES, page_of
-from ftcli.core.rules import every
+from ftcli.core.verify.catalogue import CAUSES, page_of
+from ftcli.core.verify.rules import every
 from ftcli.pluginmanager import Plugins
 
 FOLDER = Path(__file__).parent

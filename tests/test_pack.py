@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcli.contracts import Packer, Packs
-from ftcli.core.pack import BestFit, Concat, Single, best_fit, fewest_packs
-from ftcli.core.patterns import _closing, _exact_ways, _product, _shorter
+from ftcli.core.prepare.pack import BestFit, Concat, Single, best_fit, fewest_packs
+from ftcli.core.prepare.patterns import _closing, _exact_ways, _product, _shorter
 from ftcli.registry import AnyRegistry, Registry
 from timing import bytecodes
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcli.contracts import Packs
-from ftcli.core.pack import BestFit, Concat, Single
-from ftcli.core.packs import pack
+from ftcli.core.prepare.pack import BestFit, Concat, Single
+from ftcli.core.prepare.packs import pack
 from ftcli.errors import PluginError
 
 LENGTHS = np.array([3, 2, 4])

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcli.commands import tokenize
-from ftcli.core import encode as encode_module
-from ftcli.core.lease import Lease
-from ftcli.core.parts import Part
-from ftcli.core.read import Plan, make_plan
+from ftcli.core.files.lease import Lease
+from ftcli.core.prepare import encode as encode_module
+from ftcli.core.prepare.parts import Part
+from ftcli.core.reading.read import Plan, make_plan
 from ftcli.errors import DataError, PublishError, UsageError
 from ftcli.records import Piece, Report, ShardPlan
 from tokenizing import Bar, context, corpus, left_behind, manifest, prepare, small_tokenizers, without_plots, write
@@ -118,7 +118,7 @@ def test_finish_names_the_parts_that_are_missing_and_publishes_nothing(world: Wo
         return encode(job, shard)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ftcli.core.work.encode_shard", dies)
+        patch.setattr("ftcli.core.prepare.work.encode_shard", dies)
         with pytest.raises(KeyboardInterrupt):
             world.run("2/3")
     own = len(Part(2, PARTS).shards(world_plan(world)))
@@ -158,7 +158,7 @@ def test_a_finish_that_dies_goes_on(world: World, monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("ftcli.core.parts.sync" if where == "rename" else "ftcli.core.publish.Attempt.publish", dies)
+        patch.setattr("ftcli.core.prepare.parts.sync" if where == "rename" else "ftcli.core.publishing.publish.Attempt.publish", dies)
         with pytest.raises(KeyboardInterrupt):
             world.run(finish=True)
     assert not world.out.exists()
@@ -303,7 +303,7 @@ def test_the_labels_are_collected_once(world: World, monkeypatch: pytest.MonkeyP
         calls.append(shard.index)
         return collect(job, shard)
 
-    monkeypatch.setattr("ftcli.core.work.collect_labels", counted)
+    monkeypatch.setattr("ftcli.core.prepare.work.collect_labels", counted)
     world.parts()
     world.run(finish=True)
     assert len(calls) == len(world_plan(world).shards)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ftcli.core.find import role_of
-from ftcli.core.publish import hash_file
-from ftcli.core.read import make_plan
+from ftcli.core.publishing.publish import hash_file
+from ftcli.core.reading.find import role_of
+from ftcli.core.reading.read import make_plan
 from ftcli.errors import FtcliError, PluginError, UsageError
 from reading import count, formats, plan, refusal, rows, settings, write
 
@@ -301,7 +301,7 @@ def test_a_file_without_permission_is_refused(tmp_path: Path) -> None:
 
 def test_permission_is_asked_for_before_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = jsonl(tmp_path / "a.jsonl")
-    monkeypatch.setattr("ftcli.core.find.os.access", lambda *a: False)
+    monkeypatch.setattr("ftcli.core.reading.find.os.access", lambda *a: False)
     assert refusal(file).message == f"{file}: cannot be read: permission denied"
 
 

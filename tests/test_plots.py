@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import matplotlib as mpl
 import pytest
 
-from ftcli.core import plots, svg
+from ftcli.core.reports import plots, svg
 
 pytestmark = pytest.mark.usefixtures("drawn")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcli.contracts import Encoded
-from ftcli.core.policy import Counts, LengthPolicy, TooLong
+from ftcli.core.prepare.policy import Counts, LengthPolicy, TooLong
 from ftcli.core.ragged import to_offsets
 
 

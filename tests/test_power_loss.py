@@ -24,7 +24,7 @@ import pytest
 
 import naive_driver
 import test_tokenize_faults as tokenizing_faults
-from ftcli.core.manifest import check_published
+from ftcli.core.files.manifest import check_published
 from ftcli.errors import StoreError
 from ftcli.testing import tiny_tokenizer
 from publish_cases import NEW, OLD, command, seen

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ftcli.commands.train import run
-from ftcli.core.predict import load, predict, read_texts
+from ftcli.core.models.predict import load, predict, read_texts
 from ftcli.errors import DataError, ModelError, UsageError
 from ftcli.testing import TEXTS, tiny_model, tiny_tokenizer
 from ftcli.testing import run as ftcli

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ftcli.commands import train
-from ftcli.core.trainer import FtcliTrainer
+from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.errors import TrainError
 from runs import VOCABULARY, Bench
 from stores import learnable

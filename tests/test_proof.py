@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from engine_doubles import DoubleEncoder, Panic, Twist, array, byte_level, right, rows_of, wrong_on
 from ftcli.contracts import Encoded
-from ftcli.core import adversarial, proof
-from ftcli.core.adversarial import Run
-from ftcli.core.backend import Backend, prepare_backend
-from ftcli.core.proof import Difference, Proof, Reference, differing_rows, prove, shrink, store_proof, stored_proof
-from ftcli.core.reference import BackendEncoder, join, to_encoded
+from ftcli.core.engines import adversarial, proof
+from ftcli.core.engines.adversarial import Run
+from ftcli.core.engines.backend import Backend, prepare_backend
+from ftcli.core.engines.proof import Difference, Proof, Reference, differing_rows, prove, shrink, store_proof, stored_proof
+from ftcli.core.engines.reference import BackendEncoder, join, to_encoded
 from ftcli.errors import EngineError
 from timing import bytecodes
 
@@ -209,7 +209,7 @@ def test_an_edge_is_where_wrong_begins(flags: list[bool]) -> None:
 def test_long_texts_are_encoded_in_chunks_with_the_same_result(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = array(["a b c", "", "가나다" * 50, "x", "y" * 500])
     whole = reference.encoder.encode(texts)
-    monkeypatch.setattr("ftcli.core.reference.CHUNK_BYTES", 10)
+    monkeypatch.setattr("ftcli.core.engines.reference.CHUNK_BYTES", 10)
     pieces = reference.encoder.encode(texts)
     assert np.array_equal(whole.ids, pieces.ids)
     assert np.array_equal(whole.offsets, pieces.offsets)

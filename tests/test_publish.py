@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import publish_driver
-from ftcli.core import durable, publish
-from ftcli.core.durable import size_of
-from ftcli.core.publish import Attempt, check_published, hash_bytes, published, read_manifest
+from ftcli.core.files import durable
+from ftcli.core.files.durable import size_of
+from ftcli.core.publishing import publish
+from ftcli.core.publishing.publish import Attempt, check_published, hash_bytes, published, read_manifest
 from ftcli.errors import PublishError, StoreError
 from publish_cases import BIG, SHARDS, contents, delete, interrupt, listing, prepare, truncate, write_shard
 
@@ -241,20 +242,17 @@ def test_the_commit_layer_imports_the_standard_library_and_xxhash_only() -> None
     source = f"""
 import json, sys, types
 package = types.ModuleType("ftcli")
-package.__path__ = [{str(Path(publish.__file__).parents[1])!r}]
+package.__path__ = [{str(Path(publish.__file__).parents[2])!r}]
 sys.modules["ftcli"] = package
-import ftcli.core.publish
+import ftcli.core.publishing.publish
 print(json.dumps(sorted(name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names)))
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, env={"PATH": ""})
     loaded = set(json.loads(done.stdout))
-    assert {"xxhash", "ftcli.core.publish"} <= loaded
-    ours = {f"ftcli.core.{name}" for name in ("durable", "holder", "inputs", "lease", "manifest", "place", "publish", "shard", "watch")} | {
-        "ftcli",
-        "ftcli.core",
-        "ftcli.errors",
-        "ftcli.records",
-    }
+    assert {"xxhash", "ftcli.core.publishing.publish"} <= loaded
+    ours = {"ftcli", "ftcli.core", "ftcli.core.files", "ftcli.core.publishing", "ftcli.errors", "ftcli.records"}
+    ours |= {f"ftcli.core.files.{name}" for name in ("durable", "holder", "lease", "manifest", "watch")}
+    ours |= {f"ftcli.core.publishing.{name}" for name in ("inputs", "place", "publish", "shard")}
     # what site-packages starts by itself (editable finders, coverage) is none of our doing
     assert {name for name in loaded if name.startswith("ftcli")} == ours
     assert not loaded & {"numpy", "pyarrow", "torch", "datasets", "transformers", "pluggy", "pydantic", "psutil", "loguru"}

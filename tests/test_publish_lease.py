@@ -19,10 +19,10 @@ from typing import Any
 import filelock
 import pytest
 
-from ftcli.core import lease, watch
-from ftcli.core.holder import Note
-from ftcli.core.publish import Attempt
-from ftcli.core.watch import Sight
+from ftcli.core.files import lease, watch
+from ftcli.core.files.holder import Note
+from ftcli.core.files.watch import Sight
+from ftcli.core.publishing.publish import Attempt
 from ftcli.errors import DataError, FtcliError, FtcliWarning, PublishError
 from publish_cases import SHARDS, contents, interrupt, listing, prepare, write_shard
 from timing import PATIENCE, until
@@ -425,7 +425,7 @@ def test_a_lease_that_cannot_be_taken_leaves_no_open_file(function: str, code: i
         raise OSError(code, os.strerror(code))
 
     before = listing(Path("/proc/self/fd"))
-    monkeypatch.setattr(f"ftcli.core.lease.{function}", fail)
+    monkeypatch.setattr(f"ftcli.core.files.lease.{function}", fail)
     with pytest.raises(PublishError, match=os.strerror(code)):
         Attempt.open(output, "f")
     assert listing(Path("/proc/self/fd")) == before

@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 
 import publish_driver
-from ftcli.core import publish
+from ftcli.core.publishing import publish
 from ftcli.errors import FtcliError, StoreError
 from publish_cases import NEW, OLD
 from reliability import SEED, size

@@ -19,7 +19,7 @@ import pytest
 from datasets import Dataset
 
 import publish_driver
-from ftcli.core import publish
+from ftcli.core.publishing import publish
 from ftcli.errors import PublishError
 from publish_cases import NEW, OLD, command, seen
 from reliability import size
@@ -198,7 +198,7 @@ def test_a_forked_worker_that_outlives_the_holder_does_not_keep_the_lease(tmp_pa
     script = """
 import os, sys, time
 from pathlib import Path
-from ftcli.core.publish import Attempt
+from ftcli.core.publishing.publish import Attempt
 attempt = Attempt.open(Path(sys.argv[1]), "f")
 if os.fork() == 0:
     attempt.close()  # must not touch what belongs to the parent

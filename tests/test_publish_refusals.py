@@ -22,11 +22,13 @@ import pytest
 
 import publish_driver
 from ftcli.commands import tokenize
-from ftcli.core import place, space, store
-from ftcli.core.place import check_place
-from ftcli.core.recipe import settle
-from ftcli.core.space import Shortage, estimate
-from ftcli.core.store import Store
+from ftcli.core.prepare import space
+from ftcli.core.prepare.recipe import settle
+from ftcli.core.prepare.space import Shortage, estimate
+from ftcli.core.publishing import place
+from ftcli.core.publishing.place import check_place
+from ftcli.core.storage import store
+from ftcli.core.storage.store import Store
 from ftcli.errors import EngineError, FtcliError, PublishError, StoreError
 from publish_cases import NEW, OLD, prepare
 from reliability import size

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ftcli.core import durable, publish
-from ftcli.core.publish import Attempt, ShardWriter, check_published
+from ftcli.core.files import durable
+from ftcli.core.publishing import publish
+from ftcli.core.publishing.publish import Attempt, ShardWriter, check_published
 from ftcli.errors import PublishError
 from publish_cases import BIG, SHARDS, delete, flip, interrupt, listing, prepare, stop, truncate, write_and, write_shard
 

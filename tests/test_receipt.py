@@ -17,9 +17,12 @@ import pytest
 
 from ftcli.commands import tokenize
 from ftcli.context import Context
-from ftcli.core import inputs, receipt, recipe, stamps
-from ftcli.core.encode import encode_shard
-from ftcli.core.stamps import RACY_NS, Hashed, SourceHashes, Stamp, check_unchanged
+from ftcli.core.files import stamps
+from ftcli.core.files.stamps import RACY_NS, Hashed, SourceHashes, Stamp, check_unchanged
+from ftcli.core.prepare import recipe
+from ftcli.core.prepare.encode import encode_shard
+from ftcli.core.publishing import inputs
+from ftcli.core.reading import receipt
 from ftcli.errors import DataError, PublishError
 from ftcli.pluginmanager import Plugins
 from ftcli.settings import Settings
@@ -387,7 +390,7 @@ def test_a_shard_of_a_source_that_was_swapped_for_a_moment_is_not_kept_for_the_n
     kept = Path(shutil.copy2(source, tmp_path / "kept"))
     expected = prepare(kinds["bpe"], source, tmp_path / "expected").metrics["content_hash"]
     with monkeypatch.context() as patch:
-        patch.setattr("ftcli.core.work.encode_shard", encode_another)
+        patch.setattr("ftcli.core.prepare.work.encode_shard", encode_another)
         with pytest.raises(DataError, match="changed while it was read"):
             prepare(kinds["bpe"], source, tmp_path / "out")
     shutil.copy2(kept, source)

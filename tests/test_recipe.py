@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from ftcli.core.recipe import Recipe, settle
+from ftcli.core.prepare.recipe import Recipe, settle
 from ftcli.errors import DataError, SettingsError, UsageError
 from ftcli.testing import tiny_tokenizer
 from tokenizing import context, corpus, plugins, prepare, small_tokenizers, without_plots, write

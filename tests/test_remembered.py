@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ftcli.context import Context
-from ftcli.core.backend import tokenizer_hash
-from ftcli.core.facts import ids_of
-from ftcli.core.probe import Probe
-from ftcli.core.remembered import remembered
-from ftcli.core.vocabulary import Vocabulary, vocabulary
+from ftcli.core.engines.backend import tokenizer_hash
+from ftcli.core.tokenizer.facts import ids_of
+from ftcli.core.tokenizer.remembered import remembered
+from ftcli.core.tokenizer.vocabulary import Vocabulary, vocabulary
+from ftcli.core.verify.probe import Probe
 from ftcli.testing import tiny_tokenizer
 
 
@@ -62,8 +62,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def counted(name: str, compute: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments: (found.append(name), compute(*arguments))[1]
 
-    monkeypatch.setattr("ftcli.core.backend.tokenizer_hash", counted("hash", tokenizer_hash))
-    monkeypatch.setattr("ftcli.core.facts.vocabulary", counted("ids", vocabulary))
+    monkeypatch.setattr("ftcli.core.engines.backend.tokenizer_hash", counted("hash", tokenizer_hash))
+    monkeypatch.setattr("ftcli.core.tokenizer.facts.vocabulary", counted("ids", vocabulary))
     return found
 
 

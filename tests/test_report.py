@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ftcli.core import plot
-from ftcli.core.report import render_html, write_report
+from ftcli.core.reports import plot
+from ftcli.core.reports.report import render_html, write_report
 from ftcli.errors import PublishError
 from ftcli.records import Check, PluginInfo, Report, Value
 from report_samples import CHECKS, FULL, MACHINE, benchmark_report, tokenize_report, train_report, verify_report

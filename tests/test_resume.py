@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from transformers import Trainer, TrainingArguments
 
 from ftcli.commands.train import run
-from ftcli.core.batch import StoreDataset
-from ftcli.core.trainer import FtcliTrainer
+from ftcli.core.batches.batch import StoreDataset
+from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.testing import tiny_model, write_config
 from reliability import FULL
 from runs import VOCABULARY, Bench, StopAt

@@ -12,9 +12,9 @@ import pytest
 
 from ftcli.context import Context
 from ftcli.contracts import CheckKind
-from ftcli.core.probe import Missing, Probe
-from ftcli.core.rules import QUICK_STAGES, chosen, run_checks, worst
-from ftcli.core.verdict import failed, noted, passed, warned
+from ftcli.core.verify.probe import Missing, Probe
+from ftcli.core.verify.rules import QUICK_STAGES, chosen, run_checks, worst
+from ftcli.core.verify.verdict import failed, noted, passed, warned
 from ftcli.errors import DataError, PluginError, UsageError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import STAGES, Check
@@ -231,7 +231,7 @@ def test_the_worst_verdict_decides() -> None:
 PLUGIN = """
 import ftcli
 from ftcli.contracts import CheckKind
-from ftcli.core.verdict import passed
+from ftcli.core.verify.verdict import passed
 
 def broken(probe):
     raise RuntimeError("no such thing")

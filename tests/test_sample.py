@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftcli.core.grammar import AREAS
-from ftcli.core.sample import LABELS, Sampler, generate, label_names, write_sample
+from ftcli.core.corpus.grammar import AREAS
+from ftcli.core.corpus.sample import LABELS, Sampler, generate, label_names, write_sample
 from ftcli.errors import PublishError, UsageError
 
 Row = tuple[str, str]
@@ -49,9 +49,7 @@ def test_a_row_depends_on_seed_and_number_only(seed: int, first: int, labels: in
 
 
 def test_the_corpus_is_the_same_in_every_process() -> None:
-    code = (
-        "import hashlib; from ftcli.core.sample import generate; print(hashlib.sha256(repr(list(generate(300, 7))).encode()).hexdigest())"
-    )
+    code = "import hashlib; from ftcli.core.corpus.sample import generate; print(hashlib.sha256(repr(list(generate(300, 7))).encode()).hexdigest())"
     digests = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True

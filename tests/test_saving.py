@@ -16,12 +16,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 from transformers.trainer_utils import get_last_checkpoint
 
 from crashing import crashing
-from ftcli.core import checkpoints, health, saving, staging, train
-from ftcli.core.callbacks import RunCallback
-from ftcli.core.meter import Meter
-from ftcli.core.run import prepare
-from ftcli.core.signals import Signals
-from ftcli.core.trainer import FtcliTrainer
+from ftcli.core.distributed.signals import Signals
+from ftcli.core.publishing import staging
+from ftcli.core.training import checkpoints, health, saving, train
+from ftcli.core.training.callbacks import RunCallback
+from ftcli.core.training.meter import Meter
+from ftcli.core.training.run import prepare
+from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.errors import TrainError
 from reliability import size
 from runs import VOCABULARY, Bench

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcli.core import search
-from ftcli.core.search import CharacterSearch
+from ftcli.core.engines import search
+from ftcli.core.engines.search import CharacterSearch
 
 CHARACTERS = st.characters(codec="utf-8")
 

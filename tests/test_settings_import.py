@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ftcli.core.foreign import KINDS, Imported, _table, read_foreign, recognise
+from ftcli.core.convert.foreign import KINDS, Imported, _table, read_foreign, recognise
 from ftcli.errors import SettingsError, UsageError
 from ftcli.settings import get, walk
 from ftcli.sources import resolve

@@ -14,16 +14,16 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq
 
 from ftcli.contracts import Columns
-from ftcli.core.chat import SAMPLES
-from ftcli.core.collate import Dynamic
-from ftcli.core.columns import BadValue
-from ftcli.core.conversation import NAMES, as_document
-from ftcli.core.reference import load_reference
-from ftcli.core.store import Store
+from ftcli.core.batches.collate import Dynamic
+from ftcli.core.batches.tasks import Sft
+from ftcli.core.engines.reference import load_reference
+from ftcli.core.reading.columns import BadValue
+from ftcli.core.reading.conversation import NAMES, as_document
+from ftcli.core.storage.store import Store
 from ftcli.core.targets import IGNORED, labels_of, marked, plain
-from ftcli.core.tasks import Sft
-from ftcli.core.template import Template
-from ftcli.core.template_proof import prove
+from ftcli.core.tokenizer.chat import SAMPLES
+from ftcli.core.tokenizer.template import Template
+from ftcli.core.tokenizer.template_proof import prove
 from ftcli.errors import DataError, TokenizerError, UsageError
 from ftcli.testing import tiny_tokenizer
 from stores import spec_for

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ftcli.core.sharding import sharding, whole
+from ftcli.core.distributed.sharding import sharding, whole
 from ftcli.errors import FtcliError, MissingExtraError, SettingsError
 from ftcli.settings_train import TrainSettings
 

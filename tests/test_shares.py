@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.utils.data import SequentialSampler
 
-from ftcli.core import unused
-from ftcli.core.batch import EpochSampler, LengthGroupedSampler, StoreDataset
-from ftcli.core.held_out import HeldOut
-from ftcli.core.meter import TOKENS, Counted
-from ftcli.core.run import Run, prepare
-from ftcli.core.shares import Shares, deal
-from ftcli.core.slots import IDLE, TokenBatches
-from ftcli.core.tasks import Classify, count_targets
+from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, StoreDataset
+from ftcli.core.batches.shares import Shares, deal
+from ftcli.core.batches.slots import IDLE, TokenBatches
+from ftcli.core.batches.tasks import Classify, count_targets
+from ftcli.core.models.held_out import HeldOut
+from ftcli.core.training import unused
+from ftcli.core.training.meter import TOKENS, Counted
+from ftcli.core.training.run import Run, prepare
 from runs import VOCABULARY, Bench
 from stores import learnable
 
@@ -105,7 +105,7 @@ class Split:
     """Rows that know their numbers."""
 
     def rows(self, indices: list[int]) -> object:
-        from ftcli.core.store import Ragged, Rows
+        from ftcli.core.storage.store import Ragged, Rows
 
         return Rows(np.array(indices), Ragged(np.zeros(0, np.int32), np.zeros(len(indices) + 1, np.int64)))
 

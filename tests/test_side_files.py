@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ftcli.commands.train import run
-from ftcli.core.train import _named
-from ftcli.core.trainer import FtcliTrainer
+from ftcli.core.training.train import _named
+from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.errors import TrainError
 from runs import VOCABULARY, Bench
 from stores import learnable

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftcli.contracts import CollatorKind
-from ftcli.core.collate import Dynamic, Fixed
-from ftcli.core.slots import IDLE, TokenBatches, token_batches
-from ftcli.core.tasks import Classify
+from ftcli.core.batches.collate import Dynamic, Fixed
+from ftcli.core.batches.slots import IDLE, TokenBatches, token_batches
+from ftcli.core.batches.tasks import Classify
 from ftcli.errors import SettingsError
 from ftcli.settings import Settings, update
 from stores import rows_of, spec_for
@@ -148,5 +148,5 @@ def test_rows_cost_no_python_in_a_plan() -> None:
 def test_a_plan_needs_no_torch() -> None:
     import subprocess
 
-    code = "import sys, ftcli.core.slots; sys.exit('torch' in sys.modules)"
+    code = "import sys, ftcli.core.batches.slots; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=False).returncode == 0

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ftcli.core import cuts
+from ftcli.core.files import cuts
 from ftcli.errors import DataError
 from reading import plan, rows, write
 from reliability import size

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ftcli.core import streams
+from ftcli.core.files import streams
 from reading import labels, plan, refusal, rows, write
 from reliability import size
 

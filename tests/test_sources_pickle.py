@@ -24,7 +24,7 @@ from ftcli.plugins import picklefile
 from ftcli.plugins.picklefile import Pickle
 
 from ftcli.contracts import Columns, Place
-from ftcli.core import tabular, unpickle
+from ftcli.core.reading import tabular, unpickle
 from ftcli.errors import DataError
 from ftcli.records import BadRow, Piece
 from reading import plan, settings, write
@@ -389,7 +389,7 @@ def test_the_child_is_limited_before_it_loads(tmp_path: Path) -> None:
     file, canary = write(tmp_path / "a.pkl", pickle.dumps(TEXTS)), tmp_path / "canary"
     code = f"""
 import json, socket, sys
-from ftcli.core import unpickle
+from ftcli.core.reading import unpickle
 server = socket.create_server(("127.0.0.1", 0))
 if sys.argv[2] == "limited":
     unpickle._leave_network()

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ftcli.core import streams
+from ftcli.core.files import streams
 from reading import plan, refusal, rows, write
 from reliability import size
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ftcli.core.student import difference_interval, probability, quantile, ratio_interval
+from ftcli.core.benchmark.student import difference_interval, probability, quantile, ratio_interval
 
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 29: 2.045, 120: 1.980}
 """Two-sided 95 %, by degrees of freedom, as printed."""

@@ -13,9 +13,9 @@ import pytest
 
 from ftcli.commands import benchmark, sweep
 from ftcli.context import Context
-from ftcli.core import full_path, halving, saved_profile
-from ftcli.core.grids import PRESENT, candidates, name_of
-from ftcli.core.halving import search
+from ftcli.core.benchmark import full_path, halving, saved_profile
+from ftcli.core.benchmark.grids import PRESENT, candidates, name_of
+from ftcli.core.benchmark.halving import search
 from ftcli.errors import FtcliError, TrainError, UsageError
 from ftcli.sources import resolve
 from tokenizing import corpus, write

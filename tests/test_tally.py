@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ftcli.core.tally import Tally, rating
+from ftcli.core.prepare.tally import Tally, rating
 from ftcli.errors import DataError
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from ftcli.core.store import Store
-from ftcli.core.tasks import Classify, Pretrain, count_targets
+from ftcli.core.batches.tasks import Classify, Pretrain, count_targets
+from ftcli.core.storage.store import Store
 from ftcli.errors import DataError, TokenizerError
 from ftcli.testing import tiny_config, tiny_model, tiny_tokenizer
 from stores import rows_of, write_store

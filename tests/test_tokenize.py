@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from ftcli.commands import tokenize
-from ftcli.core import job as job_module
-from ftcli.core import window
-from ftcli.core import write as write_module
-from ftcli.core.encode import encode_shard
-from ftcli.core.store import Store
+from ftcli.core.prepare import job as job_module
+from ftcli.core.prepare import window
+from ftcli.core.prepare import write as write_module
+from ftcli.core.prepare.encode import encode_shard
+from ftcli.core.storage.store import Store
 from ftcli.errors import DataError, EngineError, PluginError, PublishError, StoreError, UsageError
 from tokenizing import (
     Bar,
@@ -305,7 +305,7 @@ def test_a_run_interrupted_and_continued_gives_the_same_bytes(sharded, bpe, sour
         return encode_shard(job, shard)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ftcli.core.work.encode_shard", interrupted)
+        patch.setattr("ftcli.core.prepare.work.encode_shard", interrupted)
         with pytest.raises(KeyboardInterrupt):
             prepare(bpe, source, out, **values)
     assert not out.exists()
@@ -423,7 +423,7 @@ def test_a_source_that_changes_while_it_is_read_is_not_published(bpe, source, ou
             file.write('{"text": "late"}\n')
         return encode_shard(job, shard)
 
-    monkeypatch.setattr("ftcli.core.work.encode_shard", meddled)
+    monkeypatch.setattr("ftcli.core.prepare.work.encode_shard", meddled)
     with pytest.raises(DataError, match=r"data\.jsonl changed while it was read"):
         prepare(bpe, source, out)
     assert not out.exists()
@@ -437,7 +437,7 @@ def test_a_plugin_that_changes_while_the_run_goes_on_is_refused(bpe, source, out
         job_module._plugins.cache_clear()
         return encode_shard(job, shard)
 
-    monkeypatch.setattr("ftcli.core.work.encode_shard", meddled)
+    monkeypatch.setattr("ftcli.core.prepare.work.encode_shard", meddled)
     with pytest.raises(PluginError, match="'other' is not the one that the run was planned with"):
         prepare(bpe, source, out, loaded)
 

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 import naive_driver
-from ftcli.core.manifest import check_published
+from ftcli.core.files.manifest import check_published
 from ftcli.testing import tiny_tokenizer
 from reliability import SEED, size
 from timing import PATIENCE, until
@@ -99,7 +99,7 @@ def go_on(process: subprocess.Popen[str]) -> None:
 def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The worker processes of a run; none where it has ended."""
     try:
-        return [child for child in psutil.Process(process.pid).children() if "ftcli.core.child" in " ".join(child.cmdline())]
+        return [child for child in psutil.Process(process.pid).children() if "ftcli.core.processes.child" in " ".join(child.cmdline())]
     except psutil.NoSuchProcess:
         return []
 

@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
 from ftcli.commands.train import run
-from ftcli.core import trackers
-from ftcli.core.trackers import Tracker, start
+from ftcli.core.training import trackers
+from ftcli.core.training.trackers import Tracker, start
 from runs import VOCABULARY, Bench
 from stores import learnable
 
@@ -112,7 +112,7 @@ def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(
 def test_a_run_that_fails_ends_its_trackers_too(
     bench: Bench, store: Path, recorder: type[Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ftcli.core.tasks import Classify
+    from ftcli.core.batches.tasks import Classify
     from ftcli.errors import TrainError
 
     plain = Classify.loss

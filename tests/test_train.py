@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from ftcli import hookimpl
 from ftcli.commands.train import run
-from ftcli.core import flops
-from ftcli.core.run import prepare
-from ftcli.core.tasks import IGNORED
+from ftcli.core.batches.tasks import IGNORED
+from ftcli.core.models import flops
+from ftcli.core.training.run import prepare
 from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, StoreError, TrainError, UsageError
 from ftcli.records import Step
 from ftcli.testing import tiny_model

@@ -17,10 +17,11 @@ from transformers.utils import logging as transformers_logging
 
 from ftcli.commands.train import run
 from ftcli.context import Context
-from ftcli.core import checkpoints, staging
-from ftcli.core.held_out import HeldOut
-from ftcli.core.signals import WATCHED, Signals
-from ftcli.core.tasks import Classify
+from ftcli.core.batches.tasks import Classify
+from ftcli.core.distributed.signals import WATCHED, Signals
+from ftcli.core.models.held_out import HeldOut
+from ftcli.core.publishing import staging
+from ftcli.core.training import checkpoints
 from ftcli.errors import TrainError
 from ftcli.records import Report
 from ftcli.testing import run as command_line

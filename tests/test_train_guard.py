@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import Trainer, TrainingArguments
 
 from ftcli.commands.train import run
-from ftcli.core.tasks import Classify
+from ftcli.core.batches.tasks import Classify
 from ftcli.errors import SettingsError, TrainError
 from ftcli.records import Check, Report
 from ftcli.testing import tiny_model

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ftcli.commands import train
-from ftcli.core.store import Store
+from ftcli.core.storage.store import Store
 from ftcli.errors import DataError, UsageError
 from ftcli.testing import TEXTS
 from runs import Bench

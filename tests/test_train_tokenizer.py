@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ftcli.core import train_tokenizer as module
-from ftcli.core.sample import generate
-from ftcli.core.train_tokenizer import Kind, train_tokenizer
+from ftcli.core.corpus.sample import generate
+from ftcli.core.tokenizer import train_tokenizer as module
+from ftcli.core.tokenizer.train_tokenizer import Kind, train_tokenizer
 from ftcli.errors import DataError, FtcliError, PublishError, TokenizerError, UsageError
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from ftcli.context import Context, Quiet
-from ftcli.core import holder, ranks
-from ftcli.core.holder import Note, this_rank
-from ftcli.core.publish import Attempt
-from ftcli.core.ranks import Muted, muted, open_attempt
-from ftcli.core.watch import Sight
+from ftcli.core.files import holder
+from ftcli.core.files.holder import Note, this_rank
+from ftcli.core.files.watch import Sight
+from ftcli.core.publishing import ranks
+from ftcli.core.publishing.publish import Attempt
+from ftcli.core.publishing.ranks import Muted, muted, open_attempt
 from ftcli.testing import run
 from publish_cases import interrupt
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ftcli.core import workload
-from ftcli.core.recipe import settle
-from ftcli.core.workload import MODES, settle_workload
+from ftcli.core.prepare import workload
+from ftcli.core.prepare.recipe import settle
+from ftcli.core.prepare.workload import MODES, settle_workload
 from ftcli.errors import SettingsError
 from ftcli.records import Value
 from tokenizing import context, corpus, plugins, small_tokenizers, write

@@ -13,8 +13,8 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftcli.core import write
-from ftcli.core.write import RowWriter, schema, split_metadata
+from ftcli.core.prepare import write
+from ftcli.core.prepare.write import RowWriter, schema, split_metadata
 
 
 def put(path: Path, rows: list[list[int]], sizes: list[int], *, buffer_rows: int, labels: bool = True, packed: bool = False) -> bytes:

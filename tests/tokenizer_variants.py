@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from engine_doubles import TEXTS, byte_level, saved
-from ftcli.core.adversarial import ODD, SPACES, WORDS
+from ftcli.core.engines.adversarial import ODD, SPACES, WORDS
 
 KOREAN = [
     "한국어 문장을 작은 토큰으로 나눈다",

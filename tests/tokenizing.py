@@ -16,7 +16,7 @@ from ftcli.plugins.executors import Local
 from ftcli.commands import tokenize
 from ftcli.context import Context
 from ftcli.core import progress
-from ftcli.core.train_tokenizer import Kind, train_tokenizer
+from ftcli.core.tokenizer.train_tokenizer import Kind, train_tokenizer
 from ftcli.pluginmanager import Plugins
 from ftcli.records import MANIFEST_NAME, Report
 from ftcli.testing import TEXTS
@@ -166,7 +166,7 @@ class Bar:
 
 ENGINE = '''
 from ftcli import hookimpl
-from ftcli.core.reference import load_reference
+from ftcli.core.engines.reference import load_reference
 from ftcli.core.ragged import to_offsets
 from ftcli.contracts import Encoded
 import numpy as np

@@ -16,10 +16,10 @@ import pytest
 
 from ftcli.commands import tokenize
 from ftcli.context import Context
-from ftcli.core.probe import Probe
-from ftcli.core.rules import chosen, run_checks
-from ftcli.core.store import Store
-from ftcli.core.train_tokenizer import train_tokenizer
+from ftcli.core.storage.store import Store
+from ftcli.core.tokenizer.train_tokenizer import train_tokenizer
+from ftcli.core.verify.probe import Probe
+from ftcli.core.verify.rules import chosen, run_checks
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Check, Machine
 from stores import Row, write_store
@@ -62,7 +62,7 @@ COLLATOR = """
 import ftcli
 import torch
 from ftcli.contracts import CollatorKind
-from ftcli.core.collate import {base}
+from ftcli.core.batches.collate import {base}
 
 class Altered({base}):
     def __call__(self, rows):
@@ -77,7 +77,7 @@ def register_collators(register):
 MODEL = """
 import ftcli
 import torch
-from ftcli.core.tasks import {base}
+from ftcli.core.batches.tasks import {base}
 
 class Altered:
     @staticmethod

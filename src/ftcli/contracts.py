@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-    from ftcli.core.store import Rows, Store
+    from ftcli.core.storage.store import Rows, Store
     from ftcli.settings import Settings
 
 
 Reject = Callable[[BadRow], None]
-"""What a reader does with a bad row: `ftcli.core.reject` has the strict one, which raises, and the quarantine."""
+"""What a reader does with a bad row: `ftcli.core.reading.reject` has the strict one, which raises, and the quarantine."""
 
 # -- sources -----------------------------------------------------------------------------------------------------------
 
@@ -247,9 +247,9 @@ class Page:
     references: tuple[str, ...] = ()
     """Issues, documentation: "[words](https://…)"."""
     causes: tuple[str, ...] = ()
-    """Ids of `ftcli.core.catalogue.CAUSES` that this check finds."""
+    """Ids of `ftcli.core.verify.catalogue.CAUSES` that this check finds."""
     loss: tuple[str, ...] = ()
-    """Symptoms of `ftcli.core.catalogue.SYMPTOMS` under which "Why is my loss wrong?" lists the check."""
+    """Symptoms of `ftcli.core.verify.catalogue.SYMPTOMS` under which "Why is my loss wrong?" lists the check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class CheckKind:
-    """A check as registered: `run` gets a `ftcli.core.probe.Probe` and returns its verdict; `id` and `stage` are filled in."""
+    """A check as registered: `run` gets a `ftcli.core.verify.probe.Probe` and returns its verdict; `id` and `stage` are filled in."""
 
     id: str
     stage: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from ftcli.core.store import Store
+    from ftcli.core.storage.store import Store
 
 
 def _nothing(rows: int) -> None: ...

@@ -183,7 +183,7 @@ class Columns:
     labels_only: bool = False
     """Batches hold `label` alone: the text column is neither decoded nor checked."""
     chat: tuple[str, ...] | None = None
-    """Columns of conversations (mode sft). A row has some of them, and `text` of a batch is what `ftcli.core.conversation.as_document` makes of it."""
+    """Columns of conversations (mode sft). A row has some of them, and `text` of a batch is what `ftcli.core.reading.conversation.as_document` makes of it."""
     renamed: tuple[tuple[str, str], ...] = ()
     """(column of the data, the known column of conversations that it stands for)."""
 

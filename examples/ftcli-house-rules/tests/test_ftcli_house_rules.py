@@ -3,12 +3,12 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import ftcli_house_rules
 import pytest
-from ftcli.core.catalogue import page_of
+
+from ftcli.core.verify.catalogue import page_of
 from ftcli.pluginmanager import Plugins
 from ftcli.settings import Settings, update
-
-import ftcli_house_rules
 
 KEPT = {"tracking.report_to": ["mlflow"]}
 

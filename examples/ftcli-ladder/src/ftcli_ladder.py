@@ -27,7 +27,7 @@ def rung(tokens: int) -> int:
 
 @hookimpl
 def register_collators(register: Register[CollatorKind]) -> None:
-    from ftcli.core.collate import Dynamic, rounded  # imports torch and numpy: only where a collator is asked for
+    from ftcli.core.batches.collate import Dynamic, rounded  # imports torch and numpy: only where a collator is asked for
 
     class Ladder(Dynamic):
         """Pads to the next rung, and never beyond `max_length` where the longest row does not."""

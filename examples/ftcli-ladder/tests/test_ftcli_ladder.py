@@ -1,16 +1,16 @@
 """Run with: pytest"""
 
+import ftcli_ladder
 import numpy as np
 import pytest
+from ftcli_ladder import rung
+
 from ftcli.contracts import BatchSpec
-from ftcli.core.collate import Dynamic
-from ftcli.core.store import Ragged, Rows
-from ftcli.core.tasks import IGNORED, Pretrain
+from ftcli.core.batches.collate import Dynamic
+from ftcli.core.batches.tasks import IGNORED, Pretrain
+from ftcli.core.storage.store import Ragged, Rows
 from ftcli.pluginmanager import Plugins
 from ftcli.testing import tiny_model
-
-import ftcli_ladder
-from ftcli_ladder import rung
 
 
 def rows(*lengths: int) -> Rows:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from ftcli.cli.streams import emit
+from ftcli.core.doctor.part import page
 from ftcli.core.figures import GAP, number, quantity, seconds
-from ftcli.core.headline import headline, lede
-from ftcli.core.part import page
-from ftcli.core.tokenlines import PIPE_WIDTH
-from ftcli.core.tokenlines import lines as token_lines
+from ftcli.core.inspect.tokenlines import PIPE_WIDTH
+from ftcli.core.inspect.tokenlines import lines as token_lines
+from ftcli.core.reports.headline import headline, lede
 from ftcli.errors import InterruptedRun
 from ftcli.records import Report, to_json
 

@@ -18,9 +18,9 @@ from ftcli.cli.spec import CommandSpec
 from ftcli.cli.streams import emit
 from ftcli.cli.switches import Switches, typed_settings
 from ftcli.context import Context
-from ftcli.core import pulse
-from ftcli.core.holder import this_rank
-from ftcli.core.ranks import muted
+from ftcli.core.distributed import pulse
+from ftcli.core.files.holder import this_rank
+from ftcli.core.publishing.ranks import muted
 from ftcli.errors import FtcliError, InterruptedRun, UsageError
 from ftcli.machine import detect
 from ftcli.masking import masked
@@ -30,7 +30,7 @@ from ftcli.sources import Resolved, resolve
 
 if TYPE_CHECKING:
     from ftcli.context import Progress
-    from ftcli.core.launch import Plan
+    from ftcli.core.distributed.launch import Plan
     from ftcli.settings import Settings
 
 EXIT_CODES = {"ok": 0, "failed": 1, "interrupted": 3}
@@ -109,8 +109,8 @@ class Invocation:
         assert self.context is not None
         if not self.spec.computes:
             return self._command(self.context)
-        from ftcli.core.light import uncollected
-        from ftcli.core.scan import scanned_once
+        from ftcli.core.tokenizer.light import uncollected
+        from ftcli.core.tokenizer.scan import scanned_once
 
         with scanned_once(self.context.cache_dir):
             with uncollected():  # `ftcli train` imports for 10.1 s of CPU so, and for 12.4 otherwise
@@ -152,7 +152,7 @@ class Invocation:
         """The job that this process is to start, whose ranks then set up their environment each for itself."""
         if not self.spec.launches:
             return None
-        from ftcli.core import launch
+        from ftcli.core.distributed import launch
 
         return launch.plan(settings, machine, os.environ) if launch.wanted(settings, os.environ) else None
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from ftcli.core import pulse
+from ftcli.core.distributed import pulse
 
 
 @contextlib.contextmanager

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from ftcli.context import Context
-from ftcli.core import factors, full_path
-from ftcli.core.attribution import Cost, Plan, Setup, attribute, first_setups
-from ftcli.core.factors import Difference
+from ftcli.core.benchmark import factors, full_path
+from ftcli.core.benchmark.attribution import Cost, Plan, Setup, attribute, first_setups
+from ftcli.core.benchmark.factors import Difference
+from ftcli.core.benchmark.full_path import Measured, Texts
+from ftcli.core.benchmark.measure import ratio, summarise
+from ftcli.core.benchmark.pace import Pace
 from ftcli.core.figures import number, percent, quantity
-from ftcli.core.full_path import Measured, Texts
-from ftcli.core.measure import ratio, summarise
-from ftcli.core.pace import Pace
-from ftcli.core.tables import factor_rows
+from ftcli.core.reports.tables import factor_rows
 from ftcli.errors import UsageError
 from ftcli.settings import Settings, update
 

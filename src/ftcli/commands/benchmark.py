@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.fetched import opened
-from ftcli.core.measure import LEAST_RUNS, Variant, measure
-from ftcli.core.pace import Pace
-from ftcli.core.report import write_report
+from ftcli.core.benchmark.measure import LEAST_RUNS, Variant, measure
+from ftcli.core.benchmark.pace import Pace
+from ftcli.core.publishing.fetched import opened
+from ftcli.core.reports.report import write_report
 from ftcli.errors import UsageError
 from ftcli.records import Measurement, Report, RunStatus
 
@@ -108,18 +108,18 @@ def written(context: Context, action: str, metrics: Mapping[str, Any], details: 
 
 
 def _engines(context: Context) -> Sequence[Variant]:
-    from ftcli.core.bench_tokenize import variants
+    from ftcli.core.benchmark.bench_tokenize import variants
 
     return variants(context)
 
 
 def _collators(context: Context) -> Sequence[Variant]:
-    from ftcli.core.bench_batch import variants
+    from ftcli.core.benchmark.bench_batch import variants
 
     return variants(context)
 
 
 def _steps(context: Context) -> Sequence[Variant]:
-    from ftcli.core.bench_train import variants
+    from ftcli.core.benchmark.bench_train import variants
 
     return variants(context)

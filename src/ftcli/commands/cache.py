@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.durable import size_of, writing
-from ftcli.core.fetched import damages, published_at
 from ftcli.core.figures import number, seconds, size
-from ftcli.core.inputs import changes
-from ftcli.core.lease import LEASE_NAME, Lease
-from ftcli.core.manifest import Damage, compare_files, read_manifest
-from ftcli.core.objects import url_of
-from ftcli.core.place import ATTEMPT, PARTS
-from ftcli.core.shelf import Shelf
+from ftcli.core.files.durable import size_of, writing
+from ftcli.core.files.lease import LEASE_NAME, Lease
+from ftcli.core.files.manifest import Damage, compare_files, read_manifest
+from ftcli.core.files.objects import url_of
+from ftcli.core.publishing.fetched import damages, published_at
+from ftcli.core.publishing.inputs import changes
+from ftcli.core.publishing.place import ATTEMPT, PARTS
+from ftcli.core.publishing.shelf import Shelf
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Check, Report
 

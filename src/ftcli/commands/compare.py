@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core import against
+from ftcli.core.benchmark import against
 from ftcli.core.figures import between, number, quantity
 from ftcli.errors import UsageError
 

@@ -88,8 +88,8 @@ def engine(name: str, sources: Sources) -> dict[str, Any]:
 def checks(given: Given, sources: Sources) -> tuple[Check, ...]:
     """The verdicts of `ftcli verify env`."""
     from ftcli.commands.verify import look
-    from ftcli.core.light import without_torch
-    from ftcli.core.rules import chosen
+    from ftcli.core.tokenizer.light import without_torch
+    from ftcli.core.verify.rules import chosen
 
     resolved = _resolved(given)
     folder = resolved.settings.dataset.output_dir or resolved.settings.train.output_dir

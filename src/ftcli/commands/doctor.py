@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftcli.core import installed, surroundings
-from ftcli.core.part import Found, Part, examine
-from ftcli.core.ward import Silent, Ward
+from ftcli.core.doctor import installed, surroundings
+from ftcli.core.doctor.part import Found, Part, examine
+from ftcli.core.processes.ward import Silent, Ward
 from ftcli.masking import private_values
 from ftcli.records import Check, Machine, PluginInfo, Report, Value, to_json
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ftcli.context import Context
-from ftcli.core.export import export
-from ftcli.core.fetched import folder_of
-from ftcli.core.objects import refuse_url
-from ftcli.core.store import Store
+from ftcli.core.convert.export import export
+from ftcli.core.files.objects import refuse_url
+from ftcli.core.publishing.fetched import folder_of
+from ftcli.core.storage.store import Store
 from ftcli.records import Report
 
 
@@ -17,7 +17,7 @@ def run(context: Context, store: Path, kind: str, output: Path, splits: Sequence
     """Write a store in another format.
 
     Raises:
-        SettingsError, UsageError, StoreError, PublishError: as in `ftcli.core.export.export`; then nothing was written.
+        SettingsError, UsageError, StoreError, PublishError: as in `ftcli.core.convert.export.export`; then nothing was written.
     """
     refuse_url(output, "an export")
     metrics = export(context, Store.open(folder_of(context, store)), output, kind, splits, tokens_only=tokens_only)

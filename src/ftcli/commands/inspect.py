@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.fetched import opened
-from ftcli.core.look import described, learned
-from ftcli.core.look_raw import of_sources
-from ftcli.core.look_store import of_store, spelling_of
-from ftcli.core.picked import Picked
-from ftcli.core.store import Store
-from ftcli.core.tokenlines import PIPE_WIDTH, lines
+from ftcli.core.inspect.look import described, learned
+from ftcli.core.inspect.look_raw import of_sources
+from ftcli.core.inspect.look_store import of_store, spelling_of
+from ftcli.core.inspect.picked import Picked
+from ftcli.core.inspect.tokenlines import PIPE_WIDTH, lines
+from ftcli.core.publishing.fetched import opened
+from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Report, to_json
 
@@ -32,7 +32,7 @@ def run(
     width: int | None = None,
     ids: bool = False,
 ) -> Report:
-    """`details["looked"]` has every row, as `ftcli.core.look.described` gives it, and how it is to be shown.
+    """`details["looked"]` has every row, as `ftcli.core.inspect.look.described` gives it, and how it is to be shown.
 
     Args:
         rows: "0-4,17"; random: so many by `seed`; neither: the first few.
@@ -82,7 +82,7 @@ def run(
 def _formatted(report: Report, kind: str, output: Path | None) -> Report:
     """The report with a page in place of the rows, or with the file that was written."""
     if kind == "html":
-        from ftcli.core.look_page import page
+        from ftcli.core.inspect.look_page import page
 
         text = page(report)
         if output is None:
@@ -94,7 +94,7 @@ def _formatted(report: Report, kind: str, output: Path | None) -> Report:
     else:
         looked = report.details["looked"]
         text = "\n".join(lines(looked["rows"], looked["width"] or PIPE_WIDTH, ids=looked["ids"])) + "\n"
-    from ftcli.core.report import write_document
+    from ftcli.core.reports.report import write_document
 
     write_document(output, text)
     return replace(report, paths={**report.paths, kind: str(output)})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftcli.context import Context
-from ftcli.core.agent import Agent
-from ftcli.core.launch import Ended, Plan
-from ftcli.core.pulse import STACKS
+from ftcli.core.distributed.agent import Agent
+from ftcli.core.distributed.launch import Ended, Plan
+from ftcli.core.distributed.pulse import STACKS
 
 
 def run(context: Context, plan: Plan, words: tuple[str, ...]) -> Ended:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftcli.context import Context
-from ftcli.core.libraries import libraries
-from ftcli.core.merge import merge
+from ftcli.core.models.merge import merge
+from ftcli.core.processes.libraries import libraries
 from ftcli.records import Report
 
 

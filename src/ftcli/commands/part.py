@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ftcli.context import Context
 from ftcli.contracts import Executor
-from ftcli.core.apart import Early
-from ftcli.core.durable import free_bytes
-from ftcli.core.footprint import Footprint
-from ftcli.core.measure import peak_rss_mb
-from ftcli.core.parts import Part, PartDesk, unfinished
-from ftcli.core.recipe import Recipe
-from ftcli.core.space import estimate
-from ftcli.core.stamps import SourceHashes
-from ftcli.core.tally import Tally
-from ftcli.core.work import make_shards
+from ftcli.core.benchmark.measure import peak_rss_mb
+from ftcli.core.files.durable import free_bytes
+from ftcli.core.files.stamps import SourceHashes
+from ftcli.core.prepare.apart import Early
+from ftcli.core.prepare.parts import Part, PartDesk, unfinished
+from ftcli.core.prepare.recipe import Recipe
+from ftcli.core.prepare.space import estimate
+from ftcli.core.prepare.tally import Tally
+from ftcli.core.prepare.work import make_shards
+from ftcli.core.processes.footprint import Footprint
 from ftcli.machine import disk_kind
 from ftcli.records import Report, to_json
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.libraries import libraries
-from ftcli.core.predict import Asked, load, predict, read_texts
+from ftcli.core.models.predict import Asked, load, predict, read_texts
+from ftcli.core.processes.libraries import libraries
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads
 from ftcli.records import Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftcli.context import Context
-from ftcli.core.sample import write_sample
+from ftcli.core.corpus.sample import write_sample
 from ftcli.records import Report
 
 

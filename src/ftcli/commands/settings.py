@@ -70,7 +70,7 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Path) and ":/" in str(value):
-        from ftcli.core.objects import url_of
+        from ftcli.core.files.objects import url_of
 
         with suppress(UsageError):  # an address with a secret in it is shown, masked, and refused by who uses it
             return url_of(value) or str(value)

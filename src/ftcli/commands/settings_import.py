@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.durable import put
-from ftcli.core.foreign import Imported, read_foreign
+from ftcli.core.convert.foreign import Imported, read_foreign
+from ftcli.core.files.durable import put
 from ftcli.core.toml import toml
 from ftcli.errors import PublishError, UsageError
 from ftcli.masking import masked_values

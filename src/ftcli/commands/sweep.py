@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftcli.context import Context
-from ftcli.core import full_path, saved_profile
+from ftcli.core.benchmark import full_path, saved_profile
+from ftcli.core.benchmark.grids import PRESENT, Values, candidates, name_of
+from ftcli.core.benchmark.halving import Found, search
 from ftcli.core.figures import between, number, quantity
-from ftcli.core.grids import PRESENT, Values, candidates, name_of
-from ftcli.core.halving import Found, search
 from ftcli.errors import UsageError
 from ftcli.settings import Settings, get, update
 
 if TYPE_CHECKING:
-    from ftcli.core.probe import Probe
+    from ftcli.core.verify.probe import Probe
 
 Run = Callable[[Settings], Mapping[str, float]]
 """Does the work of one candidate; amounts by unit, the one that counts first, and "seconds"."""
@@ -66,8 +66,8 @@ def sweep(context: Context, what: Sequence[str]) -> tuple[dict[str, Any], dict[s
 def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values], Run]:
     """The candidates and how one is run."""
     if what == "batch":
-        from ftcli.core.bench_batch import fitting, loading
-        from ftcli.core.probe import Probe
+        from ftcli.core.benchmark.bench_batch import fitting, loading
+        from ftcli.core.verify.probe import Probe
 
         probe: Probe = Probe(context)
         grid = candidates(context, what, engines=(), collators=fitting(probe), on_gpu=bool(context.machine.gpus))
@@ -103,7 +103,7 @@ def _tokenized(
 
 
 def _result(found: Found, grid: Mapping[str, Values], best: Values) -> tuple[dict[str, Any], dict[str, Any]]:
-    from ftcli.core.measure import summarise
+    from ftcli.core.benchmark.measure import summarise
 
     ranked = sorted(
         (name for name in found.rates if found.rates[name]), key=lambda name: -sorted(found.rates[name])[len(found.rates[name]) // 2]

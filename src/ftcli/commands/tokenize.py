@@ -13,34 +13,34 @@ from ftcli.commands.outgoing import run_outgoing
 from ftcli.commands.part import run_part
 from ftcli.context import Context
 from ftcli.contracts import Distant, Executor
-from ftcli.core.apart import Apart, Early
-from ftcli.core.durable import WRITE_ERRORS, free_bytes, refusal
-from ftcli.core.encode import NO_LABEL, shard_name
-from ftcli.core.engine import proved_engine
-from ftcli.core.floor import SHARES, beside_machine, verdict
-from ftcli.core.footprint import Footprint
-from ftcli.core.holder import this_rank
-from ftcli.core.inputs import recorded
-from ftcli.core.job import Job
-from ftcli.core.measure import peak_rss_mb
-from ftcli.core.mirror import origin
-from ftcli.core.objects import url_of
-from ftcli.core.parts import Part, adopt
-from ftcli.core.publish import Attempt, check_place
-from ftcli.core.ranks import open_attempt
-from ftcli.core.read import Plan
-from ftcli.core.receipt import still_there
-from ftcli.core.recipe import Recipe, known_tokenizer, settle
-from ftcli.core.reject import REJECTS, accept, join
-from ftcli.core.report import write_report
-from ftcli.core.shard import sidecar
-from ftcli.core.sightings import Stamps
-from ftcli.core.space import estimate
-from ftcli.core.stamps import SourceHashes
-from ftcli.core.tally import Tally, rating
-from ftcli.core.work import Record, make_shards
-from ftcli.core.workload import Workload, thread_count, worker_count, worker_threads
-from ftcli.core.write import split_metadata
+from ftcli.core.benchmark.floor import SHARES, beside_machine, verdict
+from ftcli.core.benchmark.measure import peak_rss_mb
+from ftcli.core.engines.engine import proved_engine
+from ftcli.core.files.durable import WRITE_ERRORS, free_bytes, refusal
+from ftcli.core.files.holder import this_rank
+from ftcli.core.files.mirror import origin
+from ftcli.core.files.objects import url_of
+from ftcli.core.files.stamps import SourceHashes
+from ftcli.core.prepare.apart import Apart, Early
+from ftcli.core.prepare.encode import NO_LABEL, shard_name
+from ftcli.core.prepare.job import Job
+from ftcli.core.prepare.parts import Part, adopt
+from ftcli.core.prepare.recipe import Recipe, known_tokenizer, settle
+from ftcli.core.prepare.space import estimate
+from ftcli.core.prepare.tally import Tally, rating
+from ftcli.core.prepare.work import Record, make_shards
+from ftcli.core.prepare.workload import Workload, thread_count, worker_count, worker_threads
+from ftcli.core.prepare.write import split_metadata
+from ftcli.core.processes.footprint import Footprint
+from ftcli.core.publishing.inputs import recorded
+from ftcli.core.publishing.publish import Attempt, check_place
+from ftcli.core.publishing.ranks import open_attempt
+from ftcli.core.publishing.shard import sidecar
+from ftcli.core.publishing.sightings import Stamps
+from ftcli.core.reading.read import Plan
+from ftcli.core.reading.receipt import still_there
+from ftcli.core.reading.reject import REJECTS, accept, join
+from ftcli.core.reports.report import write_report
 from ftcli.errors import DataError, PublishError, UsageError
 from ftcli.records import MANIFEST_NAME, Report, to_json
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from ftcli.commands import tokenize
 from ftcli.context import Context
-from ftcli.core import pulse
-from ftcli.core.card import write_card
-from ftcli.core.durable import refusal
-from ftcli.core.fetched import opened
-from ftcli.core.gate import RUN_FILE
-from ftcli.core.libraries import libraries
-from ftcli.core.objects import refuse_url
-from ftcli.core.preflight import preflight
-from ftcli.core.report import write_report
-from ftcli.core.run import Run, prepare
-from ftcli.core.signals import Signals
-from ftcli.core.train import fit
+from ftcli.core.distributed import pulse
+from ftcli.core.distributed.signals import Signals
+from ftcli.core.files.durable import refusal
+from ftcli.core.files.objects import refuse_url
+from ftcli.core.processes.libraries import libraries
+from ftcli.core.publishing.fetched import opened
+from ftcli.core.reports.report import write_report
+from ftcli.core.training.card import write_card
+from ftcli.core.training.gate import RUN_FILE
+from ftcli.core.training.run import Run, prepare
+from ftcli.core.training.train import fit
+from ftcli.core.verify.preflight import preflight
 from ftcli.errors import InterruptedRun, PublishError
 from ftcli.machine import compute_threads
 from ftcli.masking import masked

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 from ftcli.context import Context
-from ftcli.core.read import make_plan, read_shard
-from ftcli.core.train_tokenizer import Kind, train_tokenizer
+from ftcli.core.reading.read import make_plan, read_shard
+from ftcli.core.tokenizer.train_tokenizer import Kind, train_tokenizer
 from ftcli.errors import UsageError
 from ftcli.records import Report
 

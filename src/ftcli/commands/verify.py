@@ -10,14 +10,14 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.contracts import CheckKind
-from ftcli.core.catalogue import page_of
-from ftcli.core.fetched import opened
-from ftcli.core.light import Light, without_torch
-from ftcli.core.mend import Mended, mend, proposed
-from ftcli.core.pages import check_page, path_of
-from ftcli.core.probe import Probe
-from ftcli.core.report import write_document, write_report
-from ftcli.core.rules import QUICK_STAGES, RANK, chosen, every, run_checks, worst
+from ftcli.core.publishing.fetched import opened
+from ftcli.core.reports.report import write_document, write_report
+from ftcli.core.tokenizer.light import Light, without_torch
+from ftcli.core.verify.catalogue import page_of
+from ftcli.core.verify.mend import Mended, mend, proposed
+from ftcli.core.verify.pages import check_page, path_of
+from ftcli.core.verify.probe import Probe
+from ftcli.core.verify.rules import QUICK_STAGES, RANK, chosen, every, run_checks, worst
 from ftcli.errors import UsageError
 from ftcli.records import Check, Report, RunStatus
 from ftcli.registry import Registry
@@ -174,7 +174,7 @@ def _formatted(report: Report, kind: str, output: Path | None, fail_on: int) -> 
     if kind == "table" or (kind == "json" and output is None):
         return report
     if kind == "junit":
-        from ftcli.core.junit import junit
+        from ftcli.core.verify.junit import junit
 
         text = junit(report, fail_on)
     else:

@@ -1,0 +1,1 @@
+"""Rows → batches: tasks, order, padding and which rank gets what."""

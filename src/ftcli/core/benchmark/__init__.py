@@ -1,0 +1,1 @@
+"""Measurements: paired rounds, intervals, floors, attribution and search."""

@@ -1,0 +1,110 @@
+"""Two benchmark reports against each other: which figures became worse beyond the noise, and what differs between their machines."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ftcli.core.benchmark.measure import RESAMPLES, SURE, verdict_of
+from ftcli.core.benchmark.student import difference_interval
+from ftcli.errors import DataError, UsageError
+from ftcli.records import REPORT_SCHEMA
+
+CARD = ("cpu_model", "cores", "memory_bytes", "disk_kind", "gpus", "platform", "python")
+"""What of a machine has to be equal for its figures to be compared without a word."""
+Key = tuple[str, str]
+
+
+def read_report(path: Path) -> Mapping[str, Any]:
+    """A benchmark's JSON report.
+
+    Raises:
+        DataError: there is none, it cannot be read, or it holds no measurements.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}", "Give the .json that ftcli benchmark wrote beside its page.") from error
+    if not isinstance(document, dict) or document.get("schema") != REPORT_SCHEMA or not (document.get("metrics") or {}).get("measurements"):
+        raise DataError(f"{path} is no report of ftcli benchmark", "Give the .json that ftcli benchmark wrote beside its page.")
+    return document
+
+
+def compare(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """Ratios of the second report's figures to the first's, and the names that only one of them has.
+
+    A rate is compared as it is and seconds the other way round, so that above 1 is always faster. Where a variant has rates its seconds
+    are left out: the rates say the same.
+
+    Args:
+        tolerance: share by which a figure may be slower without being a regression.
+
+    Raises:
+        UsageError: they measure different things or in different units.
+    """
+    actions = [str(each["command"]) for each in (first, second)]
+    if actions[0] != actions[1]:
+        raise UsageError(f"{actions[0]} and {actions[1]} measure different things", "Compare two reports of the same benchmark.")
+    old, new = (_samples(each) for each in (first, second))
+    shared = [key for key in old if key in new]
+    if not shared:
+        units = [", ".join(sorted({unit for _, unit in found})) for found in (old, new)]
+        if {name for name, _ in old} & {name for name, _ in new}:
+            raise UsageError(
+                f"the reports measure in different units: {units[0]} and {units[1]}", "Compare two reports of the same benchmark."
+            )
+        names = [", ".join(dict.fromkeys(name for name, _ in found)) for found in (old, new)]
+        raise UsageError(f"the reports have no variant in common: {names[0]} and {names[1]}", "Measure the same --variants.")
+    with_rates = {name for name, unit in shared if unit != "seconds"}
+    rows = [_row(key, old[key], new[key], tolerance) for key in shared if key[1] != "seconds" or key[0] not in with_rates]
+    return rows, [f"{name}, {unit}" for name, unit in (*old, *new) if ((name, unit) in old) != ((name, unit) in new)]
+
+
+def cards_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of what the machines differ in: figure, first, second."""
+    one, two = (each.get("machine") or {} for each in (first, second))
+    return [[key, _words(one.get(key)), _words(two.get(key))] for key in CARD if one.get(key) != two.get(key)]
+
+
+def _samples(document: Mapping[str, Any]) -> dict[Key, NDArray[np.float64]]:
+    rows = document["metrics"]["measurements"]
+    return {(row["name"], row["unit"]): np.array(row.get("samples") or [row["median"]], np.float64) for row in rows}
+
+
+def _row(key: Key, old: NDArray[np.float64], new: NDArray[np.float64], tolerance: float) -> dict[str, Any]:
+    name, unit = key
+    if unit == "seconds":
+        old, new = 1 / old, 1 / new
+    low, high = _bootstrap(old, new)
+    student = difference_interval(old, new, SURE)
+    runs = min(len(old), len(new))
+    verdict = verdict_of(runs, (low, high), student)
+    worst = max(high, student[1] if math.isfinite(student[1]) else high)
+    return {
+        "name": name,
+        "unit": "1/seconds" if unit == "seconds" else unit,
+        "median": float(np.median(new) / np.median(old)),
+        "low": low,
+        "high": high,
+        "n": runs,
+        "verdict": verdict,
+        "regression": verdict == "slower" and worst < 1 - tolerance,
+    }
+
+
+def _bootstrap(old: NDArray[np.float64], new: NDArray[np.float64]) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the ratio of the medians of two samples that are not paired."""
+    generator = np.random.default_rng(0)
+    medians = [np.median(generator.choice(values, (RESAMPLES, len(values))), axis=1) for values in (old, new)]
+    low, high = np.quantile(medians[1] / medians[0], [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,215 @@
+"""The whole path of one configuration, in a fresh process: `ftcli train` from the texts on, on few rows and for few steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.core.benchmark.attribution import Cost, Volume
+from ftcli.core.reading.read import make_plan, read_shard
+from ftcli.environment import compute
+from ftcli.errors import TrainError, UsageError
+from ftcli.fields import variable_of
+from ftcli.records import MANIFEST_NAME, to_json
+from ftcli.settings import Settings, get, update, walk
+from ftcli.sources import CLI_ONLY
+
+COUNTED_BYTES = 500_000_000
+"""Sources up to this size are read to count their rows (some seconds); of larger ones the rows are estimated from those that were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts of a configuration: a file with the first of them (or the prepared directory), and how many there are."""
+
+    path: Path
+    rows: int
+    """Of all splits."""
+    trained: int
+    """Of the train split."""
+    exact: bool
+    """Whether they were counted; else estimated from the bytes."""
+    prepared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run of the path."""
+
+    cost: Cost
+    real_tokens_per_second: float
+    tokens_per_text: float
+    texts_per_row: float
+    texts_per_step: float
+    """Of an optimizer step, on average over an epoch of the texts that were run on."""
+
+
+def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
+    """The first `rows` training texts with their labels as JSON lines in `folder`; prepared data stay where they are.
+
+    Raises:
+        UsageError: there is no source.
+        DataError: a source cannot be read.
+    """
+    sources = settings.dataset.sources or []
+    if len(sources) == 1 and (manifest := Path(sources[0]) / MANIFEST_NAME).exists():
+        counts = json.loads(manifest.read_text(encoding="utf-8"))["splits"]
+        total = sum(split["rows"] for split in counts.values())
+        return Texts(Path(sources[0]), total, counts["train"]["rows"], exact=True, prepared=True)
+    if not sources:
+        raise UsageError(
+            "a configuration names no data: dataset.sources is unset", 'Add [dataset] sources = ["corpus.jsonl"], or give --dataset.'
+        )
+    formats = context.plugins.registry("source")
+    plan = make_plan(settings, formats)
+    names = (settings.dataset.text_column, settings.dataset.label_column)
+    size, seen, trained, read = plan.bytes, 0, 0, 0
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "texts.jsonl"
+    with target.open("w", encoding="utf-8") as out:
+        for shard in plan.shards:
+            for _, batch in read_shard(shard, plan.columns, settings, formats):
+                if trained < rows and shard.split == "train":
+                    part = batch.slice(0, rows - trained)
+                    labels = part.column("label").to_pylist() if names[1] else [None] * len(part)
+                    for text, label in zip(part.column("text").to_pylist(), labels, strict=True):
+                        row = {names[0]: text} if names[1] is None else {names[0]: text, names[1]: label}
+                        out.write(json.dumps(row, ensure_ascii=False) + "\n")
+                seen += len(batch)
+                trained += len(batch) if shard.split == "train" else 0
+            read += shard.size
+            if size > COUNTED_BYTES and trained >= rows:
+                break
+    exact = read >= sum(shard.size for shard in plan.shards)
+    scale = 1.0 if exact else sum(shard.size for shard in plan.shards) / read
+    return Texts(target, round(seen * scale), round(trained * scale), exact=exact, prepared=False)
+
+
+def volume_of(settings: Settings, texts: Texts, found: Measured) -> Volume:
+    """How many texts a whole run prepares and trains on: by epochs, or by `max_steps` on one device.
+
+    Args:
+        found: a run of the configuration on some of the texts. It says how many a step has where `max_tokens_per_batch` decides.
+    """
+    train = settings.train
+    held_back = 1 - settings.dataset.validation_fraction - settings.dataset.test_fraction
+    trained = texts.trained * held_back * train.num_train_epochs
+    if train.max_steps > 0 and train.max_tokens_per_batch is not None:
+        trained = train.max_steps * found.texts_per_step
+    elif train.max_steps > 0:
+        trained = train.max_steps * train.per_device_train_batch_size * train.gradient_accumulation_steps * found.texts_per_row
+    return Volume(0.0 if texts.prepared else float(texts.rows), float(trained))
+
+
+def scaled(settings: Settings, texts: Texts, output: Path, steps: int) -> Settings:
+    """The same configuration on the cut texts for `steps` optimizer steps, without evaluations, checkpoints and trackers."""
+    changes: dict[str, Any] = {
+        "dataset.sources": [str(texts.path)],
+        "train.output_dir": output,
+        "train.max_steps": steps,
+        "train.eval_strategy": "no",
+        "train.save_strategy": "no",
+        "train.load_best_model_at_end": None,
+        "train.patience": None,
+        "train.verify": False,
+        "train.on_unhealthy": "warn",
+        "train.resume_from_checkpoint": None,
+        "runtime.overwrite": True,
+        "runtime.floor": "never",
+        "tracking.report_to": None,
+    }
+    return update(settings, changes)
+
+
+def environment(context: Context) -> dict[str, str]:
+    """This process's variables without those that are settings, which a configuration must not inherit, and without what ftcli itself set."""
+    own = {variable_of(section, name) for section, name, _ in walk()} | {"FTCLI_PROFILE", "FTCLI_CONFIG"}
+    ours = compute(context.plugins, context.settings, context.machine)
+    return {name: value for name, value in os.environ.items() if name not in own and not (name in ours and ours[name].value == value)}
+
+
+def plugin_options(context: Context) -> tuple[str, ...]:
+    """Words that give a child the plugins of this process."""
+    folder, allow = context.plugins.plugins_dir, context.plugins.allow
+    return ("--plugins-dir", str(folder)) if folder is not None else ("--no-plugins",) if allow == () else ()
+
+
+def run_path(settings: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...] = ()) -> Measured:
+    """Run the configuration once and clear away what it wrote.
+
+    Args:
+        folder: for everything that the run writes; made, and removed at the end.
+        options: further words of the command line (plugins).
+
+    Raises:
+        TrainError: the run failed; with its own words.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        report = run_child("train", settings, folder, variables, options)
+        manifest = json.loads((folder / "output" / "prepared" / MANIFEST_NAME).read_text()) if _was_raw(folder) else None
+        return read_measured(report, manifest, settings)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_child(
+    command: str, settings: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...] = ()
+) -> Mapping[str, Any]:
+    """The JSON document of `ftcli COMMAND` with these settings, in a fresh process.
+
+    Raises:
+        TrainError: it failed; with its own words.
+    """
+    config = folder / "config.json"
+    config.write_text(json.dumps(tree(settings)), encoding="utf-8")
+    words = [sys.executable, "-m", "ftcli", command, "--config", str(config), "--json", "--quiet", *options]
+    words += [word for key in sorted(CLI_ONLY) if get(settings, key) for word in ("--set", f"{key}=true")]
+    done = subprocess.run(words, env=dict(variables), capture_output=True, text=True, check=False)
+    document: Mapping[str, Any] = {}
+    if done.stdout.strip():
+        document = json.loads(done.stdout.splitlines()[-1])
+    if done.returncode:
+        error = document.get("error") or {"message": (done.stderr.strip() or "no words").splitlines()[-1], "hint": ""}
+        raise TrainError(f"a configuration cannot be run: {error['message']}", error["hint"] or "Try it with ftcli train.")
+    return document
+
+
+def tree(settings: Settings) -> dict[str, dict[str, Any]]:
+    """What a configuration file says for these settings: those that are not the defaults, and that a file may set."""
+    default, found = Settings(), dict[str, dict[str, Any]]()
+    for section, name, _ in walk():
+        key = f"{section}.{name}"
+        if key not in CLI_ONLY and get(settings, key) != get(default, key):
+            found.setdefault(section, {})[name] = to_json(get(settings, key))
+    return found
+
+
+def read_measured(report: Mapping[str, Any], manifest: Mapping[str, Any] | None, settings: Settings) -> Measured:
+    """Seconds a text of a run from its report and from the manifest of what it prepared (None: it was prepared before).
+
+    Training is timed without the first step; preparing from the start to the end of encoding, without planning and proof.
+    """
+    run = report["metrics"]
+    rate, steps, epochs = run["real_tokens_per_second"], run.get("steps"), run.get("epochs")
+    if not rate or not steps:
+        raise TrainError("a run was too short to be timed", "Raise --steps or --rows.")
+    made = manifest or json.loads((Path((settings.dataset.sources or [""])[0]) / MANIFEST_NAME).read_text(encoding="utf-8"))
+    split, metrics = made["splits"]["train"], made.get("metrics") or {}
+    texts = max(1, int(metrics.get("rows_written") or split["rows"])) if len(made["splits"]) == 1 else int(split["rows"])
+    tokens = split["tokens"] / texts
+    speed = metrics.get("examples_per_second")
+    prepare = 1 / speed if manifest is not None and speed else 0.0
+    return Measured(Cost(prepare, tokens / rate), rate, tokens, texts / max(1, split["rows"]), texts * (epochs or 0.0) / steps)
+
+
+def _was_raw(folder: Path) -> bool:
+    return (folder / "output" / "prepared" / MANIFEST_NAME).exists()

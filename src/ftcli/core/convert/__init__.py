@@ -1,0 +1,1 @@
+"""Into and out of other tools' formats: prepared data and configuration files."""

@@ -1,0 +1,138 @@
+"""Prepared data in another format, published as prepared data are: whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ftcli.context import Context
+from ftcli.contracts_export import Exporter, ExportJob
+from ftcli.core.files.manifest import fingerprint, read_manifest
+from ftcli.core.publishing.publish import Attempt
+from ftcli.core.storage.store import Store
+from ftcli.errors import PluginError, PublishError, UsageError
+
+if TYPE_CHECKING:
+    from ftcli.core.tokenizer.lossless import Lossless
+
+SHARD = "export"
+VERSION = 1
+"""Raised when a built-in exporter would write other bytes for the same store."""
+MADE = frozenset({"schema", "fingerprint", "content_hash", "files", "seal"})
+"""Keys of a manifest that publishing fills in."""
+
+
+def export(context: Context, store: Store, output: Path, kind: str, splits: Sequence[str], *, tokens_only: bool) -> dict[str, Any]:
+    """Write `store` to the directory `output` in the format `kind`. An export of the same is used, if it is there.
+
+    Args:
+        splits: all of them if empty.
+        tokens_only: labels may be left out.
+
+    Returns:
+        the metrics of the command.
+
+    Raises:
+        SettingsError: no exporter has that name.
+        UsageError: format and wishes do not fit.
+        StoreError: the store lacks a split, was made by another tokenizer, or holds what the format cannot.
+        PublishError: the output is in the way, or the file system refuses.
+    """
+    exporter: Exporter = context.plugins.registry("exporter").get(kind, "--format")()
+    whole = bool(getattr(exporter, "is_store", False))
+    if whole and (splits or tokens_only):
+        raise UsageError(f"{kind} is a copy of the whole store", "Leave out --split and --tokens-only.")
+    wanted = tuple(dict.fromkeys(splits)) or tuple(store.split_names)
+    counts = {name: {"rows": len(data), "tokens": int(data.lengths.sum())} for name in wanted for data in [store.split(name)]}
+    decode = _decoder(context, store, kind, texts=bool(getattr(exporter, "texts", False)))
+    inputs = {
+        "store": store.fingerprint,
+        "format": kind,
+        "splits": list(wanted),
+        "--tokens-only": tokens_only,
+        "with text": decode is not None,
+        "plugins": _maker(context, kind),
+    }
+    mark = store.fingerprint if whole else fingerprint({"version": VERSION, **inputs})
+    figures = {
+        "rows": sum(count["rows"] for count in counts.values()),
+        "tokens": sum(count["tokens"] for count in counts.values()),
+        "files": 0,
+        "bytes": 0,
+        "texts_kept": None,
+        "texts_lost": None,
+        "content_hash": None,
+        "reused": False,
+    }
+    _refuse_prepared(output, mark)
+    with Attempt.open(output, mark, replace=context.settings.runtime.overwrite, inputs=inputs) as attempt:
+        if attempt.ready is None:
+            manifest = (
+                {key: value for key, value in store.manifest.items() if key not in MADE} if whole else _manifest(store, counts, inputs)
+            )
+            context.progress.start("export", figures["rows"], "rows")
+            job = ExportJob(wanted, tokens_only, decode, lambda rows: _advance(context, attempt, rows))
+            published = _write(attempt, exporter, store, job, manifest)
+            context.progress.close()
+        else:
+            published, figures["reused"] = attempt.ready, True
+            context.note(f"{output} holds this export already: nothing was written")
+    if decode is not None and not figures["reused"]:
+        figures |= {"texts_kept": decode.kept, "texts_lost": decode.lost}
+        if decode.lost:
+            context.note(f"{decode.lost:,} of {decode.kept + decode.lost:,} texts do not give the same ids again: they are null")
+    files = published["files"]
+    return figures | {"files": len(files), "bytes": sum(entry["bytes"] for entry in files), "content_hash": published["content_hash"]}
+
+
+def _refuse_prepared(output: Path, mark: str) -> None:
+    """Raises `PublishError`: prepared data lie there, which no export replaces, whatever --overwrite says."""
+    there = read_manifest(output.resolve())
+    if there is not None and "format" not in there and there["fingerprint"] != mark:
+        raise PublishError(f"{output} holds prepared data, not an export", "Choose another output directory.")
+
+
+def _write(attempt: Attempt, exporter: Exporter, store: Store, job: ExportJob, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    with attempt.shard(SHARD) as shard:
+        folder = shard.path(SHARD).parent
+        paths = list(exporter.export(store, folder, job))
+        if any(not path.is_relative_to(folder) or not path.is_file() for path in paths):
+            raise PluginError(f"the exporter {exporter.name} names files that it did not write into its folder", "Report it to its author.")
+        shard.commit(sorted({path.relative_to(folder).as_posix() for path in paths}), {})
+    return attempt.publish(manifest, [SHARD])
+
+
+def _advance(context: Context, attempt: Attempt, rows: int) -> None:
+    context.progress.advance(rows)
+    attempt.beat(rows=rows)
+
+
+def _manifest(store: Store, counts: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What an export says of itself; no path and no time, so that two exports of the same store are the same to the byte."""
+    of_store = {key: store.manifest.get(key) for key in ("label_names", "task", "max_length", "packing", "tokenizer")}
+    return {"format": inputs["format"], "splits": counts, **of_store, "inputs": inputs}
+
+
+def _maker(context: Context, kind: str) -> list[list[str]]:
+    """Name, version and hash of the plugin that offers the exporter; none for a built-in."""
+    owner = context.plugins.registry("exporter").owner(kind)
+    return [
+        [info.name, info.version, info.file_hash] for info in context.plugins.describe() if info.name == owner and info.origin != "built-in"
+    ]
+
+
+def _decoder(context: Context, store: Store, kind: str, *, texts: bool) -> Lossless | None:
+    """Raises `StoreError` when the tokenizer is not that of the data."""
+    path = context.settings.tokenizer.path
+    if path is None:
+        return None
+    if not texts:
+        context.note(f"{kind} holds no text: the tokenizer {path} is not used")
+        return None
+    from ftcli.core.tokenizer.lossless import Lossless
+    from ftcli.core.training.gate import check_tokenizer  # imports torch
+
+    tokenizer = context.plugins.hook.load_tokenizer(settings=context.settings)
+    check_tokenizer(store, tokenizer, path)
+    return Lossless(tokenizer)

@@ -1,0 +1,182 @@
+"""Configuration files of other trainers as settings of ours: every key is mapped, has no effect here, or is listed as lost with the reason.
+
+What each key means stands in `import_NAME.toml` beside this file, a line a key; docs/settings-import.md says how they are read.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, word
+from ftcli.errors import UsageError
+from ftcli.settings import get, walk
+from ftcli.sources import resolve
+
+KINDS = {"axolotl": "axolotl", "llama-factory": "llamafactory", "trl": "trl"}
+"""Name on the command line → name of the table."""
+Outcome = Literal["mapped", "no effect", "no counterpart"]
+UNKNOWN = "not a key that ftcli knows of {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What became of one key."""
+
+    key: str
+    outcome: Outcome
+    words: str
+    """The settings it became, or why it became none."""
+
+
+@dataclass(slots=True)
+class Imported:
+    """A configuration file, read."""
+
+    name: str
+    values: dict[str, Any] = field(default_factory=dict)
+    """ "section.field" → value, as its type wants it."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """The key, or what the other trainer does without one, behind each value."""
+    lines: list[Line] = field(default_factory=list)
+
+    def of(self, outcome: str) -> list[Line]:
+        return [line for line in self.lines if line.outcome == outcome]
+
+
+def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imported:
+    """Translate a configuration.
+
+    Args:
+        config: the file's table.
+        kind: whose it is, a key of `KINDS`; None: found out by its keys.
+        file: for messages.
+
+    Raises:
+        UsageError: nobody knows whose it is.
+        SettingsError: a value is impossible here; names key, value and file.
+    """
+    table = _table(KINDS[kind or recognise(config, file)])
+    found = Imported(table["name"])
+    context = {**table.get("assumed", {}), **{key: value for key, value in config.items() if value is not None}}
+    told: dict[str, list[Line]] = {}
+    known = [key for key in table["keys"] if key in config]
+    for key in known:  # in the table's order: where two keys mean one setting, the first of the table decides
+        told[key] = list(_key(found, table, key, config[key], context))
+    for key in config:
+        found.lines += told.get(key) or [Line(str(key), "no counterpart", UNKNOWN.format(name=table["name"]))]
+    for default in table.get("defaults", ()):
+        silent = default["to"] not in found.values and not any(config.get(key) for key in default.get("unless", ()))
+        if silent and _holds(default.get("when", {}), context):
+            found.values[default["to"]] = default["value"]
+            found.origins[default["to"]] = f"{table['name']}: {default['why']}"
+    settings = resolve({key: (value, f"{file}: {found.origins[key]}") for key, value in found.values.items()}, environ={}).settings
+    order = [f"{section}.{name}" for section, name, _ in walk()]
+    found.values = {key: get(settings, key) for key in sorted(found.values, key=order.index)}
+    return found
+
+
+def recognise(config: Mapping[str, Any], file: Path) -> str:
+    """Whose configuration it is: the trainer of whose own keys it has most.
+
+    Raises:
+        UsageError: it has none, or as many of two.
+    """
+    marks = {kind: len(set(_table(name)["marks"]) & set(config)) for kind, name in KINDS.items()}
+    best = max(marks.values())
+    winners = [kind for kind, count in marks.items() if count == best]
+    if not best or len(winners) > 1:
+        raise UsageError(f"{file}: its keys do not say whose configuration it is", f"Say it: --from {' | '.join(KINDS)}")
+    return winners[0]
+
+
+@cache
+def _table(name: str) -> dict[str, Any]:
+    table = tomllib.loads((resources.files("ftcli.core.convert") / f"import_{name}.toml").read_text(encoding="utf-8"))
+    if "base" in table:
+        table["keys"] |= {key: rule for key, rule in _table(table["base"])["keys"].items() if key not in table["keys"]}
+    return table
+
+
+def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, context: Mapping[str, Any]) -> Iterator[Line]:
+    rule = table["keys"][key]
+    if isinstance(rule, dict) and rule.get("as") == "list":
+        items = value if isinstance(value, list) else [value]
+        for number, item in enumerate(items):
+            where = f"{key}[{number}]"
+            if not isinstance(item, Mapping):
+                yield _line(found, where, table["items"]["path"], item, {**context, "": key})
+                continue
+            for name, inner in item.items():
+                inside = table["items"].get(name, {"lost": UNKNOWN.format(name=table["name"])})
+                yield _line(found, f"{where}.{name}", inside, inner, {**context, "": key})
+        if not items:
+            yield Line(key, "no effect", "empty")
+        return
+    yield _line(found, key, rule, value, context)
+
+
+def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str, Any]) -> Line:
+    """Read one key by its rule: a setting's name, a table, or a list of tables of which the first counts whose `when` holds."""
+    if value is None:
+        return Line(key, "no effect", "not set")
+    if isinstance(rule, list):
+        rule = next(each for each in rule if _holds(each.get("when", {}), context))
+    rule = {"to": rule} if isinstance(rule, str) else rule
+    if word(value) in {word(each) for each in rule.get("harmless", ())}:
+        return Line(key, "no effect", f"{word(value)}: as it is here")
+    try:
+        wanted = _wanted(rule, value, context)
+    except Lost as lost:
+        return Line(key, "no counterpart", str(lost))
+    if not wanted:
+        return Line(key, "no effect", rule.get("same") or f"{word(value)}: as it is here")
+    taken = {to: given for to, given in wanted.items() if to not in found.values or found.values[to] == given or to == "dataset.sources"}
+    if not taken:
+        to = next(iter(wanted))
+        return Line(key, "no counterpart", f"{to} is set by {found.origins[to]} already")
+    for to, given in taken.items():
+        found.values[to] = [*found.values.get(to, ()), *given] if to == "dataset.sources" else given
+        found.origins.setdefault(to, key)
+    return Line(key, "mapped", ", ".join(taken) + (f" ({rule['note']})" if "note" in rule else ""))
+
+
+def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a value.
+
+    Raises:
+        Lost: it has no counterpart.
+    """
+    to = rule.get("to", [])
+    targets: list[str] = [to] if isinstance(to, str) else to
+    values, given = rule.get("values", {}), value
+    if word(value) in values:
+        given = values[word(value)]
+    elif values and not rule.get("pass"):
+        raise Lost(f"{word(value)} has no counterpart")
+    if "lost" in rule:
+        raise Lost(rule["lost"])
+    if isinstance(given, str) and given == "?":
+        raise Lost(f"{word(value)} has no counterpart")
+    if isinstance(given, str) and not given:
+        return {}
+    wanted = dict.fromkeys(targets, given)
+    if convert := CONVERSIONS.get(rule.get("as", "")):
+        wanted = convert(targets[0], given, value, context)
+    if any(_has_none(each) for each in wanted.values()):
+        raise Lost("a value in it is null, which TOML cannot say")
+    return {**wanted, **rule.get("also", {})} if wanted else {}
+
+
+def _holds(when: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
+    return all(word(context.get(key)) in {word(each) for each in wanted} for key, wanted in when.items())
+
+
+def _has_none(value: Any) -> bool:
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return value is None or any(map(_has_none, inner))

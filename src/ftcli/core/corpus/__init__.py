@@ -1,0 +1,1 @@
+"""The sample corpus: texts of 280 labels from a grammar."""

@@ -1,0 +1,1 @@
+"""Several processes that train as one: launched, watched, and agreed on what they decide."""

@@ -1,0 +1,1 @@
+"""What this installation and its surroundings are."""

@@ -1,0 +1,1 @@
+"""Tokenization engines: the reference, the proof of identity against it, and the choice of the fastest that passes."""

@@ -1,0 +1,158 @@
+"""Sources in an object store, as files: every object is copied once into the cache folder, and again when the store has another version.
+
+    CACHE/objects/s3/BUCKET/KEY               the copy
+    CACHE/objects/s3/BUCKET/.../.NAME.object  which version it is, and its stamp: a copy that somebody touched is made anew
+
+So that everything behind reads, hashes, cuts and checks files, as always.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ftcli.core.figures import size
+from ftcli.core.files.durable import free_bytes, put, writing
+from ftcli.core.files.lease import Lease
+from ftcli.core.files.objects import AGAIN, READS, Object, ObjectStore
+from ftcli.core.files.stamps import Stamp
+from ftcli.errors import DataError
+from ftcli.settings import Settings, cache_folder
+
+if TYPE_CHECKING:
+    from ftcli.context import Progress
+
+OBJECTS = "objects"
+DOWNLOADS = 4
+
+
+def mirrored(url: str, settings: Settings, progress: Progress | None = None) -> tuple[str, str]:
+    """Copy what a URL names (an object, all below a prefix, or a pattern) where the copies are not those versions already.
+
+    Returns:
+        The file, folder or pattern that names the copies, and a note; "" where nothing had to be copied.
+
+    Raises:
+        DataError: there is no such object, it cannot be read, or the copies do not fit.
+        MissingExtraError: the store's library is not installed.
+    """
+    store = ObjectStore(url)
+    root = cache_folder(settings).absolute() / OBJECTS / store.scheme
+    key = url.partition("://")[2]
+    magic = glob.has_magic(key)
+    single = None if magic else store.info(url)
+    objects = [single] if single else [one for one in (store.matching(url) if magic else store.below(url)) if not one.key.endswith("/")]
+    if not objects:
+        raise DataError(f"{url}: no object has this name or is below it", "Check the name; ** in a pattern goes through prefixes.")
+    for one in objects:
+        if not is_plain(one.key):
+            raise DataError(f"{store.url(one)}: this name cannot be a file's", "Name other objects, or copy it under another name.")
+    local = f"{glob.escape(str(root))}/{key}" if magic else str(root / key)
+    with _alone(root, key.partition("/")[0], settings):
+        _forget([root / one.key for one in objects], local, magic=magic)
+        wanted = [one for one in objects if _there(root / one.key) != one.version]
+        if not wanted:
+            return local, ""
+        total = sum(one.size for one in wanted)
+        if (free := free_bytes(root)) < total:
+            raise DataError(
+                f"{url}: {len(wanted):,} objects with {total:,} bytes are to be copied to {root}, where {free:,} bytes are free",
+                "Free space there, or name another folder: RUNTIME_CACHE_DIR.",
+            )
+        _copy(store, root, wanted, progress)
+    return local, f"{url}: copied {len(wanted):,} of {len(objects):,} objects ({size(total)}) to {root}"
+
+
+def origin(path: str, settings: Settings) -> Mapping[str, str]:
+    """URL and version of the object that a file is a copy of; empty where it is none."""
+    root = cache_folder(settings).absolute() / OBJECTS
+    if not Path(path).is_relative_to(root) or (version := _there(Path(path))) is None:
+        return {}
+    scheme, _, key = Path(path).relative_to(root).as_posix().partition("/")
+    return {"url": f"{scheme}://{key}", "version": version}
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name that somebody else chose stays below the folder that it is put in."""
+    return bool(name) and "\0" not in name and not any(part in {"", ".", ".."} for part in name.split("/"))
+
+
+@contextmanager
+def _alone(root: Path, bucket: str, settings: Settings) -> Iterator[None]:
+    """One process at a time copies from a bucket: ranks that start together find the copies of the first."""
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+        lease = Lease.take(root / f".{bucket}.copying.attempt", root / bucket, wait=True, patience=settings.runtime.lease_timeout)
+        try:
+            yield
+        finally:
+            lease.remove()
+
+
+def _copy(store: ObjectStore, root: Path, wanted: Sequence[Object], progress: Progress | None) -> None:
+    if progress is not None:
+        progress.start("copy", sum(one.size for one in wanted), "B")
+    pool = ThreadPoolExecutor(DOWNLOADS)
+    try:
+        for one in pool.map(lambda one: _download(store, one, root), wanted):
+            if progress is not None:
+                progress.advance(one.size)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        if progress is not None:
+            progress.close()
+
+
+def _download(store: ObjectStore, listed: Object, root: Path) -> Object:
+    """One object, of one version: written aside and renamed."""
+    final = root / listed.key
+    url = store.url(listed)
+    part = final.with_name(f".{final.name}.part")
+    with writing(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(READS):
+            one = store.info(url)
+            if one is None:
+                raise DataError(f"{url} was removed while it was to be copied", AGAIN)
+            with part.open("wb") as file:
+                for block in store.blocks(one):
+                    file.write(block)
+            if store.unchanged(one):
+                break
+        else:
+            raise DataError(
+                f"{url} changes as fast as it is read", "Wait until nothing writes to it any more, then run the same command again."
+            )
+        part.replace(final)
+        record = {"version": one.version, "stamp": Stamp.of(str(final))}
+        put(json.dumps(record).encode(), part, _record(final))
+    return one
+
+
+def _there(path: Path) -> str | None:
+    """The version that a copy is of; None: there is no copy, or somebody touched it."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        record: dict[str, Any] = json.loads(_record(path).read_bytes())
+        if list(Stamp.of(str(path))) == record["stamp"]:
+            return str(record["version"])
+    return None
+
+
+def _record(path: Path) -> Path:
+    return path.with_name(f".{path.name}.object")
+
+
+def _forget(objects: Sequence[Path], local: str, *, magic: bool) -> None:
+    """Remove copies of what the store has no more under this name."""
+    known = set(map(str, objects))
+    found = glob.glob(local, recursive=True) if magic else [str(path) for path in Path(local).rglob("*")]  # noqa: PTH207 - an absolute pattern
+    for name in found:
+        path = Path(name)
+        if name not in known and _record(path).is_file():
+            path.unlink(missing_ok=True)
+            _record(path).unlink()

@@ -1,0 +1,1 @@
+"""Rows token by token, for a terminal and as a page."""

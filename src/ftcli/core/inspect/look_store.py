@@ -1,0 +1,107 @@
+"""Some rows of prepared data, with what the manifest says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.core.engines.backend import tokenizer_hash
+from ftcli.core.inspect.look import Looked, together
+from ftcli.core.inspect.picked import Picked
+from ftcli.core.storage.excerpt import document_starts
+from ftcli.core.storage.label_flags import names_of
+from ftcli.core.storage.store import Rows, Store
+from ftcli.core.tokenizer.spelling import Spelling
+from ftcli.errors import FtcliError
+from ftcli.settings import update
+
+WORDS = {
+    "keep_start": "the text may have been cut (keep_start)",
+    "keep_end": "the text may have been cut (keep_end)",
+    "split": "the text may go on in the next row (split)",
+}
+"""What a full row may mean, by the truncation strategy."""
+
+
+def of_store(context: Context, store: Store, split: str | None, picked: Picked) -> Looked:
+    """
+    Raises:
+        StoreError: there is no such split; UsageError: it has no such rows.
+    """
+    name = split or ("train" if "train" in store.split_names else store.split_names[0])
+    data = store.split(name)
+    rows = data.few(picked.of(len(data), name))
+    label_names, label_ids = None, None
+    if rows.labels is not None:
+        names, label_ids = store.label_names or [], rows.labels.tolist()
+        label_names = [names[number] if 0 <= number < len(names) else None for number in label_ids]
+    elif rows.flags is not None:
+        label_names = [together(names_of(flags, store.label_names)) for flags in rows.flags]
+    task = None
+    try:
+        task = context.plugins.registry("task").get(store.manifest.get("task") or "pretrain", "the manifest's task")()
+    except FtcliError as error:
+        context.note(f"which tokens are learned is not known: {error.message}")
+    return Looked(name, rows, task, label_names, label_ids, _notes(store.manifest, rows), total=len(data))
+
+
+def spelling_of(context: Context, store: Store, rows: Rows) -> Spelling | None:
+    """The texts of the rows' tokens; None where the manifest's tokenizer is not to be had, which is noted.
+
+    Raises:
+        TokenizerError, MissingExtraError: the tokenizer that was asked for cannot be used.
+    """
+    asked, known = context.settings.tokenizer.path, store.manifest.get("tokenizer") or {}
+    path = asked or known.get("path")
+    if not path:
+        context.note("the manifest names no tokenizer: ids stand for tokens; name one with --tokenizer-path")
+        return None
+    settings = update(context.settings, {"tokenizer.path": str(path)})
+    try:
+        tokenizer = context.plugins.hook.load_tokenizer(settings=settings)
+    except FtcliError as error:
+        if asked:
+            raise
+        context.note(
+            f"ids stand for tokens, because the tokenizer of the manifest cannot be used ({error.message}); name one: --tokenizer-path"
+        )
+        return None
+    if known.get("hash") and tokenizer_hash(tokenizer, str(path)) != known["hash"]:
+        context.note(f"{path} is another tokenizer than the one that these data were prepared with: the texts of tokens may be wrong")
+    return Spelling(tokenizer, rows.input_ids.values)
+
+
+def _notes(manifest: Mapping[str, Any], rows: Rows) -> dict[int, list[str]]:
+    """What can be told from a row's length and its ends, by place in `rows`: prepared data do not keep what was cut."""
+    policy: Mapping[str, Any] = manifest.get("policy") or {}
+    metrics: Mapping[str, Any] = manifest.get("metrics") or {}
+    truncation, limit = policy.get("truncation"), policy.get("max_length")
+    happened = metrics.get("texts_split", 1) if truncation == "split" else metrics.get("rows_truncated", 1)
+    if truncation not in WORDS or not happened:
+        return {}
+    found: dict[int, list[str]] = {}
+    for place in range(len(rows)):
+        ids = rows.input_ids.row(place)
+        if policy.get("packed"):
+            ends = document_starts(rows, place).tolist()
+            found[place] = _ends([ids[low:high].tolist() for low, high in pairwise(ends)], policy)
+        elif len(ids) == limit:
+            found[place] = [f"as many tokens as fit ({limit:,}): {WORDS[truncation]}"]
+    return {place: notes for place, notes in found.items() if notes}
+
+
+def _ends(documents: Sequence[list[int]], policy: Mapping[str, Any]) -> list[str]:
+    """Documents of a pack that lack what every whole text begins or ends with: they were cut after it was added."""
+    first = tuple(policy.get("prefix") or ())
+    last = (int(policy["eos"]),) if policy.get("eos") is not None else tuple(policy.get("suffix") or ())
+    parted = policy["truncation"] == "split"
+    notes = []
+    for number, ids in enumerate(documents, 1):
+        name = "the text" if len(documents) == 1 else f"document {number}"
+        if last and tuple(ids[-len(last) :]) != last:
+            notes.append(f"{name} {'goes on elsewhere (split)' if parted else 'was cut at its end'}")
+        if first and tuple(ids[: len(first)]) != first:
+            notes.append(f"{name} {'is the rest of a longer one (split)' if parted else 'was cut at its beginning'}")
+    return notes

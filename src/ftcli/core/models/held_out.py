@@ -1,0 +1,79 @@
+"""Figures of an evaluation, summed over batches and processes without keeping a logit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ftcli.contracts import Task
+from ftcli.core.batches.tasks import any_number, count_targets
+from ftcli.core.models.confusion import Confusion
+
+
+class HeldOut:
+    """Sums of one evaluation. The loss is the mean over all targets, whatever the batches."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._sums: torch.Tensor | None = None
+        self._classes: torch.Tensor | None = None
+        self._flags: torch.Tensor | None = None
+        self._rows: torch.Tensor | None = None
+        self.confusion = Confusion()
+
+    def add(self, logits: torch.Tensor, labels: torch.Tensor, inputs: Mapping[str, Any] | None = None) -> None:
+        """One batch: `logits` [rows, labels] with `labels` [rows] or [rows, labels], or [rows, width, vocabulary] with [rows, width].
+
+        Args:
+            inputs: what the model got; then mistakes are counted by pair of labels.
+        """
+        loss = self.task.loss(logits, labels, 1)
+        sums = torch.stack([loss, count_targets(labels).to(loss.dtype)]).double()
+        self._sums = sums if self._sums is None else self._sums + sums
+        if any_number(labels):
+            self._add_flags(logits >= 0, labels > 0, inputs)
+        elif labels.ndim == 1:
+            guess, count = logits.argmax(-1), logits.shape[-1]
+            hits = guess[guess == labels]
+            counted = torch.stack([torch.bincount(which, minlength=count) for which in (hits, guess, labels)])
+            self._classes = counted if self._classes is None else self._classes + counted
+            if inputs is not None:
+                self.confusion.add(guess, labels, count, inputs)
+
+    def _add_flags(self, guess: torch.Tensor, held: torch.Tensor, inputs: Mapping[str, Any] | None) -> None:
+        counted = torch.stack([guess & held, guess, held]).sum(1)
+        rows = torch.stack([(guess == held).all(1).sum(), torch.tensor(len(held), device=held.device)])
+        self._flags = counted if self._flags is None else self._flags + counted
+        self._rows = rows if self._rows is None else self._rows + rows
+        if inputs is not None:
+            self.confusion.add_flags(guess, held, inputs)
+
+    def metrics(self, total: Callable[[torch.Tensor | None], torch.Tensor | None]) -> dict[str, float]:
+        """loss, and accuracy with macro_f1, or micro_f1 with macro_f1 and exact_match (the share of rows with all labels right; a label is
+        said from a probability of one half), or perplexity; empty after no batch. F1 is the mean over labels that were there or said.
+
+        Args:
+            total: sums a tensor over the processes, of which some may have had no batch, and so None.
+        """
+        sums, classes, flags, rows = (total(each) for each in (self._sums, self._classes, self._flags, self._rows))
+        if sums is None:
+            return {}
+        loss, targets = sums.tolist()
+        figures = {"loss": loss / max(1.0, targets)}
+        if flags is not None and rows is not None:
+            hits, guessed, true = flags.double()
+            micro = 2 * hits.sum() / (guessed + true).sum().clamp_min(1)
+            return {**figures, "micro_f1": float(micro), "macro_f1": _macro(hits, guessed + true), "exact_match": float(rows[0] / rows[1])}
+        if classes is None:
+            return {**figures, "perplexity": math.exp(min(figures["loss"], 700.0))}
+        hits, guessed, true = classes.double()
+        return {**figures, "accuracy": float(hits.sum() / true.sum()), "macro_f1": _macro(hits, guessed + true)}
+
+
+def _macro(hits: torch.Tensor, counted: torch.Tensor) -> float:
+    """The mean F1 of the labels that were there or guessed; 0 where there was none."""
+    present = counted > 0
+    return float((2 * hits / counted)[present].mean()) if present.any() else 0.0

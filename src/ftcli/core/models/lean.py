@@ -1,0 +1,205 @@
+"""The lean step: the same function of the same weights with fewer passes over memory, used only where that was proved on this very model.
+
+Each part replaces the `forward` of some modules of the model's instance, for as long as the run takes; no weight, name or class changes, and what is
+saved is the model as it was. Before its use a part computes logits, loss and every gradient of a real batch beside the model's own code, in float32; a part
+that differs is taken out again, with the reason in the report. Where the run computes in bfloat16, a part that rounds at other places than the model's own
+code has to be as near to the float32 figures as that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, TrainingArguments
+
+from ftcli.contracts import Collator, Task
+from ftcli.core.batches.tasks import count_targets
+from ftcli.core.models import last_layer, lean_head, lean_layers, lean_mask, side_by_side
+from ftcli.core.models.last_layer import LastLayer
+from ftcli.core.models.lean_head import LeanHead
+from ftcli.core.models.lean_proof import EXACT, HALF, Batch, Forwards, computed, head_tried, put, rounded, take, tried
+from ftcli.core.models.side_by_side import Texts
+from ftcli.core.storage.store import SplitData
+from ftcli.errors import SettingsError
+
+LAYERS = "decoder layers"
+FEW = 64
+"""Rows of which the shortest and the longest are tried."""
+
+
+@contextmanager
+def lean(
+    model: PreTrainedModel,
+    task: Task,
+    batches: Sequence[Batch],
+    arguments: TrainingArguments,
+    use_head: Callable[[LeanHead | None], None] | None = None,
+    use_texts: Callable[[Texts | None], None] | None = None,
+    *,
+    wanted: str,
+    texts: Texts | None = None,
+) -> Iterator[str]:
+    """Inside, the model computes leanly where it can; yields what was done and why.
+
+    Args:
+        batches: a few rows as the collator makes them: with padding if the run has any, and without.
+        use_head: gets the output layer in pieces where that is to be used for the loss, and None at the end.
+        use_texts: gets `texts` where they are computed side by side, and else None.
+        wanted: "auto" or "off".
+        texts: of rows whose texts can be computed side by side; None: they cannot.
+
+    Raises:
+        SettingsError: padding is to be left out, and cannot be.
+    """
+    reason = "train.lean_step says so" if wanted == "off" else _ruled_out(model, arguments)
+    elsewhere = reason or _not_here(model, arguments)
+    if elsewhere and (reason or texts is None):
+        _need(texts, elsewhere)
+        yield f"lean step off: {elsewhere}"
+        return
+    said: list[str] = []
+    replaced: list[nn.Module] = []
+    batches = [{name: value.to(arguments.device) for name, value in batch.items()} for batch in batches]
+    try:
+        if texts is not None:
+            said.append(f"texts side by side {_beside(model, task, batches, arguments, texts, replaced, alone=elsewhere is not None)}")
+            if use_texts is not None:
+                use_texts(texts if replaced else None)
+        if elsewhere:
+            yield f"lean step: {'; '.join(said)}; the rest off: {elsewhere}"
+            return
+        truths = [computed(model, task, batch) for batch in batches]
+        for name, impossible, forwards in _parts(model, batches, unpadded=texts is not None and texts.unpad):
+            reason = impossible or tried(model, task, batches, truths, forwards)
+            if reason is None and arguments.bf16 and name == LAYERS:
+                reason = rounded(model, task, batches, truths, forwards)
+            if reason is None:
+                put(forwards)
+                replaced += forwards
+            said.append(f"{name} {'on, proved equal on this model' if reason is None else f'off ({reason})'}")
+        if use_head is not None:
+            impossible = lean_head.why_not(model, task) or _searched(arguments)
+            head = None if impossible else LeanHead(model)
+            reason = impossible if head is None else head_tried(model, task, batches, truths, head)
+            if head is not None and reason is None and arguments.bf16:
+                reason = rounded(model, task, batches, truths, head.forwards, head)
+            if head is not None and reason is None:
+                put(head.forwards)
+                replaced += head.forwards
+                use_head(head)
+            said.append(f"cross-entropy in pieces {'on, proved equal on this model' if reason is None else f'off ({reason})'}")
+        yield f"lean step: {'; '.join(said)}"
+    finally:
+        take(replaced)
+        if use_head is not None:
+            use_head(None)
+
+
+def few_rows(split: SplitData, collator: Collator) -> list[dict[str, torch.Tensor]]:
+    """Batches for the proof: two rows of different lengths, so that there is padding, and one of them alone; each has a target, if any row has."""
+    lengths = split.lengths[:FEW]
+    if lengths.min() == lengths.max():
+        lengths = split.lengths
+    order = lengths.argsort(kind="stable").tolist()
+
+    def taught(row: int) -> bool:
+        return bool(count_targets(collator(split.rows([row]))["labels"]))
+
+    shortest = next(filter(taught, order[:FEW]), order[0])
+    longest = next(filter(taught, order[: -FEW - 1 : -1]), order[-1])
+    rows = list(dict.fromkeys([shortest, longest]))
+    return [collator(split.rows(some)) for some in (rows, rows[:1])]
+
+
+def _beside(
+    model: PreTrainedModel,
+    task: Task,
+    batches: Sequence[Batch],
+    arguments: TrainingArguments,
+    texts: Texts,
+    replaced: list[nn.Module],
+    *,
+    alone: bool,
+) -> str:
+    """Try texts side by side and, where they give the same, put it in place; what was done and why.
+
+    Args:
+        alone: no other part is proved, so that 16 bits, where the run computes in them, may be those of the proof.
+    """
+    autocast = arguments.bf16 or arguments.fp16
+    sixteen_bits = autocast or model.dtype != torch.float32
+    if texts.unpad and not any(bool((batch["attention_mask"] == 0).any()) for batch in batches):
+        return "not needed (no row has padding)"
+    reason = side_by_side.why_not(model, batches, texts, sixteen_bits=sixteen_bits)
+    if reason is None:
+        forwards = side_by_side.forwards(model, unpad=texts.unpad)
+        kind = torch.float16 if arguments.fp16 else torch.bfloat16
+        with torch.autocast(arguments.device.type, kind, enabled=alone and autocast):
+            truths = [computed(model, task, batch) for batch in batches]
+            reason = tried(model, task, batches, truths, forwards, HALF if alone and sixteen_bits else EXACT)
+    _need(texts, reason)
+    if reason is not None:
+        return f"off ({reason})"
+    put(forwards)
+    replaced += forwards
+    return "on, proved equal on this model"
+
+
+def _need(texts: Texts | None, reason: str | None) -> None:
+    if texts is not None and texts.unpad and texts.needed and reason is not None:
+        raise SettingsError(
+            f"loader.collator = packed computes rows side by side without padding, which this run cannot: {reason}",
+            "Leave loader.collator unset: batches of similar length leave about 1 % of the slots empty.",
+        )
+
+
+def _not_here(model: PreTrainedModel, arguments: TrainingArguments) -> str | None:
+    """Why nothing but texts side by side can be used."""
+    if arguments.device.type != "cpu":
+        return f"it is for CPUs, and the device is {arguments.device.type}"
+    if arguments.fp16:
+        return "float16 on a CPU is 30 to 100 times slower than float32"
+    if arguments.activation_checkpointing or getattr(model, "is_activation_checkpointing", False):
+        return "activation_checkpointing replaces the model's code itself"
+    if model.dtype != torch.float32:
+        return f"the weights are {str(model.dtype).removeprefix('torch.')}, and equality is proved in float32"
+    return None
+
+
+def _ruled_out(model: PreTrainedModel, arguments: TrainingArguments) -> str | None:
+    for name in ("torch_compile", "fsdp", "deepspeed"):
+        if getattr(arguments, name, None):
+            return f"{name} replaces the model's code itself"
+    return dropout(model)
+
+
+def dropout(model: PreTrainedModel) -> str | None:
+    """Whether some is at work, in words."""
+    active = [name for name, module in model.named_modules() if isinstance(module, nn.Dropout) and module.p]
+    config = model.config.get_text_config()
+    active += [name for name in ("attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout") if getattr(config, name, 0)]
+    return f"dropout ({active[0]}) draws other numbers in every forward pass" if active else None
+
+
+def _parts(model: PreTrainedModel, batches: Sequence[Batch], *, unpadded: bool) -> Iterator[tuple[str, str | None, Forwards]]:
+    """Name, why it cannot be tried, and what it would replace; each is looked at when those before it stand. The mask is first, so that layers
+    are proved as they will run: without one they compute attention in another way."""
+    reason = (
+        "there is none"
+        if unpadded
+        else lean_mask.why_not(model, [batch["attention_mask"] for batch in batches if "attention_mask" in batch])
+    )
+    yield "right padding without a mask", reason, {} if reason else lean_mask.forwards(model)
+    reason = lean_layers.why_not(model)
+    yield LAYERS, reason, {} if reason else lean_layers.forwards(model)
+    reason = last_layer.why_not(model)
+    yield "last layer for pooled tokens only", reason, {} if reason else LastLayer(model).forwards
+
+
+def _searched(arguments: TrainingArguments) -> str | None:
+    """DistributedDataParallel takes a weight for unused, and fails, when only the loss uses it and it searches the graph of what `forward` gave."""
+    searching = arguments.world_size > 1 and arguments.ddp_find_unused_parameters is not False
+    return "ddp_find_unused_parameters searches what forward gives, and the loss uses the output layer after it" if searching else None

@@ -1,0 +1,174 @@
+"""The proof of a part of the lean step: logits, loss and every gradient of real rows beside those of the model's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from ftcli.contracts import Task
+from ftcli.core.models.last_layer import logits_of
+from ftcli.core.models.lean_head import LeanHead
+
+LOSS = 1e-5
+"""Largest difference of the loss in float32, of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Largest differences that rounding may cause."""
+
+    logits: float
+    """In standard deviations of the logits."""
+    gradient: float
+    """Of a weight's gradient, of its norm."""
+    tiny: float
+    """Of the whole gradient's norm: what a weight's own gradient may differ by where it is next to nothing."""
+
+
+EXACT = Limits(1e-4, 1e-4, 1e-7)
+"""Float32. Found on Qwen3, Qwen2 and Llama of 2 to 28 layers: 1e-6 and 4e-6; a wrong mask, epsilon or activation: 1e-2 and more."""
+HALF = Limits(5e-2, 0.1, 1e-2)
+"""16 bits. Texts that see each other change logits by 0.1 to 6."""
+
+ROUNDED = Limits(0.01, 0.02, 1e-3)
+"""What a part under autocast may add to twice the rounding errors of the model's own code; logits in their norm, since the largest is chance."""
+
+SAMPLE = 2**16
+Batch = Mapping[str, torch.Tensor]
+Forwards = Mapping[nn.Module, Callable[..., Any]]
+Computed = tuple[torch.Tensor, dict[str, torch.Tensor], float]
+"""Logits [targets, classes], of every weight's gradient at most `SAMPLE` elements, evenly spread, so that a large model's fit beside it, and the loss."""
+
+
+def computed(model: PreTrainedModel, task: Task, batch: Batch, head: LeanHead | None = None) -> Computed:
+    """Logits [targets, classes] of the positions that count (states, where `head` computes the loss), of every gradient a sample, and the loss; the
+    model's own gradients and mode stay as they were."""
+    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    labels, training = batch["labels"], model.training
+    with torch.enable_grad():
+        logits = logits_of(model.train(), batch)
+        loss = (task if head is None else head).loss(logits, labels, None)
+        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+    model.train(training)
+    gradients = {name: torch.zeros(1) if each is None else _sample(each) for name, each in zip(weights, found, strict=True)}
+    mask = batch.get("attention_mask")
+    counted = logits if logits.ndim == 2 or mask is None else logits[mask.bool()]
+    return counted.detach().flatten(0, -2), gradients, float(loss.detach())
+
+
+def _sample(gradient: torch.Tensor) -> torch.Tensor:
+    step = -(-gradient.numel() // SAMPLE) | 1  # odd, so that not one column of a matrix is taken
+    return gradient.flatten()[::step].clone()
+
+
+def tried(
+    model: PreTrainedModel,
+    task: Task,
+    batches: Sequence[Batch],
+    truths: Sequence[Computed],
+    forwards: Forwards,
+    limits: Limits = EXACT,
+) -> str | None:
+    """Why the replacements cannot be used; None: they give the same. They are taken out again."""
+    found = _with(model, task, batches, forwards)
+    if isinstance(found, str):
+        return found
+    return next((words for truth, each in zip(truths, found, strict=True) if (words := difference(truth, each, limits))), None)
+
+
+def head_tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], truths: Sequence[Computed], head: LeanHead) -> str | None:
+    """As `_tried`, of the output layer in pieces."""
+    found = _with(model, task, batches, head.forwards, head)
+    if isinstance(found, str):
+        return found
+    for truth, (_, gradients, loss) in zip(truths, found, strict=True):
+        if not abs(loss - truth[2]) <= LOSS * abs(truth[2]):
+            return f"the loss is {loss:.6g} instead of {truth[2]:.6g}"
+        if words := difference(truth, (truth[0], gradients, loss)):
+            return words
+    return None
+
+
+def rounded(
+    model: PreTrainedModel,
+    task: Task,
+    batches: Sequence[Batch],
+    truths: Sequence[Computed],
+    forwards: Forwards,
+    head: LeanHead | None = None,
+) -> str | None:
+    """Why the replacements, proved equal in float32, cannot be used under autocast: their rounding errors beside those of what stands now."""
+    with torch.autocast("cpu", torch.bfloat16):
+        now = [computed(model, task, batch) for batch in batches]
+        found = _with(model, task, batches, forwards, head)
+    if isinstance(found, str):
+        return found
+    if head is not None:  # states, not logits
+        found = [(each[0], gradients, loss) for each, (_, gradients, loss) in zip(now, found, strict=True)]
+    return next((words for three in zip(truths, now, found, strict=True) if (words := coarser(*three))), None)
+
+
+def _with(
+    model: PreTrainedModel, task: Task, batches: Sequence[Batch], forwards: Forwards, head: LeanHead | None = None
+) -> list[Computed] | str:
+    """What comes out with the replacements, which are taken out again; or why nothing does."""
+    before = {module: module.__dict__.get("forward") for module in forwards}
+    put(forwards)
+    if head is not None:
+        head.armed = True
+    try:
+        return [computed(model, task, batch, head) for batch in batches]
+    except Exception as error:  # noqa: BLE001 - a model that looks like those known and is not: its own code stands
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    finally:
+        if head is not None:
+            head.armed = False
+        take(list(forwards))
+        for module, forward in before.items():
+            if forward is not None:
+                module.forward = forward
+
+
+def difference(truth: Computed, found: Computed, limits: Limits = EXACT) -> str | None:
+    """What differs by more than rounding; None: nothing."""
+    if truth[0].shape != found[0].shape:
+        return f"logits of the shape {tuple(found[0].shape)} instead of {tuple(truth[0].shape)}"
+    gap = float((truth[0].float() - found[0].float()).abs().max() / truth[0].float().std().clamp_min(1e-30))
+    if not gap <= limits.logits:
+        return f"logits differ by {gap:.1g} standard deviations"
+    whole = float(torch.stack([each.norm() for each in truth[1].values()]).norm())
+    for name, gradient in truth[1].items():
+        apart = float((gradient - found[1][name]).norm())
+        if not apart <= limits.gradient * float(gradient.norm()) + limits.tiny * whole:
+            return f"the gradient of {name} differs by {apart / max(float(gradient.norm()), 1e-30):.1g}"
+    return None
+
+
+def coarser(truth: Computed, now: Computed, found: Computed) -> str | None:
+    """Whose rounding errors are beyond `ROUNDED`; None: nobody's."""
+    spread = float(truth[0].float().std()) * truth[0].numel() ** 0.5
+    errors = [float((each[0].float() - truth[0].float()).norm()) for each in (now, found)]
+    if not errors[1] <= 2 * errors[0] + ROUNDED.logits * spread:
+        return f"in bfloat16 logits are off by {errors[1] / max(spread, 1e-30):.1g} where the model's own code is by {errors[0] / max(spread, 1e-30):.1g}"
+    whole = float(torch.stack([each.norm() for each in truth[1].values()]).norm())
+    for name, gradient in truth[1].items():
+        errors, size = [float((each[1][name] - gradient).norm()) for each in (now, found)], float(gradient.norm())
+        if not errors[1] <= 2 * errors[0] + ROUNDED.gradient * size + ROUNDED.tiny * whole:
+            size = max(size, 1e-30)
+            return f"in bfloat16 the gradient of {name} is off by {errors[1] / size:.1g} where the model's own code is by {errors[0] / size:.1g}"
+    return None
+
+
+def put(forwards: Forwards) -> None:
+    for module, forward in forwards.items():
+        module.forward = forward
+
+
+def take(modules: list[nn.Module]) -> None:
+    for module in modules:
+        module.__dict__.pop("forward", None)

@@ -1,0 +1,95 @@
+"""An adapter and its base as one plain model, written aside, compared with what it came from, and made to appear whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from ftcli.core.models.base import ADAPTER_CONFIG, base_of
+from ftcli.core.publishing import staging
+from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError
+
+ALIKE = 1e-5
+"""Largest difference of a logit, beside the largest logit, that rounding may make in float32."""
+LENGTH = 16
+
+
+def load_adapted(folder: Path) -> Any:
+    """An adapter on its base, in float32, ready to be asked.
+
+    Raises:
+        ModelError: adapter and base cannot be loaded, or do not fit.
+        MissingExtraError: peft is not installed.
+    """
+    try:
+        from peft import PeftConfig, PeftModel
+    except ImportError as error:
+        raise MissingExtraError("an adapter needs the package peft", 'Run: pip install "ftcli[peft]"') from error
+    base = base_of(str(folder))
+    try:
+        adapter = PeftConfig.from_pretrained(str(folder))
+        described = folder if (folder / "config.json").is_file() else base
+        config = AutoConfig.from_pretrained(str(described))
+        family = AutoModelForSequenceClassification if str(adapter.task_type).endswith("SEQ_CLS") else AutoModelForCausalLM
+        model = family.from_pretrained(base, config=config, dtype=torch.float32, use_safetensors=True, ignore_mismatched_sizes=True)
+        return PeftModel.from_pretrained(model, str(folder)).eval()
+    except (ValueError, RuntimeError, OSError, KeyError) as error:
+        raise ModelError(
+            f"the adapter {folder} cannot be loaded on its base {base}: {' '.join(str(error).split())[:300]}",
+            "Check that the base is where adapter_config.json says.",
+        ) from error
+
+
+def merge(folder: Path, output: Path) -> dict[str, Any]:
+    """Write the merged model with the tokenizer of the adapter's folder to `output`.
+
+    Returns:
+        weights (their number), largest difference of a logit between both models on random tokens, and the largest logit.
+
+    Raises:
+        UsageError: `folder` is no adapter, or `output` is there.
+        ModelError: the merged model gives other logits.
+        PublishError: it cannot be written.
+    """
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise UsageError(f"{folder} is no adapter: {ADAPTER_CONFIG} is missing", "Give the output directory of a run with --lora-r.")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(f"{output} is there already", "Name another --output-dir.")
+    model = load_adapted(folder)
+    ids = _tokens(model)
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+        merged = model.merge_and_unload(safe_merge=True).eval()
+    staged = output.with_name(f".{output.name}.merging")
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        staged.mkdir(parents=True)
+        merged.save_pretrained(staged)
+        AutoTokenizer.from_pretrained(str(folder)).save_pretrained(staged)
+        with torch.no_grad():
+            after = type(merged).from_pretrained(staged, dtype=torch.float32).eval()(input_ids=ids).logits
+        difference, largest = float((after - before).abs().max()), float(before.abs().max())
+        if not difference <= ALIKE * max(1.0, largest):
+            raise ModelError(f"the merged model's logits differ by {difference:.3g}: nothing was written", "Report this adapter.")
+        staging.sealed(staged, staging.MODEL_MANIFEST, {"schema": staging.MODEL_SCHEMA, "merged": True})
+        if output.is_dir():
+            output.rmdir()
+        staged.rename(output)
+    except OSError as error:
+        raise PublishError(
+            f"the merged model cannot be written to {output}: {error.strerror or error}", "Check space and permissions."
+        ) from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return {"weights": sum(weight.numel() for weight in merged.parameters()), "largest_difference": difference, "largest_logit": largest}
+
+
+def _tokens(model: Any) -> torch.Tensor:
+    rows = int(model.get_input_embeddings().weight.shape[0])
+    ids = torch.randint(0, rows, (4, LENGTH), generator=torch.Generator().manual_seed(0))
+    padding = model.config.pad_token_id
+    return ids if padding is None else torch.where(ids == padding, (ids + 1) % rows, ids)

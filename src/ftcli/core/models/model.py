@@ -1,0 +1,160 @@
+"""The model of a run: random weights from a configuration, or loaded and proved complete."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from ftcli.context import Context
+from ftcli.contracts import Task
+from ftcli.core.models.adapter import check_choice, loading
+from ftcli.core.models.base import base_of
+from ftcli.core.models.config import from_file, parse_overrides
+from ftcli.core.storage.store import Store
+from ftcli.errors import FtcliError, ModelError, UsageError
+from ftcli.settings import Settings
+
+HEADS = ("pooler", "score", "classifier", "classification_head", "pre_classifier", "lm_head", "cls.", "logits_proj", "embed_out")
+"""Parts of a parameter's name by which a head is known where it stands inside the base model."""
+
+LOADED = ("missing_keys", "mismatched_keys", "unexpected_keys")
+"""What transformers says of loaded weights: `model.ftcli_loaded`, for `verify`."""
+WRAPPERS = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "base_model.model.")
+"""Beginnings that torch.compile, DataParallel, FSDP and peft put before the names of weights."""
+
+
+def build(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """The model for `task`, configured for the store's labels and the tokenizer, in the wanted type, on the CPU.
+
+    Raises:
+        UsageError: neither or both of model.config and model.name_or_path are given.
+        ModelError: the configuration or the weights cannot be used; names key and reason.
+    """
+    settings = context.settings
+    if (settings.model.config is None) == (settings.model.name_or_path is None):
+        which = "no model: neither" if settings.model.config is None else "two models: both"
+        raise UsageError(
+            f"{which} --model-config and --model-name-or-path are given",
+            "Give --model-config FILE.json for random weights, or --model-name-or-path for trained ones.",
+        )
+    check_choice(settings, task)
+    set_seed(settings.train.seed)
+    return _from_config(context, task, store, tokenizer) if settings.model.config else _from_weights(context, task, store, tokenizer)
+
+
+def _from_config(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    settings = context.settings
+    assert settings.model.config is not None
+    config = from_file(settings.model.config, settings.model.config_overrides, context.note)
+    _configure(config, task, store, tokenizer)
+    model = _guarded(
+        f"no {task.name} model can be built from {settings.model.config}",
+        lambda: task.model_class().from_config(config, dtype=_dtype(settings, config.dtype), **_options(settings)),
+    )
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    context.note(f"{type(model).__name__} with {parameters:,} random weights from {settings.model.config}, seed {settings.train.seed}")
+    return model
+
+
+def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    settings = context.settings
+    source = base_of(str(settings.model.name_or_path))
+    where: dict[str, Any] = {"revision": settings.model.revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
+    config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where))
+    for name, value in parse_overrides(settings.model.config_overrides or "", config).items():
+        _guarded(f"config_overrides: {name} cannot be {value!r}", partial(setattr, config, name, value))
+    _configure(config, task, store, tokenizer)
+    model, loaded = _guarded(
+        f"no {task.name} model can be loaded from {source}",
+        lambda: task.model_class().from_pretrained(
+            source,
+            config=config,
+            dtype=_dtype(settings, "auto"),
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **where,
+            **_options(settings),
+            **loading(settings),
+        ),
+    )
+    _check_loaded(context, source, model, loaded)
+    model.ftcli_loaded = {
+        name: sorted(str(key[0] if isinstance(key, tuple) else key) for key in loaded[name]) for name in loaded if name in LOADED
+    }
+    return model
+
+
+def _check_loaded(context: Context, source: str, model: PreTrainedModel, loaded: dict[str, Any]) -> None:
+    """New weights are fine in the head, and said; anywhere else the model would be half random."""
+    missing = sorted(map(str, loaded["missing_keys"]))
+    mismatched = {str(key): (tuple(old), tuple(new)) for key, old, new in loaded["mismatched_keys"]}
+    lost = [key for key in (*missing, *mismatched) if not _in_head(key, model.base_model_prefix)]
+    if lost:
+        reason = f"shape {mismatched[lost[0]][0]} instead of {mismatched[lost[0]][1]}" if lost[0] in mismatched else "missing"
+        hint = "Check that the weights belong to this configuration, and that no config override changes a shape."
+        wrapped = next((start for start in WRAPPERS for key in loaded["unexpected_keys"] if str(key).startswith(start)), None)
+        if wrapped:
+            hint = f"The names in the file begin with {wrapped}: they were saved from a wrapped model. Save the inner one, or rename them."
+        raise ModelError(f"{source}: {len(lost)} weights of the model itself are not in the file, first {lost[0]} ({reason})", hint)
+    if missing or mismatched:
+        context.note(f"{source}: new random head ({', '.join([*missing, *mismatched])}); all other weights were loaded")
+    if unused := sorted(map(str, loaded["unexpected_keys"])):
+        context.note(f"{source}: {len(unused)} weights that this model has no place for were left out, first {unused[0]}")
+
+
+def _in_head(key: str, prefix: str) -> bool:
+    return not key.startswith(f"{prefix}.") or any(part in key for part in HEADS)
+
+
+def _configure(config: Any, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> None:
+    if config.is_encoder_decoder:
+        raise ModelError(
+            f"{config.model_type} is an encoder-decoder model, which mode {task.name} does not train",
+            "Use a decoder (qwen3, llama, gpt2 …) or, to classify, an encoder (bert, modernbert …).",
+        )
+    rows = getattr(config.get_text_config(), "vocab_size", None)
+    if rows is None:
+        raise ModelError(f"{config.model_type} is no text model: it has no vocabulary", "For example qwen3, llama or bert.")
+    task.configure(config, store, tokenizer)
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer):,} ids, the model's embedding {rows:,} rows: an id would have no vector",
+            f"With --model-config add --config-overrides vocab_size={len(tokenizer)}; a trained model needs the tokenizer it was trained with.",
+        )
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    return {} if settings.model.attn_implementation is None else {"attn_implementation": settings.model.attn_implementation}
+
+
+def _dtype(settings: Settings, automatic: Any) -> Any:
+    """The wanted type; `automatic` is what auto means, float32 where even that says nothing."""
+    name = settings.model.dtype or "float32"
+    return (automatic or torch.float32) if name == "auto" else getattr(torch, name)
+
+
+def _guarded(what: str, make: Any) -> Any:
+    try:
+        return make()
+    except FtcliError:
+        raise
+    except Exception as error:  # transformers raises a dozen kinds here, all caused by files and flags of the user
+        raise ModelError(f"{what}: {' '.join(str(error).split())[:400]}", _hint(str(error))) from error
+
+
+def _hint(message: str) -> str:
+    if "trust_remote_code" in message:
+        return "The model brings Python code of its own. Read it, then add --trust-remote-code on the command line."
+    if "safetensors" in message:
+        return (
+            "Only safetensors weights are loaded, since a .bin file can run code. Convert it: model.save_pretrained() writes safetensors."
+        )
+    if "Unrecognized configuration class" in message:
+        return "Choose a model type that has such a head."
+    if "attn" in message or "attention" in message:
+        return "Leave out --attn-implementation, or choose sdpa or eager."
+    return "Check --model-name-or-path (a folder with config.json and model.safetensors, or a hub id) or --model-config."

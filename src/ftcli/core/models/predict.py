@@ -1,0 +1,206 @@
+"""A quick look at a trained model: labels with probabilities, or what it goes on to say. Texts go in by length, answers come out in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from ftcli.core.models.base import ADAPTER_CONFIG
+from ftcli.core.models.merge import load_adapted
+from ftcli.errors import DataError, FtcliError, ModelError, UsageError
+
+MOST_LABELS = 5
+"""Labels of an answer, the likeliest first."""
+THRESHOLD = 0.5
+"""Probability from which a label of several holds."""
+NO_LIMIT = 10**9
+"""transformers says 10³⁰ where a tokenizer names no limit."""
+Message = Mapping[str, Any]
+Asked = str | list[Message]
+"""A text, or the messages of a conversation that wants an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that can be asked, with its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+    classifies: bool
+
+
+def load(name: str) -> Loaded:
+    """A model folder, an adapter folder or a hub id.
+
+    Raises:
+        ModelError: there is none, or it neither classifies nor goes on with a text.
+        MissingExtraError: it is an adapter, and peft is not installed.
+    """
+    try:
+        if (Path(name) / ADAPTER_CONFIG).is_file():
+            model = load_adapted(Path(name))
+            classifies = str(next(iter(model.peft_config.values())).task_type).endswith("SEQ_CLS")
+        else:
+            kinds = AutoConfig.from_pretrained(name).architectures or [""]
+            classifies = kinds[0].endswith("ForSequenceClassification")
+            if not classifies and not kinds[0].endswith(("ForCausalLM", "LMHeadModel")):
+                raise ModelError(f"{name} is a {kinds[0] or 'model without a head'}", "predict takes classifiers and language models.")
+            family = AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
+            model = family.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except FtcliError:
+        raise
+    except Exception as error:  # a dozen kinds, all caused by what lies there
+        raise ModelError(
+            f"{name} cannot be loaded: {' '.join(str(error).split())[:300]}", "Give the output directory of a run, or another model folder."
+        ) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+    if model.config.pad_token_id is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Loaded(model.to(device).eval(), tokenizer, classifies)
+
+
+def read_texts(path: Path, column: str) -> list[Asked]:
+    """What a file of JSON lines asks: `messages` of a row, else its `column`, else its `prompt`.
+
+    Raises:
+        DataError: it cannot be read, or a row has none of them; names the line.
+    """
+    asked: list[Asked] = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                found = next((row[key] for key in ("messages", column, "prompt") if row.get(key)), None) if isinstance(row, dict) else None
+                if not isinstance(found, (str, list)):
+                    raise DataError(
+                        f"{path}:{number}: neither messages, {column} nor prompt", "Another column is named with --text-column."
+                    )
+                asked.append(found)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as JSON lines: {error}", "One object a line, in UTF-8.") from error
+    return asked
+
+
+def predict(
+    loaded: Loaded,
+    asked: Sequence[Asked],
+    *,
+    batch_size: int,
+    max_new_tokens: int,
+    threshold: float = THRESHOLD,
+    chat: bool = True,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """An answer for each text, in their order: `labels` with probabilities, or `answer`.
+
+    Args:
+        threshold: probability from which a label holds, where a text may have any number of them.
+        chat: put a text into the tokenizer's chat template, if it has one, as what a user says (language models).
+
+    Raises:
+        UsageError: nothing is asked, or a text is empty.
+        ModelError: the tokenizer has ids that the model does not know.
+    """
+    if not asked:
+        raise UsageError("no text: nothing to predict", "Example: ftcli predict runs/first 'a text', or --input FILE.jsonl.")
+    prompts = [_prompt(loaded, one, number, chat=chat) for number, one in enumerate(asked, 1)]
+    room = _room(loaded) - (0 if loaded.classifies else max_new_tokens)
+    if room < 1:
+        raise UsageError(f"max_new_tokens = {max_new_tokens} leaves no room for the text", "Lower --max-new-tokens.")
+    if loaded.classifies:  # the special tokens at the end survive truncation
+        rows = loaded.tokenizer([text for text, _ in prompts], truncation=room < NO_LIMIT, max_length=room)["input_ids"]
+    else:
+        rows = [loaded.tokenizer(text, add_special_tokens=special)["input_ids"][-room:] for text, special in prompts]
+    largest, known = max((max(row, default=0) for row in rows), default=0), int(loaded.model.get_input_embeddings().weight.shape[0])
+    if largest >= known:
+        raise ModelError(
+            f"the tokenizer gives the id {largest:,}, the model knows {known:,}", "The folder's tokenizer belongs to another model."
+        )
+    answers: list[dict[str, Any]] = [{}] * len(rows)
+    order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
+    with torch.inference_mode():
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            batch = [rows[row] for row in chosen]
+            found = _labels(loaded, batch, threshold) if loaded.classifies else _answers(loaded, batch, max_new_tokens)
+            for row, answer in zip(chosen, found, strict=True):
+                answers[row] = answer
+            on_progress(len(chosen))
+    return answers
+
+
+def _prompt(loaded: Loaded, asked: Asked, number: int, *, chat: bool) -> tuple[str, bool]:
+    """The text to encode, and whether the tokenizer adds its special tokens."""
+    if isinstance(asked, str) and not asked.strip():
+        raise UsageError(f"text {number} is empty", "Leave it out.")
+    template = getattr(loaded.tokenizer, "chat_template", None)
+    if isinstance(asked, str) and (loaded.classifies or not template or not chat):
+        return asked, True
+    if not template or loaded.classifies:
+        raise UsageError(
+            f"row {number} holds messages, and {'a classifier takes texts' if loaded.classifies else 'there is no chat template'}",
+            "Give texts.",
+        )
+    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
+    while messages and messages[-1].get("role") == "assistant":
+        messages.pop()
+    try:
+        return str(loaded.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)), False
+    except Exception as error:  # a template is a program
+        raise UsageError(
+            f"the chat template refuses row {number}: {' '.join(str(error).split())[:200]}", "Correct it, or use --plain."
+        ) from error
+
+
+def _room(loaded: Loaded) -> int:
+    """Tokens that the model takes."""
+    positions = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    limit = int(min(loaded.tokenizer.model_max_length, NO_LIMIT))
+    return min(limit, positions or NO_LIMIT)
+
+
+def _padded(loaded: Loaded, rows: Sequence[Sequence[int]], *, left: bool) -> dict[str, torch.Tensor]:
+    width = max(1, *map(len, rows)) if rows else 1
+    ids = torch.full((len(rows), width), loaded.tokenizer.pad_token_id, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        where = slice(width - len(row), width) if left else slice(0, len(row))
+        ids[number, where], mask[number, where] = torch.tensor(row, dtype=torch.int64), 1
+    device = loaded.model.device
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+
+
+def _labels(loaded: Loaded, rows: Sequence[Sequence[int]], threshold: float) -> Iterator[dict[str, Any]]:
+    config = loaded.model.config
+    several = config.problem_type == "multi_label_classification"
+    logits = loaded.model(**_padded(loaded, rows, left=False)).logits.float().cpu()
+    for row in logits.sigmoid() if several else logits.softmax(-1):
+        likeliest = row.argsort(descending=True, stable=True)
+        labels = [{"label": str(config.id2label[int(which)]), "probability": float(row[which])} for which in likeliest[:MOST_LABELS]]
+        if several:
+            yield {"holds": [str(config.id2label[int(which)]) for which in likeliest if row[which] >= threshold], "labels": labels}
+        else:
+            yield {"label": labels[0]["label"], "probability": labels[0]["probability"], "labels": labels}
+
+
+def _answers(loaded: Loaded, rows: Sequence[Sequence[int]], most: int) -> Iterator[dict[str, Any]]:
+    batch = _padded(loaded, rows, left=True)
+    ends = loaded.tokenizer.eos_token_id
+    out = loaded.model.generate(
+        **batch, max_new_tokens=most, do_sample=False, use_cache=True, pad_token_id=loaded.tokenizer.pad_token_id, eos_token_id=ends
+    )
+    for row in out[:, batch["input_ids"].shape[1] :].tolist():
+        ended = ends is not None and ends in row
+        said = row[: row.index(ends)] if ended else row
+        yield {"answer": loaded.tokenizer.decode(said, skip_special_tokens=True), "tokens": len(said), "ended": ended}

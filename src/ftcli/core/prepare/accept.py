@@ -1,0 +1,117 @@
+"""Encoded rows → documents: the length policy and the label map, and the rows that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ftcli.contracts import Encoded
+from ftcli.core.arrays import numbers, strings, values
+from ftcli.core.prepare.job import Job
+from ftcli.core.prepare.join import Group, as_batch, parted, share_out
+from ftcli.core.prepare.policy import Counts, Documents, TooLong
+from ftcli.core.ragged import Ints, take_ranges, to_offsets
+from ftcli.core.reading.columns import shown
+from ftcli.core.reading.label_lists import Labels, is_list
+from ftcli.core.reading.reject import Fault
+
+Accepted = tuple[Encoded, Documents, Labels | None, Counts, dict[int, Fault]]
+"""What was kept of a batch, its rows after the policy, their labels, the counts, and the rows that cannot be used."""
+
+
+def accept(
+    job: Job, group: Group, encoded: Encoded, broken: Mapping[int, Fault] = MappingProxyType({})
+) -> Iterator[tuple[Group, Accepted, list[Counts]]]:
+    """What a group became, with the counts of its members: all at once, or one by one where rows are bad or cut.
+
+    Args:
+        broken: rows of the group that are known to be bad.
+    """
+    accepted = _accepted(job, as_batch(group), encoded, broken)
+    shares = None if accepted[4] and len(group) > 1 else share_out(group, accepted[1].source, accepted[3])
+    if shares is not None:
+        yield group, accepted, shares
+        return
+    at = 0
+    for members, part in parted(group, encoded):
+        rows = members[0][1]
+        own = _accepted(job, rows, part, {row - at: fault for row, fault in broken.items() if at <= row < at + rows.num_rows})
+        at += rows.num_rows
+        yield members, own, [own[3]]
+
+
+def _accepted(job: Job, rows: pa.RecordBatch, encoded: Encoded, broken: Mapping[int, Fault]) -> Accepted:
+    """What the rows became: without those that cannot be used, which come last, by row."""
+    labels, faults = _labels(rows, job)
+    faults |= broken
+    lengths = np.diff(encoded.offsets)
+    most = job.settings.dataset.max_row_tokens
+    if most is not None:
+        faults |= {
+            row: _too_long(job, rows, row, int(lengths[row]), most, "max_row_tokens") for row in np.flatnonzero(lengths > most).tolist()
+        }
+    kept, part = _without(encoded, lengths, faults)
+    counts = Counts()
+    try:
+        documents = job.policy.apply(part, counts)
+    except TooLong as error:
+        limit = f"max_length {job.policy.max_length}"
+        faults |= {int(kept[row]): _too_long(job, rows, int(kept[row]), tokens, error.limit, limit) for row, tokens in error.rows.items()}
+        kept, part = _without(encoded, lengths, faults)
+        counts = Counts()
+        documents = job.policy.apply(part, counts)
+    return part, documents, labels if labels is None or not faults else labels[kept], counts, faults
+
+
+def _without(encoded: Encoded, lengths: Ints, faults: Mapping[int, Fault]) -> tuple[Ints, Encoded]:
+    """The rows that have no fault: their numbers, and what they were encoded to."""
+    kept = np.arange(len(lengths))
+    if not faults:
+        return kept, encoded
+    kept = np.delete(kept, list(faults))
+    return kept, Encoded(take_ranges(encoded.ids, encoded.offsets[:-1][kept], lengths[kept]), to_offsets(lengths[kept]))
+
+
+def _too_long(job: Job, rows: pa.RecordBatch, row: int, tokens: int, limit: int, setting: str) -> Fault:
+    return Fault(
+        "too-many-tokens",
+        f"the text has {tokens:,} tokens, {limit:,} fit into {setting}: {rows.column('text')[row].as_py()[:60]!r}…",
+        job.columns.text,
+        "Raise the limit, choose another --truncation-strategy, or put such rows aside with --on-bad quarantine.",
+    )
+
+
+def _labels(rows: pa.RecordBatch, job: Job) -> tuple[Labels | None, dict[int, Fault]]:
+    """The labels of the rows, and the rows of which one is unknown."""
+    if job.label_ids is None:
+        return None, {}
+    column = rows.column("label")
+    if not is_list(column.type):
+        return _ids(column, job.label_ids, job)
+    ids, unknown = _ids(column.flatten(), job.label_ids, job)
+    row_of = np.repeat(np.arange(len(column)), values(pc.list_value_length(column)))
+    found = np.zeros((len(column), len(job.label_ids)), np.uint8)
+    found[row_of, ids] = 1
+    return found, {int(row_of[item]): fault for item, fault in reversed(unknown.items())}
+
+
+def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tuple[Ints, dict[int, Fault]]:
+    """Label ids, int64, and the places of labels that are unknown, in order."""
+    known = [*label_ids]
+    ids = pc.index_in(
+        column, value_set=numbers(np.array(known, np.int64)) if pa.types.is_integer(column.type) else strings(map(str, known))
+    )
+    faults = {}
+    if ids.null_count:
+        hint = "Add it to --label-names, leave that out to take all labels, or put such rows aside with --on-bad quarantine."
+        for row in np.flatnonzero(values(pc.is_null(ids))).tolist():
+            reason = f"the label {shown(column[row].as_py()).rpartition(' (')[0]} is not among the label names"
+            faults[row] = Fault("unknown-label", reason, job.columns.label or "", hint)
+        ids = ids.fill_null(0)
+    order: Ints = np.fromiter(label_ids.values(), np.int64, len(label_ids))
+    found: Ints = order[values(ids)]
+    return found, faults

@@ -1,0 +1,89 @@
+"""A batch of conversations → marked ids, in any process: the chat template, then the run's engine, then the borders of what is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from ftcli.contracts import Encoded
+from ftcli.core.engines.engine import RowEncoder
+from ftcli.core.prepare.job import Job, plugins_of, warm_up
+from ftcli.core.reading.reject import Fault
+from ftcli.core.targets import Locate, marked, with_prefix
+from ftcli.core.tokenizer.template import Rendered, Template
+from ftcli.settings import Settings
+
+_kept: dict[str, tuple[Template, Any]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """Ids of a batch with the targets marked (`ftcli.core.targets`), and the rows that cannot be used."""
+
+    encoded: Encoded
+    faults: dict[int, Fault]
+    shapes: Sequence[str]
+
+
+def template_of(tokenizer: Any, settings: Settings) -> Template:
+    """The template of a loaded tokenizer, as these settings want it used."""
+    dataset = settings.dataset
+    return Template(
+        tokenizer,
+        str(settings.tokenizer.path),
+        assistant_only=dataset.assistant_only_loss,
+        completion_only=dataset.completion_only_loss,
+        add_eos=settings.tokenizer.add_eos,
+    )
+
+
+def prepare_worker(job: Job) -> None:
+    """Load what this process needs before the clock starts: plugins and encoder, and for conversations the tokenizer with its template."""
+    warm_up(job)
+    if job.chat:
+        _template(job)
+
+
+def encode_conversations(job: Job, encoder: RowEncoder, documents: pa.Array) -> Spoken:
+    """
+    Args:
+        documents: as `ftcli.core.reading.conversation.as_document` writes them.
+
+    Raises:
+        TokenizerError: the tokenizer cannot be loaded here, or has no chat template and a row needs one.
+    """
+    template, tokenizer = _template(job)
+    rendered = template.render(documents.to_pylist())
+    encoded, lost = marked(encoder, rendered.texts, rendered.spans, _locate(tokenizer))
+    if job.settings.tokenizer.add_special_tokens:
+        encoded = with_prefix(encoded, rendered.bare, job.encoder.backend.prefix)
+    return Spoken(encoded, _faults(job, rendered, lost), rendered.shapes)
+
+
+def _template(job: Job) -> tuple[Template, Any]:
+    """Loaded once a process: it takes a second."""
+    key = repr((job.settings.tokenizer, job.settings.dataset.assistant_only_loss, job.settings.dataset.completion_only_loss))
+    if key not in _kept:
+        tokenizer = plugins_of(job).hook.load_tokenizer(settings=job.settings)
+        if tokenizer.is_fast:
+            tokenizer.backend_tokenizer.no_truncation()
+            tokenizer.backend_tokenizer.no_padding()
+        _kept.clear()
+        _kept[key] = template_of(tokenizer, job.settings), tokenizer
+    return _kept[key]
+
+
+def _locate(tokenizer: Any) -> Locate | None:
+    if not tokenizer.is_fast:
+        return None
+    return lambda text: tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+
+
+def _faults(job: Job, rendered: Rendered, lost: Sequence[int]) -> dict[int, Fault]:
+    name, hint = job.columns.text, "Correct the row or the template, or put such rows aside with --on-bad quarantine."
+    faults = {row: Fault("template", reason, name, hint) for row, reason in rendered.faults.items()}
+    reason = "a token lies across the border of what is learned, and the tokenizer does not say which characters its tokens come from"
+    return {**dict.fromkeys(lost, Fault("template", reason, name, hint)), **faults}

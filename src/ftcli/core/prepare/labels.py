@@ -1,0 +1,132 @@
+"""From labels in the sources to ids: one map for all splits, made before encoding."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ftcli.context import Context
+from ftcli.contracts import Executor
+from ftcli.core.files.durable import put, writing
+from ftcli.core.files.manifest import seal, unseal
+from ftcli.core.prepare.recipe import Recipe
+from ftcli.errors import DataError, UsageError
+from ftcli.records import ShardPlan
+
+Label = str | int
+KEPT = "found.json"
+
+
+def label_map(
+    context: Context,
+    recipe: Recipe,
+    executor: Executor,
+    collect: Callable[[ShardPlan], list[Label]],
+    beat: Callable[[], None] = lambda: None,
+    kept: Path | None = None,
+) -> tuple[list[str] | None, dict[Label, int] | None]:
+    """Label names in id order and the map from label to id; (None, None) without a label column.
+
+    Args:
+        executor: started.
+        collect: picklable; gives the distinct labels of one shard.
+        beat: called as work goes on.
+        kept: folder of the working directory where the labels are written down, and found again by whoever goes on there.
+
+    Raises:
+        DataError: fewer than two labels.
+        UsageError: the label names that were given cannot be.
+    """
+    dataset = context.settings.dataset
+    if dataset.label_column is None:
+        return None, None
+    if dataset.label_names:
+        return dataset.label_names, by_name(dataset.label_names, integers=recipe.plan.columns.label_kind in {"int", "ints"})
+    found = _recall(kept) if kept is not None else None
+    if found is None:
+        found = _collect(context, recipe, executor, collect, beat)
+        if kept is not None:
+            _keep(kept, found)
+    names, ids = number(found)
+    if len(names) < 2:
+        raise DataError(
+            f"the column {dataset.label_column!r} holds {len(names)} distinct label(s): {', '.join(names)}",
+            "A classifier needs two; check --label-column.",
+        )
+    moved = next((label for label, place in ids.items() if isinstance(label, int) and label != place), None)
+    if moved is not None:
+        context.note(f"the {len(ids)} labels {names[0]} to {names[-1]} get the ids 0 to {len(ids) - 1} ({moved} is {ids[moved]})")
+    return names, ids
+
+
+def _collect(
+    context: Context, recipe: Recipe, executor: Executor, collect: Callable[[ShardPlan], list[Label]], beat: Callable[[], None]
+) -> set[Label]:
+    context.progress.start("labels", sum(shard.size for shard in recipe.plan.shards), "B")
+    found: set[Label] = set()
+
+    def on_progress(size: int, *_: object) -> None:
+        beat()
+        context.progress.advance(size)
+
+    for labels in executor.run(collect, recipe.plan.shards, on_progress):
+        found.update(labels)
+    context.progress.close()
+    return found
+
+
+def _recall(folder: Path) -> set[Label] | None:
+    with suppress(OSError, ValueError):  # absent or damaged: they are collected
+        return set(unseal((folder / KEPT).read_bytes())["labels"])
+    return None
+
+
+def _keep(folder: Path, labels: set[Label]) -> None:
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+    put(seal({"labels": sorted(labels)}), folder / f"{os.urandom(6).hex()}.tmp", folder / KEPT)
+
+
+def by_name(names: Sequence[str], *, integers: bool) -> dict[Label, int]:
+    """Label → id for names given in id order. Where the column holds integers and the names are words, an integer is the id itself.
+
+    Raises:
+        UsageError: fewer than two names, or one twice.
+
+    >>> by_name(["bad", "good"], integers=False)
+    {'bad': 0, 'good': 1}
+    >>> by_name(["bad", "good"], integers=True)
+    {0: 0, 1: 1}
+    >>> by_name(["-1", "1"], integers=True)
+    {-1: 0, 1: 1}
+    """
+    labels: Iterable[Label] = names
+    if integers:
+        labels = [int(name) for name in names] if all(re.fullmatch("-?[0-9]+", name) for name in names) else range(len(names))
+    ids = {label: place for place, label in enumerate(labels)}
+    if len(ids) < len(names) or len(set(names)) < len(names):
+        raise UsageError(f"dataset.label_names names a label twice: {', '.join(names)[:200]}", "Name each label once.")
+    if len(ids) < 2:
+        raise UsageError(f"dataset.label_names names {len(ids)} label: {', '.join(names)}", "A classifier needs two.")
+    return ids
+
+
+def number(labels: set[Label]) -> tuple[list[str], dict[Label, int]]:
+    """Names in id order and ids. Strings are sorted; integers that start at 0 keep their value (a gap is a class without rows), others are
+    sorted and numbered.
+
+    >>> number({"b", "a"})
+    (['a', 'b'], {'a': 0, 'b': 1})
+    >>> number({0, 2})
+    (['0', '1', '2'], {0: 0, 1: 1, 2: 2})
+    >>> number({1, 5})
+    (['1', '5'], {1: 0, 5: 1})
+    """
+    ordered: list[Label] = sorted(labels)  # all strings or all integers: one column has one type
+    low, high = (ordered[0], ordered[-1]) if ordered else (None, None)
+    if low == 0 and isinstance(high, int) and high < 2 * len(ordered):
+        ordered = list(range(high + 1))
+    return [str(label) for label in ordered], {label: place for place, label in enumerate(ordered)}

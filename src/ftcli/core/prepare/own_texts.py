@@ -1,0 +1,134 @@
+"""A sample of the texts that a run learns from, as they stand in its sources: what a tokenizer does to a text cannot be told from ids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ftcli.context import Context
+from ftcli.contracts import Columns
+from ftcli.core.publishing.publish import read_manifest
+from ftcli.core.reading.find import Found
+from ftcli.core.reading.read import find_sources
+from ftcli.core.reading.reject import unheard
+from ftcli.errors import DataError, FtcliError
+from ftcli.records import MANIFEST_NAME, Piece
+from ftcli.settings import Settings, update
+
+MOST_ROWS = 1000
+MOST_CHARACTERS = 100_000
+"""Of all rows together: a fast tokenizer encodes and decodes so much in a quarter of a second of one core."""
+LONGEST = 2000
+"""Characters of a row: a few long documents must not stand for all."""
+PLACES = 8
+"""Places in the sources that are read: a file sorted by label would show one label at its beginning."""
+PIECE_BYTES = 1 << 20
+MOST_WHOLE = 64 << 20
+"""Bytes of a file of a kind that is read as a whole before its first row is known."""
+IN_PIECES = frozenset({"jsonl", "text", "parquet", "arrow"})
+READ_AS = ("dataset.text_column", "dataset.sample_by", "dataset.max_line_bytes")
+"""What a manifest says of how the texts were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTexts:
+    """At most `MOST_ROWS` texts, each cut after `LONGEST` characters. `cut[i]`: whether text i goes on."""
+
+    texts: list[str]
+    cut: list[bool]
+    files: tuple[str, ...]
+    """Where they were read."""
+
+
+def own_texts(context: Context) -> OwnTexts | None:
+    """Random texts of the train split (of all, when there is none) of `dataset.sources`: raw files, or prepared data, whose manifest says what they
+    were made of. None when the sources of prepared data are not there any more, or changed. The seed is `train.seed`.
+
+    Raises:
+        FtcliError: the sources cannot be found or read.
+    """
+    sources = context.settings.dataset.sources or []
+    prepared = len(sources) == 1 and (Path(sources[0]) / MANIFEST_NAME).exists()
+    settings, found = _of_prepared(context.settings, Path(sources[0])) if prepared else _of_raw(context)
+    found = [file for file in found if file.split in {None, "train"}] or found
+    if not found:
+        return None
+    draw = np.random.default_rng(context.settings.train.seed)
+    texts: list[str] = []
+    files: list[str] = []
+    pieces = list(drawn_pieces(context, settings, found, draw))
+    for number, piece in enumerate(pieces):
+        texts += _rows(context, settings, piece, -(-(MOST_ROWS - len(texts)) // (len(pieces) - number)), draw)
+        files += [piece.path] if piece.path not in files else []
+    texts = [texts[row] for row in draw.permutation(len(texts)).tolist()]
+    room = np.cumsum([min(len(text), LONGEST) for text in texts])
+    texts = texts[: max(1, int(np.searchsorted(room, MOST_CHARACTERS, side="right")))]
+    return OwnTexts([text[:LONGEST] for text in texts], [len(text) > LONGEST for text in texts], tuple(files))
+
+
+def _of_prepared(settings: Settings, folder: Path) -> tuple[Settings, list[Found]]:
+    """Settings to read with, and the files that still have the size which the manifest says."""
+    manifest = read_manifest(folder) or {}
+    inputs: Mapping[str, Any] = manifest.get("inputs") or {}
+    read_as = {key: inputs[key] for key in READ_AS if inputs.get(key) is not None}
+    found = [
+        Found(entry["path"], entry["format"], "", entry.get("split"))
+        for entry in manifest.get("sources") or ()
+        if isinstance(entry, Mapping) and _size(str(entry.get("path"))) == entry.get("bytes")
+    ]
+    return update(settings, {**read_as, "dataset.label_column": None, "dataset.on_bad": "quarantine"}), found
+
+
+def _of_raw(context: Context) -> tuple[Settings, list[Found]]:
+    settings = update(context.settings, {"dataset.label_column": None, "dataset.on_bad": "quarantine"})
+    return settings, find_sources(settings, context.plugins.registry("source"))[1]
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - a path may be too long for Path
+    except (OSError, ValueError):
+        return None
+
+
+def drawn_pieces(context: Context, settings: Settings, found: list[Found], draw: np.random.Generator) -> Iterator[Piece]:
+    """Pieces of at most `PLACES` files, larger files first in the draw, `PLACES` in all."""
+    sizes = np.array([max(1, _size(file.path) or 0) for file in found], dtype=np.float64)
+    chosen = draw.choice(len(found), size=min(PLACES, len(found)), replace=False, p=sizes / sizes.sum())
+    failed: FtcliError | None = None
+    given = 0
+    for place, number in enumerate(sorted(chosen.tolist())):
+        file = found[number]
+        if file.format not in IN_PIECES and sizes[number] > MOST_WHOLE:
+            failed = DataError(f"{file.path} has {sizes[number] / 1e6:,.0f} MB and is read as a whole", "Convert it to .jsonl or .parquet.")
+            continue
+        try:
+            planned = context.plugins.registry("source").get(file.format)().plan(file.path, PIECE_BYTES, settings)
+        except FtcliError as error:
+            failed = error
+            continue
+        wanted = -(-(PLACES - given) // (len(chosen) - place))
+        for piece in sorted(draw.choice(len(planned), size=min(wanted, len(planned)), replace=False).tolist()):
+            given += 1
+            yield planned[piece]
+    if not given and failed is not None:
+        raise failed
+
+
+def _rows(context: Context, settings: Settings, piece: Piece, wanted: int, draw: np.random.Generator) -> list[str]:
+    """Random ones of the first texts of a piece, four times as many as wanted (but not many times `MOST_CHARACTERS`)."""
+    reader = context.plugins.registry("source").get(piece.format)()
+    texts: list[str] = []
+    characters = 0
+    for batch in reader.read(piece, Columns(settings.dataset.text_column), settings, unheard):
+        more = [text for text in batch.column("text").slice(0, 4 * wanted - len(texts)).to_pylist() if text]
+        texts += more
+        characters += sum(map(len, more))
+        if len(texts) >= 4 * wanted or characters > 4 * MOST_CHARACTERS:
+            break
+    return [texts[row] for row in draw.choice(len(texts), size=min(wanted, len(texts)), replace=False).tolist()]

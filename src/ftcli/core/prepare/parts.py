@@ -1,0 +1,337 @@
+"""A job in parts, for machines that share a file system and nothing else: an array of tasks makes them, one command publishes them.
+
+The parts work in one directory beside the output. It is laid out like an attempt (`ftcli.core.publishing.publish`), so that taking it over is a rename:
+
+    .NAME.KEY.parts/
+        tmp/, data/, records/, labels/
+        parts/plan.json        how many parts there are, and the inputs that KEY stands for
+        parts/3-of-16/         lease; sources.json, written last: the part is finished, with what it saw of every source (`sightings`)
+
+KEY covers what the fingerprint covers, with name, size and modification time of a source in place of its content: no part reads what is
+another one's to read. Each hashes the files that begin in its shards, and the fingerprint is settled from those hashes when all are there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from ftcli.context import Context
+from ftcli.core.files.durable import free_bytes, put, sync, writing
+from ftcli.core.files.lease import Lease
+from ftcli.core.files.manifest import fingerprint, seal, unseal
+from ftcli.core.files.stamps import Hashed, SourceHashes, check_unchanged
+from ftcli.core.prepare.encode import shard_name
+from ftcli.core.prepare.recipe import Recipe
+from ftcli.core.publishing.inputs import differences, recorded
+from ftcli.core.publishing.place import attempt_of, parts_beside, parts_of
+from ftcli.core.publishing.ranks import Wait
+from ftcli.core.publishing.shard import finished, forget, sidecar
+from ftcli.core.publishing.sightings import Sighting, Sightings, agree, as_json, from_json
+from ftcli.core.reading.read import Plan, hash_sources
+from ftcli.core.reading.receipt import make_receipt
+from ftcli.errors import PublishError, UsageError
+from ftcli.records import ShardPlan, to_json
+
+PLAN, SOURCES = "plan.json", "sources.json"
+SHOWN = 8
+"""Parts that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of `count` parts; numbers start at 1, as in --array=1-16."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """
+        Raises:
+            UsageError: it is not like 3/16.
+
+        >>> Part.parse("3/16")
+        Part(number=3, count=16)
+        """
+        match = re.fullmatch(r"\s*(\d+)/(\d+)\s*", text, re.ASCII)
+        part = cls(int(match[1]), int(match[2])) if match else cls(0, 0)
+        if not 1 <= part.number <= part.count:
+            raise UsageError(
+                f"--shard {text!r} is no part: the first is 1/16, the last 16/16",
+                "For a Slurm array: sbatch --array=1-16, and --shard $SLURM_ARRAY_TASK_ID/16.",
+            )
+        return part
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def folder(self) -> str:
+        return f"{self.number}-of-{self.count}"
+
+    def shards(self, plan: Plan) -> list[ShardPlan]:
+        """Its share: consecutive shards, so that most files are read by one part alone."""
+        return [shard for shard, owner in zip(plan.shards, _owners(plan, self.count), strict=True) if owner == self.number]
+
+    def files(self, plan: Plan) -> dict[int, bool]:
+        """Numbers of the files that it reads or hashes → whether it is the one to hash it: where a file begins."""
+        first: dict[str, int] = {}
+        read: set[str] = set()
+        for shard, owner in zip(plan.shards, _owners(plan, self.count), strict=True):
+            for piece in shard.pieces:
+                first.setdefault(piece.path, owner)
+                if owner == self.number:
+                    read.add(piece.path)
+        mine = ((number, file.path, first.get(file.path, 1) == self.number) for number, file in enumerate(plan.files))
+        return {number: owns for number, path, owns in mine if owns or path in read}
+
+
+def _owners(plan: Plan, count: int) -> list[int]:
+    """The part of each shard: as many bytes to each as whole shards allow."""
+    total, before, owners = max(1, sum(shard.size for shard in plan.shards)), 0, []
+    for shard in plan.shards:
+        owners.append(min(count, (2 * before + shard.size) * count // (2 * total) + 1))
+        before += shard.size
+    return owners
+
+
+class PartDesk:
+    """Work on one part, by one process at a time."""
+
+    def __init__(self, directory: Path, part: Part, lease: Lease) -> None:
+        self.directory = directory
+        self.part = part
+        self._lease = lease
+
+    @classmethod
+    def open(cls, context: Context, recipe: Recipe, part: Part, need_bytes: int) -> Self:
+        """Take the part's lease, and clear away what an earlier process left half made of its shards.
+
+        Args:
+            recipe: settled with `Stamps`.
+            need_bytes: estimate of the bytes that the part will take.
+
+        Raises:
+            PublishError: the process that has this part is silent; space or permission is missing; they are cut into another number of parts.
+        """
+        directory = parts_of(recipe.output.resolve(), recipe.fingerprint)
+        with writing(recipe.output):
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            for name in ("", "tmp", "data", "records", "parts"):
+                (directory / name).mkdir(exist_ok=True)
+            sync(directory.parent)
+            _claim(directory, part, recipe)
+            patience = context.settings.runtime.lease_timeout
+            with closing(Wait(context.progress, recipe.output, patience)) as wait:
+                lease = Lease.take(directory / "parts" / part.folder, recipe.output, wait=True, patience=patience, on_wait=wait.see)
+            desk = cls(directory, part, lease)
+            try:
+                own = {shard_name(shard) for shard in part.shards(recipe.plan)}
+                for scratch in (directory / "tmp").iterdir():
+                    if scratch.name.rpartition(".")[0] in own:
+                        shutil.rmtree(scratch, ignore_errors=True)
+                if free_bytes(directory) < need_bytes and not any((directory / "records").iterdir()):
+                    raise PublishError(
+                        f"{recipe.output} needs about {need_bytes:,} bytes for the part {part}, only {free_bytes(directory):,} are free there",
+                        "Free space or choose another output directory.",
+                    )
+            except BaseException as error:
+                desk.end(error)
+                raise
+        return desk
+
+    def look(self, recipe: Recipe, hashes: SourceHashes, context: Context) -> Sightings:
+        """Hash the files that begin here, and note the versions of all that are read; shards that were made of other versions are forgotten.
+
+        Raises:
+            DataError: a file cannot be read, or changed since it was planned.
+        """
+        plan, files = recipe.plan, self.part.files(recipe.plan)
+        owned = [number for number, owns in files.items() if owns]
+        taken = dict(zip(owned, hash_sources([plan.found[number] for number in owned], hashes, context.progress), strict=True))
+        seen = {
+            number: Sighting.of(plan.hashes[plan.files[number].path].stamp, taken[number].xxh3 if number in taken else None)
+            for number in files
+        }
+        check_unchanged(plan.hashes, [plan.files[number].path for number in files])
+        before = _sightings(self.directory, self.part) or {}
+        stale = {plan.files[number].path for number, sighting in seen.items() if number in before and not before[number].same(sighting)}
+        for shard in self.part.shards(plan):
+            if any(piece.path in stale for piece in shard.pieces):
+                forget(self.directory, shard_name(shard))
+        if stale:
+            shutil.rmtree(self.directory / "labels", ignore_errors=True)
+            context.note(
+                f"{len(stale)} sources of this part are not the files that it read before, such as {min(stale)}: their shards are made again"
+            )
+        self._write(seen, complete=False)
+        return seen
+
+    def finish(self, recipe: Recipe, seen: Sightings) -> None:
+        """Say that all shards of the part are made, of these versions of the sources; raises `DataError` when one changed meanwhile."""
+        check_unchanged(recipe.plan.hashes, [recipe.plan.files[number].path for number in seen])
+        self._write(seen, complete=True)
+
+    def _write(self, seen: Sightings, *, complete: bool) -> None:
+        folder = self.directory / "parts" / self.part.folder
+        put(seal({"complete": complete, "files": as_json(seen)}), folder / f"{SOURCES}.tmp", folder / SOURCES)
+
+    def done(self, name: str) -> dict[str, Any] | None:
+        return finished(self.directory, name)
+
+    def beat(self, **progress: float) -> None:
+        self._lease.beat(**progress)
+
+    def end(self, error: BaseException | None) -> None:
+        if isinstance(error, Exception):
+            self._lease.fail(error)
+        self._lease.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.end(error)
+
+
+def unfinished(directory: Path, recipe: Recipe, count: int) -> dict[Part, int]:
+    """The parts that are not finished → how many of their shards are missing."""
+    there = {entry.name for entry in os.scandir(directory / "records")}  # one look for all: a job has 100,000 shards
+    missing = Counter(
+        owner
+        for shard, owner in zip(recipe.plan.shards, _owners(recipe.plan, count), strict=True)
+        if sidecar(directory, shard_name(shard)).name not in there
+    )
+    parts = (Part(number, count) for number in range(1, count + 1))
+    return {part: missing[part.number] for part in parts if missing[part.number] or _sightings(directory, part, complete=True) is None}
+
+
+def adopt(context: Context, recipe: Recipe, hashes: SourceHashes) -> Recipe:
+    """Make finished parts the attempt from which publishing goes on, as if one process had made their shards.
+
+    Args:
+        recipe: settled with `Stamps`.
+
+    Returns:
+        the recipe with the sources' content hashes, and so with the fingerprint.
+
+    Raises:
+        PublishError: parts are missing, or none are there; names them, and which processes are at work.
+        DataError: two parts read different sources, or they changed since.
+    """
+    target = recipe.output.resolve()
+    directory = parts_of(target, recipe.fingerprint)
+    if not directory.is_dir():
+        whole = _with_hashes(context, recipe, hash_sources(recipe.plan.found, hashes, context.progress))
+        if attempt_of(target, whole.fingerprint).is_dir():  # an earlier --finish took them over, and did not come to its end
+            return whole
+        raise _nothing(recipe)
+    count = int(_read_plan(directory)["count"])
+    everybody = [Part(number, count) for number in range(1, count + 1)]
+    left = unfinished(directory, recipe, count)
+    if left:
+        raise _missing(recipe, directory, left, count)
+    for part in everybody:  # its process has written everything, and is just leaving
+        patience = context.settings.runtime.lease_timeout
+        Lease.take(directory / "parts" / part.folder, recipe.output, wait=True, patience=patience).release()
+    seen: dict[int, dict[str, Sighting]] = {}
+    for part in everybody:
+        for number, sighting in (_sightings(directory, part, complete=True) or {}).items():
+            seen.setdefault(number, {})[str(part)] = sighting
+    agreed = [agree(file.path, seen[number], hashes) for number, file in enumerate(recipe.plan.files)]
+    whole = _with_hashes(context, recipe, agreed)
+    attempt = attempt_of(target, whole.fingerprint)
+    with writing(recipe.output):
+        if attempt.exists():  # a run of all in one place was begun as well: its shards are fewer
+            lease = Lease.attempt(attempt)
+            if lease is None:
+                raise PublishError(
+                    f"{recipe.output} is being prepared by a process of its own, beside its {count} parts",
+                    f"Stop it: fuser -v {attempt}/lease",
+                )
+            lease.remove()
+        directory.rename(attempt)
+        sync(target.parent)
+    context.note(f"{count} parts are there, with {len(recipe.plan.shards)} shards")
+    return whole
+
+
+def _with_hashes(context: Context, recipe: Recipe, hashed: Sequence[Hashed]) -> Recipe:
+    files = tuple(replace(file, xxh3=one.xxh3) for file, one in zip(recipe.plan.files, hashed, strict=True))
+    plan = replace(recipe.plan, files=files, hashes={file.path: one for file, one in zip(files, hashed, strict=True)})
+    inputs = {**recipe.inputs, "sources": to_json([[file.format, file.split, file.bytes, file.xxh3] for file in files])}
+    receipt = make_receipt(context, plan.found, hashed)
+    return replace(recipe, plan=plan, inputs=inputs, fingerprint=fingerprint(inputs), receipt=receipt)
+
+
+def _claim(directory: Path, part: Part, recipe: Recipe) -> None:
+    """Write down into how many parts the job is cut; whoever comes first decides."""
+    plan = directory / "parts" / PLAN
+    if not plan.exists():
+        sources = [dict(zip(("format", "split", "bytes", "xxh3"), file, strict=True)) for file in recipe.inputs["sources"]]
+        temporary = plan.with_name(f"{os.urandom(6).hex()}.tmp")
+        put(seal({"count": part.count, "inputs": recorded(recipe.inputs), "sources": sources}), temporary, temporary)
+        with suppress(FileExistsError):
+            os.link(temporary, plan)
+        temporary.unlink()
+        sync(plan.parent)
+    count = _read_plan(directory)["count"]
+    if count != part.count:
+        raise PublishError(
+            f"{recipe.output} is being made in {count} parts, --shard {part} is of {part.count}",
+            f"Go on with --shard {part.number}/{count}, or begin anew: rm -r {directory}",
+        )
+
+
+def _read_plan(directory: Path) -> dict[str, Any]:
+    plan = directory / "parts" / PLAN
+    try:
+        return unseal(plan.read_bytes())
+    except (OSError, ValueError) as error:
+        raise PublishError(f"{plan} is missing or damaged: {error}", f"Begin anew: rm -r {directory}") from error
+
+
+def _sightings(directory: Path, part: Part, *, complete: bool = False) -> dict[int, Sighting] | None:
+    """What a part saw of its sources; None where it has not written it, or has not come to its end and `complete` asks for that."""
+    with suppress(OSError, ValueError):
+        document = unseal((directory / "parts" / part.folder / SOURCES).read_bytes())
+        return from_json(document["files"]) if document["complete"] or not complete else None
+    return None
+
+
+def _missing(recipe: Recipe, directory: Path, left: dict[Part, int], count: int) -> PublishError:
+    words = []
+    for part, shards in list(left.items())[:SHOWN]:
+        lease = None
+        with suppress(OSError):
+            lease = Lease.attempt(directory / "parts" / part.folder)
+        at_work = lease is None and (directory / "parts" / part.folder / "lease").exists()
+        if lease is not None:
+            lease.release()
+        words.append(f"{part} ({shards} of {len(part.shards(recipe.plan))} shards missing{', at work now' if at_work else ''})")
+    more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+    return PublishError(
+        f"{recipe.output}: {len(left)} of {count} parts are not finished: {', '.join(words)}{more}",
+        f"Run each of them, such as --shard {next(iter(left))}, then --finish again: nothing is published before all are there.",
+    )
+
+
+def _nothing(recipe: Recipe) -> PublishError:
+    """No parts of this job: names those of others, and how they differ."""
+    others: Iterable[Path] = parts_beside(recipe.output.resolve()) if recipe.output.resolve().parent.is_dir() else ()
+    words = []
+    for directory in others:
+        with suppress(PublishError):
+            words.append(f"{directory.name}, where {'; '.join(differences(_read_plan(directory), recipe.inputs)) or 'nothing differs'}")
+    return PublishError(
+        f"{recipe.output}: no part of this job is there" + (f", only of {' and '.join(words)}" if words else ""),
+        "--finish takes the same sources and options as each --shard 1/N … N/N before it, and an output directory that all of them see.",
+    )

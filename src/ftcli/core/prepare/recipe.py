@@ -1,0 +1,285 @@
+"""What will be prepared: sources, tokenizer and policies settled into one fingerprint before any work is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.core.engines.backend import Backend, prepare_backend
+from ftcli.core.engines.known import KnownTokenizer, keep, recall
+from ftcli.core.files.stamps import SourceHashes, check_unchanged
+from ftcli.core.prepare.policy import LengthPolicy, Truncation
+from ftcli.core.prepare.spoken import proved_template
+from ftcli.core.publishing.inputs import FORMAT_VERSION
+from ftcli.core.publishing.publish import fingerprint
+from ftcli.core.reading.conversation import MODE
+from ftcli.core.reading.read import Plan, make_plan
+from ftcli.core.reading.receipt import changing_plugins, make_receipt, tokenizer_key
+from ftcli.errors import UsageError
+from ftcli.records import SPLITS, ShardPlan, Split, to_json
+
+DEFAULT_MAX_LENGTH = 1024
+NO_LIMIT = 10**9
+"""transformers says 10³⁰ where a tokenizer names no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides the output's bytes, and its fingerprint."""
+
+    plan: Plan
+    tokenizer: Any
+    tokenizer_path: str
+    backend: Backend
+    task: str
+    packing: str
+    policy: LengthPolicy
+    fractions: tuple[float, float]
+    """Shares of the train rows that go to validation and to test."""
+    output: Path
+    fingerprint: str
+    inputs: Mapping[str, Any]
+    """What the fingerprint covers, by the names of the settings."""
+    template: Mapping[str, Any] | None
+    """What was proved of the chat template (`ftcli.core.tokenizer.template_proof.prove`); None where the task takes plain texts."""
+    receipt: Mapping[str, str] | None
+    """What a later run needs to know that it would settle on this fingerprint (`ftcli.core.reading.receipt`)."""
+
+    def check_sources(self) -> None:
+        """Raises `DataError` when a source changed since it was planned."""
+        check_unchanged(self.plan.hashes, self.plan.hashes)
+
+    def files(self) -> dict[tuple[int, Split], str]:
+        """(shard, split) → file name inside the output, for every split that a shard's rows may go to."""
+        feeding: dict[Split, list[int]] = {}
+        for shard in self.plan.shards:
+            for split in self._reachable(shard):
+                feeding.setdefault(split, []).append(shard.index)
+        return {
+            (index, split): f"{split}/data-{place:05d}-of-{len(indexes):05d}.arrow"
+            for split, indexes in feeding.items()
+            for place, index in enumerate(indexes)
+        }
+
+    def splits(self) -> list[Split]:
+        reachable = {split for shard in self.plan.shards for split in self._reachable(shard)}
+        return [split for split in SPLITS if split in reachable]
+
+    def _reachable(self, shard: ShardPlan) -> list[Split]:
+        if shard.split != "train":
+            return [shard.split]
+        return ["train", *(split for split, share in zip(SPLITS[1:], self.fractions, strict=True) if share)]
+
+
+def known_tokenizer(context: Context) -> KnownTokenizer | None:
+    """The tokenizer of the run, where an earlier one left what is needed of it; a folder that cannot be read is left to the loader to name."""
+    with suppress(OSError):
+        key = tokenizer_key(context)
+        if key is not None:
+            return recall(context.cache_dir, key, lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
+    return None
+
+
+def settle(
+    context: Context,
+    on_plan: Callable[[Plan], None] = lambda _: None,
+    hashes: SourceHashes | None = None,
+    known: KnownTokenizer | None = None,
+) -> Recipe:
+    """Resolve sources, tokenizer, task and policies; every automatic choice is noted with its reason.
+
+    Args:
+        on_plan: called when it is known how much there is to read; loading the tokenizer, which comes next, takes seconds.
+        known: the tokenizer of the run, if `known_tokenizer` has it.
+
+    Raises:
+        UsageError: something needed was not given, or two choices contradict each other.
+        DataError, TokenizerError: sources or tokenizer cannot be used.
+    """
+    settings = context.settings
+    if not settings.dataset.sources:
+        raise UsageError("no data: name a source", "Example: ftcli tokenize reviews.jsonl --tokenizer-path DIR --output-dir DIR")
+    if not settings.tokenizer.path:
+        raise UsageError("no tokenizer: --tokenizer-path is missing", "Give a tokenizer folder, or make one: ftcli train-tokenizer")
+    if settings.dataset.output_dir is None:
+        raise UsageError("no output: --output-dir is missing", "Name a directory for the prepared data.")
+    packing = _packing(context)
+    hashes = hashes or SourceHashes(None)
+    plan = make_plan(settings, context.plugins.registry("source"), context.progress, hashes)
+    on_plan(plan)
+    task = settings.train.mode or ("classify" if settings.dataset.label_column else "pretrain")
+    needs_labels = context.plugins.registry("task").get(task, "train.mode")().needs_labels
+    if needs_labels and not settings.dataset.label_column:
+        raise UsageError(f"the task {task} needs labels: --label-column is missing", "Name the column that holds the label.")
+    if lost := hashes.keep():
+        context.note(lost)
+    for note in plan.notes:
+        context.note(note)
+    chat = plan.columns.chat is not None
+    tokenizer, backend = (known, known.backend) if known and not chat else _loaded(context, settings.tokenizer.path)
+    template = proved_template(context, plan, tokenizer) if chat else None
+    policy = _policy(context, tokenizer, backend, task, packing)
+    fractions = _fractions(context, plan)
+    inputs = to_json(_inputs(context, plan, backend, task, packing, policy, fractions, template))
+    return Recipe(
+        plan=plan,
+        tokenizer=tokenizer,
+        tokenizer_path=settings.tokenizer.path,
+        backend=backend,
+        task=task,
+        packing=packing,
+        policy=policy,
+        fractions=fractions,
+        output=settings.dataset.output_dir,
+        fingerprint=fingerprint(inputs),
+        inputs=inputs,
+        template=template,
+        receipt=make_receipt(context, plan.found, [plan.hashes[file.path] for file in plan.found]),
+    )
+
+
+def _loaded(context: Context, folder: str) -> tuple[Any, Backend]:
+    tokenizer = context.plugins.hook.load_tokenizer(settings=context.settings)
+    backend = prepare_backend(tokenizer, folder)
+    if (key := tokenizer_key(context)) and (lost := keep(context.cache_dir, key, tokenizer, backend)):
+        context.note(lost)
+    return tokenizer, backend
+
+
+def _fractions(context: Context, plan: Plan) -> tuple[float, float]:
+    dataset = context.settings.dataset
+    fractions = (dataset.validation_fraction, dataset.test_fraction)
+    if sum(fractions) >= 1:
+        raise UsageError(f"validation_fraction + test_fraction = {sum(fractions)} leaves nothing to train on", "Their sum must be under 1.")
+    for split, share in zip(SPLITS[1:], fractions, strict=True):
+        if share and any(shard.split == split for shard in plan.shards):
+            raise UsageError(f"{split}_fraction = {share}, but the sources have a {split} split of their own", "Leave out one of the two.")
+    if any(fractions):
+        shares = " and ".join(f"{share:.1%} {split}" for split, share in zip(SPLITS[1:], fractions, strict=True) if share)
+        context.note(f"of the train rows {shares}, chosen by a hash of their tokens and seed {dataset.seed}: equal texts stay on one side")
+    return fractions
+
+
+def _packing(context: Context) -> str:
+    settings = context.settings
+    packing = settings.packing.strategy or "none"
+    context.plugins.registry("packer").get(packing, "packing.strategy")
+    if packing != "none" and settings.dataset.label_column:
+        raise UsageError(
+            f"packing = {packing} and label_column = {settings.dataset.label_column!r} contradict each other: a packed row has no single label",
+            "Leave out --packing for classification (batches of similar length waste about 1 %), or --label-column for pretrain.",
+        )
+    return packing
+
+
+def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packing: str) -> LengthPolicy:
+    settings = context.settings
+    packed = packing != "none"
+    special, chat = settings.tokenizer.add_special_tokens and task != MODE, task == MODE
+    prefix, suffix = (backend.prefix, backend.suffix) if special else ((), ())
+    limit = int(min(getattr(tokenizer, "model_max_length", NO_LIMIT), NO_LIMIT))
+    max_length = settings.packing.max_length
+    if max_length is None:
+        max_length = DEFAULT_MAX_LENGTH if packed else min(DEFAULT_MAX_LENGTH, limit)
+        context.note(
+            f"max_length = {max_length}: "
+            + (
+                "the default for packed rows"
+                if packed
+                else f"the tokenizer's limit is {limit:,}"
+                if limit < NO_LIMIT
+                else "the tokenizer names no limit"
+            )
+        )
+    truncation: Truncation = settings.packing.truncation_strategy or ("split" if packed and not chat else "keep_start")
+    if chat and truncation == "split":
+        raise UsageError("truncation_strategy = split would part an answer from what was asked", "Use keep_start, keep_end, drop or error.")
+    if chat and packed and context.plugins.registry("packer").get(packing)().splits:
+        raise UsageError(f"packing = {packing} cuts conversations anywhere", "Use --packing bfd, which keeps them whole.")
+    policy = LengthPolicy(
+        max_length=max_length,
+        min_length=settings.packing.min_length,
+        truncation=truncation,
+        prefix=prefix,
+        suffix=suffix,
+        eos=None if chat else _eos(context, tokenizer, task, suffix),
+        packed=packed,
+        packer_splits=packed and context.plugins.registry("packer").get(packing)().splits,
+        targets=chat,
+    )
+    if policy.room < 1:
+        raise UsageError(f"max_length = {max_length} leaves no room for text beside the special tokens", "Raise --max-length.")
+    return policy
+
+
+def _eos(context: Context, tokenizer: Any, task: str, suffix: tuple[int, ...]) -> int | None:
+    wanted = context.settings.tokenizer.add_eos
+    eos = tokenizer.eos_token_id
+    if wanted is False or (wanted is None and task != "pretrain"):
+        return None
+    if eos is None:
+        if wanted:
+            raise UsageError(
+                "tokenizer.add_eos is set, but the tokenizer has no EOS token", "Leave out --add-eos or name an eos_token in its config."
+            )
+        context.note("no EOS between texts: the tokenizer has none")
+        return None
+    if suffix and suffix[-1] == eos:
+        return None
+    if wanted is None:
+        context.note(f"every text ends with {tokenizer.eos_token!r} ({eos}), so that the model learns to stop; --no-add-eos leaves it out")
+    return int(eos)
+
+
+def _inputs(
+    context: Context,
+    plan: Plan,
+    backend: Backend,
+    task: str,
+    packing: str,
+    policy: LengthPolicy,
+    fractions: tuple[float, float],
+    template: Mapping[str, Any] | None,
+) -> Mapping[str, Any]:
+    """What the fingerprint covers: content and policies, no paths, no execution knobs."""
+    dataset = context.settings.dataset
+    spoken = template and {
+        "chat template": template["template"],
+        **({"dataset.rename_columns": sorted(plan.columns.renamed)} if plan.columns.renamed else {}),
+        "dataset.completion_only_loss": dataset.completion_only_loss is not False,
+        "dataset.assistant_only_loss": dataset.assistant_only_loss is not False,
+        "tokenizer.add_eos": context.settings.tokenizer.add_eos is not False,
+    }
+    return {
+        **(spoken or {}),
+        **({"dataset.label_separator": dataset.label_separator} if dataset.label_separator else {}),
+        "format version": FORMAT_VERSION,
+        "sources": [[file.format, file.split, file.bytes, file.xxh3] for file in plan.files],
+        "dataset.text_column": plan.columns.text,
+        "dataset.label_column": plan.columns.label,
+        "kind of label": plan.columns.label_kind,
+        "dataset.label_names": dataset.label_names,
+        "dataset.sample_by": dataset.sample_by,
+        "dataset.max_line_bytes": dataset.max_line_bytes,
+        "dataset.max_row_tokens": dataset.max_row_tokens,
+        "dataset.validation_fraction": fractions[0],
+        "dataset.test_fraction": fractions[1],
+        "dataset.seed": dataset.seed if any(fractions) else None,
+        "dataset.shard_bytes": dataset.shard_bytes,
+        "tokenizer": backend.hash,
+        # then ids before and behind a text do not say what is added
+        "whole rows by the reference": context.settings.tokenizer.add_special_tokens and not backend.constant,
+        "train.mode": task,
+        "packing.strategy": packing,
+        "packing.max_length": policy.max_length,
+        "packing.min_length": policy.min_length,
+        "packing.truncation_strategy": policy.truncation,
+        "ids before a text": policy.prefix,
+        "ids behind a text": policy.suffix,
+        "EOS behind a text": policy.eos,
+        "plugins": changing_plugins(context.plugins),
+    }

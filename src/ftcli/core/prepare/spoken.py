@@ -1,0 +1,37 @@
+"""The chat template of a run, proved on the first conversations of the data before the fingerprint is settled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.core.prepare.dialogue import template_of
+from ftcli.core.reading.read import Plan, read_shard
+from ftcli.core.tokenizer.template_proof import PROVED, prove, refuse_unused
+
+LOOKED_AT = 200
+"""Rows by whose shapes a setting is held to be of no use."""
+
+
+def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, Any]:
+    """What `prove` found; shapes and the way to the mask are noted.
+
+    Raises:
+        TokenizerError: the template does not hold.
+        UsageError: a setting says what is learned of rows that the data do not have.
+        DataError: the first rows cannot be read.
+    """
+    documents: list[str] = []
+    for shard in plan.shards[:1]:
+        for _, batch in islice(read_shard(shard, plan.columns, context.settings, context.plugins.registry("source")), 4):
+            documents += batch.column("text").slice(0, LOOKED_AT - len(documents)).to_pylist()
+    template, dataset = template_of(tokenizer, context.settings), context.settings.dataset
+    shapes = Counter(template.render(documents).shapes)
+    refuse_unused(list(shapes), assistant_only=dataset.assistant_only_loss, completion_only=dataset.completion_only_loss)
+    found = prove(template, tokenizer, documents[: 4 * PROVED])
+    words = ", ".join(f"{shape} ({count})" for shape, count in shapes.most_common())
+    how = {"generation": "by {% generation %}", "prompts": "by rendering what comes before each answer", None: "without a chat template"}
+    context.note(f"conversations of the shape {words} among the first {len(documents)} rows; what is learned is known {how[found['mask']]}")
+    return found

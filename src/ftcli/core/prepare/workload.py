@@ -1,0 +1,147 @@
+"""How the work is done on this machine: engine, workers, memory. Nothing here changes an output byte."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ftcli.context import Context
+from ftcli.core.engines.engine import EngineChoice, Load, choose_engine
+from ftcli.core.prepare.dialogue import template_of
+from ftcli.core.prepare.job import Job
+from ftcli.core.prepare.recipe import Recipe
+from ftcli.core.reading.read import Plan, read_shard
+from ftcli.machine import cut_to_cores
+from ftcli.records import Choice
+
+SAMPLE_ROWS = 2_000
+SMALL_JOB_BYTES = 32_000_000
+"""Below this one worker is faster: each takes about 1 s of a core to start and load its engine."""
+WORKER_BYTES = 600_000_000
+"""Memory of a worker: 430 MB with Qwen3's 151,669 tokens and the engine's caches warm."""
+MODES = {"memory": 200_000, "balanced": 50_000, "disk": 5_000}
+"""Rows buffered before writing at most, by memory mode (incident 4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    engine: EngineChoice
+    workers: int
+    threads: int
+    """Threads of each worker."""
+    batch_size: int
+    buffer_rows: int
+
+    def job(self, context: Context, recipe: Recipe, directory: Path, label_ids: Mapping[str | int, int] | None) -> Job:
+        return Job(
+            directory=directory,
+            settings=context.settings,
+            columns=recipe.plan.columns,
+            encoder=replace(self.engine.spec, threads=self.threads),
+            # The rows may have shown that no fixed prefix and suffix stand for the special tokens; then the encoder adds them.
+            policy=replace(recipe.policy, prefix=self.engine.spec.prefix, suffix=self.engine.spec.suffix),
+            packing=recipe.packing,
+            label_ids=label_ids,
+            chat=recipe.template is not None,
+            files=recipe.files(),
+            hashes=recipe.plan.hashes,
+            fractions=recipe.fractions,
+            batch_size=self.batch_size,
+            buffer_rows=self.buffer_rows,
+            plugins_dir=context.plugins.plugins_dir,
+            allow=context.plugins.allow,
+            loaded=context.plugins.describe(),
+        )
+
+
+def settle_workload(context: Context, recipe: Recipe, load: Load | None = None) -> Workload:
+    """Choose engine, workers and buffers, and note each choice with its reason.
+
+    Args:
+        load: see `choose_engine`.
+
+    Raises:
+        EngineError: the engine that was asked for is not there or not exact for this tokenizer.
+        DataError: the first rows cannot be read.
+    """
+    workers = worker_count(context, recipe.plan)
+    context.note(f"workers: {workers.reason}")
+    batch_size, buffer_rows = _buffers(context)
+    choice = choose_engine(
+        recipe.tokenizer,
+        recipe.tokenizer_path,
+        context.plugins,
+        requested=context.settings.tokenizer.engine,
+        cache_dir=context.cache_dir,
+        sample=_sample(context, recipe),
+        threads=thread_count(context),
+        add_special_tokens=context.settings.tokenizer.add_special_tokens and recipe.template is None,
+        audit=context.settings.tokenizer.audit,
+        load=load,
+        backend=recipe.backend,
+    )
+    for note in (*choice.notes, f"engine {choice.reason}"):
+        context.note(note)
+    return Workload(choice, workers.value, worker_threads(context, workers.value), batch_size, buffer_rows)
+
+
+def thread_count(context: Context) -> int:
+    """Threads that one process may compute with while no other works."""
+    return context.settings.runtime.threads or context.machine.cores
+
+
+def worker_threads(context: Context, workers: int) -> int:
+    """Threads of each of so many workers."""
+    return context.settings.runtime.threads or (1 if context.room else max(1, context.machine.cores // workers))
+
+
+def worker_count(context: Context, plan: Plan) -> Choice:
+    """Worker processes for a plan, and why so many."""
+    origin = context.resolved.origin("dataset.num_proc")
+    asked = context.settings.dataset.num_proc
+    machine, room = context.machine, context.room
+    if room is not None:
+        machine = replace(machine, cores=room.value, how={**machine.how, "cores": room.reason})
+    choice = cut_to_cores(asked, origin, machine)
+    if room is not None and room.value < choice.value:
+        choice = Choice(room.value, f"{choice.reason}, {room.value} used: {room.reason}")
+    shards = len(plan.shards)
+    if shards < choice.value:
+        choice = Choice(shards, f"{choice.reason}, {shards} used: {shards} shard(s) of work")
+    by_user = asked is not None and origin != "default" and not origin.startswith("profile ")
+    fit = max(1, context.machine.memory_available_bytes // WORKER_BYTES)
+    if fit < choice.value and not by_user and room is None:
+        free = f"{context.machine.memory_available_bytes / 2**30:.1f} GB of memory are free"
+        choice = Choice(fit, f"{choice.reason}, {fit} used: {free}, a worker may take {WORKER_BYTES / 1e6:.0f} MB")
+    if (asked is None or origin == "default") and plan.bytes < SMALL_JOB_BYTES and choice.value > 1:
+        choice = Choice(1, f"{choice.reason}, 1 used: {plan.bytes / 1e6:.1f} MB are done before a second process has started")
+    return choice
+
+
+def _buffers(context: Context) -> tuple[int, int]:
+    """(rows encoded at a time, rows buffered before writing)."""
+    dataset, free = context.settings.dataset, context.machine.memory_available_bytes / 2**30
+    mode: Any = dataset.memory_mode
+    if mode == "auto":
+        mode = "memory" if free > 50 else "balanced" if free >= 20 else "disk"
+        context.note(f"memory mode {mode}: {free:.0f} GB free by {context.machine.how.get('memory_bytes', 'the system')}")
+    origin = context.resolved.origin("dataset.writer_batch_size")
+    by_user = origin != "default" and not origin.startswith("profile ")
+    asked = dataset.writer_batch_size
+    return dataset.batch_size, asked if by_user else min(asked, MODES[mode])
+
+
+def _sample(context: Context, recipe: Recipe) -> list[str]:
+    """The first rows, for the engine's proof on the user's own text."""
+    texts: list[str] = []
+    for shard in recipe.plan.shards[:1]:
+        for _, batch in islice(read_shard(shard, recipe.plan.columns, context.settings, context.plugins.registry("source")), 4):
+            texts += batch.column("text").slice(0, SAMPLE_ROWS - len(texts)).to_pylist()
+            if len(texts) >= SAMPLE_ROWS:
+                break
+    if recipe.template is not None:
+        return [text for text in template_of(recipe.tokenizer, context.settings).render(texts).texts if text]
+    return texts

@@ -1,0 +1,206 @@
+"""Rows → Arrow IPC stream files that `datasets` opens, in record batches whose size no setting changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ftcli.core.arrays import numbers
+from ftcli.core.ragged import Ids, Ints, to_offsets
+from ftcli.core.reading.label_lists import Labels
+from ftcli.core.targets import labels_of, plain
+
+BATCH_ROWS = 8_192
+"""Rows of a record batch. Fixed: the bytes of the output must not depend on how many rows were read or buffered at a time."""
+
+BUFFER_TOKENS = 1 << 24
+"""Tokens (64 MB) above which whole record batches are written however few rows they are, so that long rows do not fill the memory."""
+
+
+def schema(*, labels: bool, packed: bool, targets: bool = False, flags: int = 0) -> pa.Schema:
+    """Columns of prepared data: ids and length always; a label id a row, or whether each of `flags` labels holds, or a label a token; and
+    the lengths of the packed documents where there are any."""
+    ids = pa.list_(pa.int32())
+    fields = [pa.field("input_ids", ids), pa.field("length", pa.int32())]
+    if labels:
+        fields.append(pa.field("labels", pa.int64()))
+    if flags:
+        fields.append(pa.field("labels", pa.list_(pa.float32(), flags)))
+    if targets:
+        fields.append(pa.field("labels", ids))
+    if packed:
+        fields.append(pa.field("seq_lengths", ids))
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows that wait to be written: one flat array a column, and where each row begins in the lists."""
+
+    ids: Ids
+    offsets: Ints
+    labels: Labels | None
+    documents: Ids | None
+    """Tokens of every document of packed rows."""
+    document_offsets: Ints | None
+
+    def cut(self, start: int, stop: int) -> _Rows:
+        labels = None if self.labels is None else self.labels[start:stop]
+        ids, offsets = _between(self.ids, self.offsets, start, stop)
+        if self.documents is None or self.document_offsets is None:
+            return _Rows(ids, offsets, labels, None, None)
+        return _Rows(ids, offsets, labels, *_between(self.documents, self.document_offsets, start, stop))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class RowWriter:
+    """Writes one file. Rows are buffered until `buffer_rows` or `BUFFER_TOKENS` are there, then written in batches of `BATCH_ROWS`.
+
+    Args:
+        labels: a row has a label id.
+        targets: ids carry marks of what is learned, which become a label a token.
+        flags: how many labels there are, of which a row has any number; 0: it has not.
+        buffer_rows: an execution knob; at least one batch is always buffered.
+    """
+
+    def __init__(
+        self, path: Path, *, labels: bool, packed: bool, targets: bool = False, flags: int = 0, buffer_rows: int = BATCH_ROWS
+    ) -> None:
+        self._schema = schema(labels=labels, packed=packed, targets=targets, flags=flags)
+        self._targets = targets
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_stream(self._file, self._schema)
+        self._buffer_rows = max(buffer_rows, BATCH_ROWS)
+        self._pending: list[_Rows] = []
+        self._pending_rows = self._pending_tokens = 0
+
+    def add(self, ids: Ids, lengths: Ints, labels: Labels | None = None, seq_lengths: tuple[Ids, Ints] | None = None) -> None:
+        """Append rows.
+
+        Args:
+            ids: int32, all rows joined.
+            lengths: int64 [rows].
+            labels: int64 [rows], or uint8 [rows, labels].
+            seq_lengths: tokens of every document, joined, and documents of every row.
+        """
+        documents, counts = seq_lengths or (None, None)
+        offsets = to_offsets(lengths)
+        assert offsets[-1] == len(ids)
+        self._pending.append(_Rows(ids, offsets, labels, documents, None if counts is None else to_offsets(counts)))
+        self._pending_rows += len(lengths)
+        self._pending_tokens += len(ids)
+        if self._pending_rows >= self._buffer_rows or self._pending_tokens >= BUFFER_TOKENS:
+            while self._pending_rows >= BATCH_ROWS:
+                self._write(BATCH_ROWS)
+
+    def _write(self, rows: int) -> None:
+        """Write the first `rows` rows that wait, as one record batch."""
+        taken: list[_Rows] = []
+        missing = rows
+        while missing:
+            first = self._pending.pop(0)
+            taken.append(first.cut(0, min(missing, len(first))))
+            if len(first) > missing:
+                self._pending.insert(0, first.cut(missing, len(first)))
+            missing -= len(taken[-1])
+        self._pending_rows -= rows
+        self._pending_tokens -= sum(len(part.ids) for part in taken)
+        self._writer.write_batch(_batch(taken, self._schema, targets=self._targets))
+
+    def close(self) -> None:
+        """Write what is buffered and end the file."""
+        while self._pending_rows:
+            self._write(min(BATCH_ROWS, self._pending_rows))
+        self._writer.close()
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.close()
+
+
+def _between(values: Ids, offsets: Ints, start: int, stop: int) -> tuple[Ids, Ints]:
+    """The lists start..stop of a list column."""
+    return values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start]
+
+
+def _batch(parts: Sequence[_Rows], schema: pa.Schema, *, targets: bool) -> pa.RecordBatch:
+    """The rows joined, copied once, into buffers that hold nothing else: on disk Arrow fills a buffer up to 64 bytes with whatever follows
+    it in memory."""
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    ids = np.concatenate([part.ids for part in parts])
+    columns = [_lists(plain(ids) if targets else ids, lengths), numbers(lengths.astype(np.int32))]
+    if parts[0].labels is not None:
+        labels = np.concatenate([part.labels for part in parts if part.labels is not None])
+        columns.append(numbers(labels) if labels.ndim == 1 else _flags(labels))
+    if targets:
+        columns.append(_lists(labels_of(ids), lengths))
+    if parts[0].documents is not None:
+        counts = np.concatenate([np.diff(part.document_offsets) for part in parts if part.document_offsets is not None])
+        columns.append(_lists(np.concatenate([part.documents for part in parts if part.documents is not None]), counts))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _flags(labels: NDArray[np.uint8]) -> pa.FixedSizeListArray:
+    return pa.FixedSizeListArray.from_arrays(numbers(labels.astype(np.float32).ravel()), labels.shape[1])
+
+
+def _lists(values: Ids, lengths: Ints) -> pa.ListArray:
+    offsets = to_offsets(lengths)
+    assert offsets[-1] == len(values) < 2**31
+    return pa.ListArray.from_arrays(numbers(offsets.astype(np.int32)), numbers(values))
+
+
+def split_metadata(
+    *,
+    files: Sequence[str],
+    fingerprint: str,
+    split: str,
+    label_names: Sequence[str] | None,
+    packed: bool,
+    rows: int,
+    size: int,
+    targets: bool = False,
+    multi_label: bool = False,
+) -> dict[str, str]:
+    """The small files that make a split's folder a `datasets.Dataset`: name → content."""
+    integer = {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"}
+    features: dict[str, Any] = {"input_ids": integer, "length": {"dtype": "int32", "_type": "Value"}}
+    if label_names is not None and multi_label:
+        features["labels"] = {"feature": {"dtype": "float32", "_type": "Value"}, "length": len(label_names), "_type": "List"}
+    elif label_names is not None:
+        features["labels"] = {"names": list(label_names), "_type": "ClassLabel"}
+    if targets:
+        features["labels"] = integer
+    if packed:
+        features["seq_lengths"] = integer
+    state: Mapping[str, Any] = {
+        "_data_files": [{"filename": name} for name in files],
+        "_fingerprint": fingerprint[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+    info = {
+        "builder_name": "ftcli",
+        "features": features,
+        "splits": {split: {"name": split, "num_bytes": size, "num_examples": rows, "dataset_name": "ftcli"}},
+    }
+    return {"state.json": json.dumps(state, indent=2), "dataset_info.json": json.dumps(info, indent=2, ensure_ascii=False)}

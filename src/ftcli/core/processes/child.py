@@ -1,0 +1,173 @@
+"""A Python process that calls what it is sent, and whose death is noticed and named."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+from ftcli.core import progress
+from ftcli.errors import FtcliError
+
+STOP_SECONDS = 5.0
+"""A process that does not end by itself within this time after SIGTERM is killed."""
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+_CODE = "import sys; sys.path[:] = {path!r}; from ftcli.core.processes.child import serve; serve({descriptor}, {preload!r})"
+
+
+class ChildDied(Exception):  # noqa: N818 - its owner turns it into words for people
+    """The process ended before it answered; `signal` is None where it was not killed."""
+
+    def __init__(self, how: str, signal_: signal.Signals | None) -> None:
+        super().__init__(how)
+        self.how, self.signal = how, signal_
+
+
+class Child:
+    """One process, fresh: it imports nothing of the caller's script and shares neither locks nor threads with it.
+
+    Not a fork, which copies the locks of thread pools in whatever state they are, and not `multiprocessing`'s spawn, which imports the
+    caller's main module again. The pipe is the only tie: when this process ends, however it ends, the child ends at its next message.
+
+    Args:
+        preload: modules to import while nobody waits yet.
+        threads: threads its libraries compute with, or fewer where a variable says so already; None leaves the variables alone.
+    """
+
+    def __init__(self, preload: Sequence[str] = (), threads: int | None = None) -> None:
+        self.pipe, theirs = Pipe()
+        code = _CODE.format(path=sys.path, descriptor=theirs.fileno(), preload=tuple(preload))
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a library prints must not end in a report on stdout
+                env={**os.environ, **_limits(threads)},
+            )
+        self._sent: Callable[..., Any] | bytes | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def call(self, function: Callable[..., Any] | bytes, *arguments: Any) -> None:
+        """Ask for `function(*arguments)`; `receive` has the answer. The function travels once, however often it is called in a row.
+
+        Args:
+            function: bytes are one that was pickled elsewhere, so that this process need not import what it stands on.
+        """
+        with suppress(BrokenPipeError, ConnectionResetError):  # it died: `receive` tells
+            if function is not self._sent:
+                self.pipe.send(("function", function if isinstance(function, bytes) else pickle.dumps(function)))
+                self._sent = function
+            self.pipe.send(("call", arguments))
+
+    def receive(self) -> tuple[str, Any]:
+        """("progress", (bytes, rows, tokens, file)) or ("done", result).
+
+        Raises:
+            ChildDied: it ended.
+            BaseException: what the function raised; what cannot travel comes as a RuntimeError in its words.
+        """
+        try:
+            kind, payload = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._death() from None
+        if kind == "failed":
+            raise payload
+        return kind, payload
+
+    def ask(self, function: Callable[..., Any] | bytes, *arguments: Any) -> Any:
+        """`function(*arguments)`, computed there. Raises as `receive`."""
+        self.call(function, *arguments)
+        return self.answer()
+
+    def answer(self) -> Any:
+        """The result of the last call, whatever progress is told before it. Raises as `receive`."""
+        while (told := self.receive())[0] == "progress":
+            pass
+        return told[1]
+
+    def _death(self) -> ChildDied:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_SECONDS)
+        code = self.process.returncode
+        if code is not None and code < 0:
+            with suppress(ValueError):
+                killer = signal.Signals(-code)
+                return ChildDied(f"by {killer.name}", killer)
+        return ChildDied(f"with exit code {code}", None)
+
+    def stop(self) -> None:
+        """Ask it to end; `join` waits."""
+        self.process.terminate()
+
+    def join(self) -> None:
+        """Wait until it has ended; it is killed after STOP_SECONDS."""
+        self.pipe.close()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _limits(threads: int | None) -> Mapping[str, str]:
+    """Set from outside, because some libraries read them when they are imported."""
+    if threads is None:
+        return {}
+    given = {name: os.environ.get(name, "") for name in THREAD_VARIABLES}
+    return {name: str(min(threads, int(value) if value.isdecimal() and int(value) else threads)) for name, value in given.items()}
+
+
+# -- in the child ------------------------------------------------------------------------------------------------------
+
+
+def serve(descriptor: int, preload: Sequence[str]) -> None:
+    """Answer calls until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    pipe = Connection(descriptor)
+    for name in preload:
+        with suppress(ImportError):  # whoever needs it says so better
+            importlib.import_module(name)
+    function: Callable[..., Any] | None = None
+    pickled = b""
+    with suppress(EOFError, ConnectionError):  # the parent is gone or no longer wants this
+        while True:
+            kind, payload = pipe.recv()
+            if kind == "function":
+                function, pickled = None, payload
+                continue
+            try:
+                function = function or pickle.loads(pickled)  # noqa: S301 - from our parent; here and not earlier, so that a failure has a way back
+                assert function is not None
+                with progress.to(lambda *told: pipe.send(("progress", told))):
+                    answer = ("done", function(*payload))
+            except ConnectionError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a panic in a Rust engine is a BaseException; the parent raises it
+                answer = ("failed", portable(error))
+            pipe.send(answer)
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error itself where it survives pickling, else its words; with this process's traceback, unless it is for people."""
+    if isinstance(error, FtcliError):
+        return error
+    text = "".join(traceback.format_exception(error))
+    try:
+        same = isinstance(error, Exception) and type(pickle.loads(pickle.dumps(error))) is type(error)  # noqa: S301 - just dumped
+    except Exception:  # noqa: BLE001 - an exception may refuse in any way
+        same = False
+    known = error if same else RuntimeError(repr(error))
+    known.add_note(text)
+    return known

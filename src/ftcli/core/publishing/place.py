@@ -1,0 +1,117 @@
+"""Where an output is to appear: what lies there and beside it, and whether anything can be made there at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ftcli.core.files.durable import writing
+from ftcli.core.files.manifest import read_manifest
+from ftcli.core.publishing.inputs import differences
+from ftcli.errors import PublishError
+from ftcli.records import MANIFEST_NAME
+
+ATTEMPT = re.compile(r"\.(.+)\.[^.]+\.attempt")
+"""Name of a working directory; the group is the output's."""
+PARTS = re.compile(r"\.(.+)\.[^.]+\.parts")
+"""Name of the working directory of a job in parts (`ftcli.core.prepare.parts`)."""
+CHOOSE = "Choose another output directory."
+
+
+def attempt_of(target: Path, fingerprint: str) -> Path:
+    """The working directory of an output and a fingerprint."""
+    return target.with_name(f".{target.name}.{fingerprint[:16]}.attempt")
+
+
+def parts_of(target: Path, key: str) -> Path:
+    """The working directory of an output that is made in parts."""
+    return target.with_name(f".{target.name}.{key[:16]}.parts")
+
+
+def aside_of(target: Path) -> Path:
+    """Where an old version waits between two renames, on a file system that cannot exchange directories."""
+    return target.with_name(f".{target.name}.replaced-by-ftcli")
+
+
+def attempts_beside(target: Path) -> list[Path]:
+    """The working directories of an output, whatever their fingerprint."""
+    names = (entry.name for entry in os.scandir(target.parent))
+    return [target.with_name(name) for name in sorted(names) if (match := ATTEMPT.fullmatch(name)) and match[1] == target.name]
+
+
+def parts_beside(target: Path) -> list[Path]:
+    """The working directories in parts of an output, whatever their key."""
+    names = (entry.name for entry in os.scandir(target.parent))
+    return [target.with_name(name) for name in sorted(names) if (match := PARTS.fullmatch(name)) and match[1] == target.name]
+
+
+def leftovers(output: Path) -> list[Path]:
+    """What unfinished or dead runs have beside an output."""
+    target = output.resolve()
+    aside = aside_of(target)
+    return [*attempts_beside(target), *([aside] if os.path.lexists(aside) else [])]
+
+
+def refuse_foreign(output: Path) -> bool:
+    """Whether a prepared directory is there. An absent or empty one is none.
+
+    Raises:
+        PublishError: what is there was not made by ftcli.
+    """
+    target = output.resolve()
+    if not os.path.lexists(target):
+        return False
+    if not target.is_dir():
+        raise PublishError(f"{output} exists and is not a directory", CHOOSE)
+    entries = sum(1 for _ in target.iterdir())
+    if entries and not (target / MANIFEST_NAME).is_file():
+        raise PublishError(
+            f"{output} holds {entries} entries and no {MANIFEST_NAME}: ftcli did not make it and will not replace it",
+            "Choose another output directory, or move this one away.",
+        )
+    return bool(entries)
+
+
+def refuse_other(output: Path, fingerprint: str, inputs: Mapping[str, Any]) -> None:
+    """Raises `PublishError`: prepared data are there, of another fingerprint; names both and what differs."""
+    raise other(str(output), read_manifest(output.resolve()) or {}, fingerprint, inputs)
+
+
+def other(output: str, there: Mapping[str, Any], fingerprint: str, inputs: Mapping[str, Any]) -> PublishError:
+    """Why data with the manifest `there` are not replaced."""
+    words = differences(there, inputs)
+    return PublishError(
+        f"{output} holds prepared data of another fingerprint: {there.get('fingerprint')}, this run's is {fingerprint}"
+        + (f" ({'; '.join(words)})" if words else ""),
+        "Choose another output directory, or replace it with --overwrite.",
+    )
+
+
+def check_place(output: Path) -> None:
+    """Find out whether a directory can be made at `output`, before sources are hashed; leaves nothing behind.
+
+    Where prepared data are already, nothing is tried: they may be what is asked for, and that needs no permission to write.
+
+    Raises:
+        PublishError: something is in the way, a name is too long, or this user cannot write there.
+    """
+    with writing(output):
+        if refuse_foreign(output):
+            return
+        target = output.resolve()
+        nearest = next(folder for folder in target.parents if os.path.lexists(folder))
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(nearest))
+        longest = max(target.relative_to(nearest).parts, key=lambda part: len(os.fsencode(part)))
+        trial = nearest / f".{longest}.{os.urandom(8).hex()}.attempt"  # as long as a working directory's, and cleared away like one
+        try:
+            trial.mkdir()
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror} (in {nearest})", str(output)) from error
+        with suppress(FileNotFoundError):
+            trial.rmdir()

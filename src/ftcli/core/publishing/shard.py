@@ -1,0 +1,133 @@
+"""The files of one shard, written by any process that knows the attempt directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any, Self
+
+from ftcli.core.files.durable import WRITE_ERRORS, put, refusal, sync, writing
+from ftcli.core.files.manifest import damage_of, describe, seal, unseal
+from ftcli.errors import PublishError
+from ftcli.records import MANIFEST_NAME, to_json
+
+
+def make_folders(folder: Path, file_name: str) -> Path:
+    """`folder/file_name` with the folders between them made; `folder` itself must exist, else FileNotFoundError."""
+    path = PurePosixPath(file_name)
+    assert str(path) == file_name not in {".", MANIFEST_NAME}, file_name
+    assert not path.is_absolute() and ".." not in path.parts, file_name  # noqa: PT018 - one rule: it stays inside
+    for parent in reversed(path.parents[:-1]):
+        (folder / parent).mkdir(exist_ok=True)
+    return folder / file_name
+
+
+class ShardWriter:
+    """Writes the files of one shard from any process: all it knows is the attempt directory. Picklable before its first use.
+
+    `with ShardWriter(directory, "train-00001") as shard:` write to `shard.path("train/data-00001.arrow")`, then `commit`.
+    Leaving the block without a commit removes what was written.
+
+    Raises:
+        PublishError: the disk is full, the attempt is gone, or the shard was finished before with another content.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        assert re.fullmatch(r"[\w-][\w.-]*", name), name
+        self.directory = directory
+        self.name = name
+        self._scratch: Path | None = None
+
+    def path(self, file_name: str) -> Path:
+        """Where to write the file that `commit` will give the name `file_name` (relative to the output, with `/`)."""
+        with writing(self.directory):
+            if self._scratch is None:
+                scratch = self.directory / "tmp" / f"{self.name}.{os.urandom(6).hex()}"  # two workers may hold one shard
+                scratch.mkdir()
+                self._scratch = scratch
+            return make_folders(self._scratch, file_name)
+
+    def commit(self, files: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the files durable under their final names, then say that the shard is finished.
+
+        Args:
+            files: names given to `path`, all closed.
+            record: JSON-like facts of the shard (counts); `files` is added: path, bytes, xxh3 and edge of each.
+        """
+        assert "files" not in record
+        data, proof = self.directory / "data", sidecar(self.directory, self.name)
+        with writing(self.directory):
+            sources = {name: self.path(name) for name in files}
+            for source in sources.values():
+                sync(source)
+            document = {**to_json(record), "files": [describe(source, name) for name, source in sources.items()]}
+            earlier = read_sidecar(proof)
+            if earlier is not None and earlier["files"] != document["files"]:
+                raise PublishError(
+                    f"shard {self.name} was finished before with another content: its preparation is not deterministic",
+                    f"Remove {self.directory} and run again; if it comes back, a plugin or a source changes between runs.",
+                )
+            finals = {name: make_folders(data, name) for name in files}
+            for name, source in sources.items():
+                source.replace(finals[name])
+            for folder in sorted({final.parent for final in finals.values()}):
+                sync(folder)
+            put(seal(document, readable=False), self.path(f"{self.name}.json"), proof)
+            self.discard()
+        return document
+
+    def discard(self) -> None:
+        """Remove what was written and not committed."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)  # what stays is wiped when an attempt opens
+            self._scratch = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        refused = None
+        if isinstance(error, OSError):
+            ours = isinstance(error.filename, str) and Path(error.filename).is_relative_to(self.directory)
+            if ours or error.errno in WRITE_ERRORS:
+                refused = refusal(error, self._scratch or self.directory)
+        self.discard()
+        if refused is not None:
+            raise refused from error
+
+
+def sidecar(directory: Path, name: str) -> Path:
+    """The file whose presence says that shard `name` is finished."""
+    return directory / "records" / f"{name}.json"
+
+
+def read_sidecar(path: Path) -> dict[str, Any] | None:
+    """A finished shard's record; None when there is none or it is damaged."""
+    try:
+        return unseal(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def finished(directory: Path, name: str) -> dict[str, Any] | None:
+    """The record of a finished shard whose files are all there with their whole content; else None, and its remains are removed."""
+    proof, data = sidecar(directory, name), directory / "data"
+    with writing(directory):
+        record = read_sidecar(proof)
+        if record and not any(damage_of(data, entry, full=True) for entry in record["files"]):
+            return record
+        forget(directory, name)
+    return None
+
+
+def forget(directory: Path, name: str) -> None:
+    """Remove what was made of a shard: it is made again."""
+    proof, data = sidecar(directory, name), directory / "data"
+    record = read_sidecar(proof)
+    proof.unlink(missing_ok=True)
+    for entry in record["files"] if record else ():
+        (data / entry["path"]).unlink(missing_ok=True)

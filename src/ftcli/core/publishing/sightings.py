@@ -1,0 +1,86 @@
+"""Which version of each source was read, where several machines read the same sources and none of them reads all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from ftcli.core.files.manifest import hash_bytes
+from ftcli.core.files.stamps import Hashed, SourceHashes, Stamp
+from ftcli.errors import DataError
+
+HINT = (
+    "All parts and --finish must read the same files: put the sources on a file system that every machine sees, or copies that were made"
+    " before the first part."
+)
+
+
+class Stamps(SourceHashes):
+    """Name, size and modification time in place of a content hash: what a plan is told by before anybody has read the sources."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def take(self, path: str) -> Hashed:
+        """
+        Raises:
+            OSError: there is no such file.
+        """
+        stamp = Stamp.of(path)
+        return Hashed(hash_bytes(f"{stamp.size} {stamp.mtime_ns} {os.path.basename(path)}".encode()), stamp)  # noqa: PTH119 - a million paths
+
+
+class Sighting(NamedTuple):
+    """A file as one part saw it. Inode and change time are the server's: all machines that share a file system see the same."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    xxh3: str | None
+    """None: another part hashes this file."""
+
+    @classmethod
+    def of(cls, stamp: Stamp, xxh3: str | None = None) -> Self:
+        return cls(*stamp[1:], xxh3)
+
+    def same(self, other: Sighting) -> bool:
+        """Whether it is the same version of the same file."""
+        return self[:4] == other[:4]
+
+
+Sightings = Mapping[int, Sighting]
+"""By the number of the file in the plan."""
+
+
+def as_json(sightings: Sightings) -> list[list[Any]]:
+    return [[number, *sighting] for number, sighting in sorted(sightings.items())]
+
+
+def from_json(entries: Iterable[Sequence[Any]]) -> dict[int, Sighting]:
+    return {int(number): Sighting(*rest) for number, *rest in entries}
+
+
+def agree(path: str, seen: Mapping[str, Sighting], hashes: SourceHashes) -> Hashed:
+    """The content hash of a source that the parts have read, where it was one content for all of them and still is.
+
+    Args:
+        seen: the part ("3/16") → what it saw; one of them at least has the hash.
+
+    Raises:
+        DataError: two parts read different files, or it changed since; names part and file.
+        OSError: it is gone.
+    """
+    owner, hashed = next((part, sighting) for part, sighting in seen.items() if sighting.xxh3 is not None)
+    assert hashed.xxh3 is not None
+    for part, sighting in seen.items():
+        if not sighting.same(hashed):
+            raise DataError(f"the parts {owner} and {part} read different files under the name {path}", HINT)
+    stamp = Stamp.of(path)
+    if Sighting.of(stamp).same(hashed):
+        return Hashed(hashed.xxh3, stamp)
+    here = hashes.take(path)  # a copy, or a new change time: its content tells
+    if here.xxh3 != hashed.xxh3:
+        raise DataError(f"{path} is not what the part {owner} read: its content differs", HINT)
+    return here

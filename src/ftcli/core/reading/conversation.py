@@ -1,0 +1,223 @@
+"""Conversations as they stand in sources: which shape a row has, and the row as one JSON text that the rest of the pipeline carries.
+
+Known shapes, told row by row from its columns:
+
+    messages            `messages`: objects with role and content
+    sharegpt            `conversations` (or `conversation`): objects with from and value
+    prompt-completion   `prompt` and `completion`: two texts, or two lists of messages
+    alpaca              `instruction` and `output` (or `response`), with or without `input`
+
+`system` goes before ShareGPT and Alpaca rows, `tools` to the chat template.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ftcli.contracts import Columns
+from ftcli.core.reading.columns import BadValue, shown
+from ftcli.errors import UsageError
+from ftcli.settings import Settings
+
+MODE = "sft"
+NAMES = (
+    "messages",
+    "conversations",
+    "conversation",
+    "prompt",
+    "completion",
+    "instruction",
+    "input",
+    "output",
+    "response",
+    "system",
+    "tools",
+)
+ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+}
+"""ShareGPT's speakers."""
+TEXT, CHAT = "text", "chat"
+"""Kinds of documents: plain prompt and completion, or messages for a chat template."""
+
+
+def columns_of(settings: Settings) -> Columns:
+    """What a run with these settings reads: a text and perhaps a label, or the columns of conversations."""
+    dataset = settings.dataset
+    if settings.train.mode != MODE:
+        return Columns(dataset.text_column, dataset.label_column)
+    return chat_columns(settings)
+
+
+def chat_columns(settings: Settings) -> Columns:
+    """The columns of conversations under the data's names.
+
+    Raises:
+        UsageError: `dataset.rename_columns` names no known column, or one twice.
+    """
+    dataset = settings.dataset
+    own = () if dataset.text_column == "text" else (dataset.text_column,)
+    known = (*own, *(name for name in NAMES if name not in own))
+    renamed: dict[str, str] = {}
+    for pair in dataset.rename_columns or ():
+        ours, _, theirs = (part.strip() for part in pair.partition("="))
+        if ours not in known or not theirs or theirs in renamed or ours in renamed.values():
+            what = "is there twice" if ours in renamed.values() or theirs in renamed else "is not KNOWN=COLUMN"
+            raise UsageError(
+                f"dataset.rename_columns: {pair!r} {what}", f"Known are {', '.join(known)}: --rename instruction=question,output=answer"
+            )
+        renamed[theirs] = ours
+    names = dict.fromkeys((*renamed, *(name for name in known if name not in renamed.values())))
+    return Columns(own[0] if own else "messages", chat=tuple(names), renamed=tuple(renamed.items()))
+
+
+def present(columns: Columns, names: Sequence[str], where: str) -> tuple[str, ...]:
+    """The columns of conversations that a table has; raises BadValue (index 0) where they make no known shape."""
+    found, renamed = tuple(name for name in columns.chat or () if name in names), dict(columns.renamed)
+    _shape({renamed.get(name, name): "" for name in found}, columns, names, where)
+    return found
+
+
+def as_document(row: Mapping[str, Any], columns: Columns) -> str:
+    """The conversation of a row as JSON: {"shape", "kind", "messages" | "prompt" and "completion", "tools"?}; raises BadValue (index 0)."""
+    renamed = dict(columns.renamed)
+    given = {renamed.get(name, name): row[name] for name in columns.chat or () if row.get(name) is not None}
+    shape = _shape(given, columns, list(row))
+    try:
+        return _document(shape, given, columns)
+    except BadValue as bad:
+        for theirs, ours in columns.renamed:
+            if bad.field == ours:
+                raise BadValue(bad.index, bad.code, bad.reason.replace(repr(ours), repr(theirs)), theirs, bad.hint) from None
+        raise
+
+
+def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
+    if shape == "messages":
+        document: dict[str, Any] = {"kind": CHAT, "messages": _messages(columns.text, row[columns.text])}
+    elif shape == "sharegpt":
+        name = "conversations" if row.get("conversations") is not None else "conversation"
+        document = {"kind": CHAT, "messages": [*_system(row), *_messages(name, row[name])]}
+    elif shape == "alpaca":
+        answer = "output" if row.get("output") is not None else "response"
+        asked = _text("instruction", row["instruction"])
+        more = _text("input", row["input"]) if row.get("input") is not None else ""
+        document = {
+            "kind": CHAT,
+            "prompt": [*_system(row), {"role": "user", "content": f"{asked}\n\n{more}" if more.strip() else asked}],
+            "completion": [{"role": "assistant", "content": _text(answer, row[answer])}],
+        }
+    else:
+        document = _pair(row)
+    tools = row.get("tools")
+    if isinstance(tools, str) and tools.strip():  # several data sets keep them as JSON, since Arrow wants one type
+        try:
+            tools = json.loads(tools)
+        except ValueError:
+            raise BadValue(0, "wrong-type", f"'tools' is {shown(tools)}, which is no JSON", "tools") from None
+    if tools:
+        document["tools"] = tools
+    try:
+        text = json.dumps({"shape": shape, **document}, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError as error:
+        reason = f"the conversation holds the lone surrogate U+{ord(error.object[error.start]):04X}, which no UTF-8 text can"
+        raise BadValue(0, "surrogate", reason, columns.text) from None
+    except (TypeError, ValueError) as error:
+        raise BadValue(0, "wrong-type", f"the conversation holds what JSON cannot: {error}", columns.text) from None
+    return text
+
+
+def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], where: str = "") -> str:
+    if columns.text in given:
+        return "messages"
+    if "conversations" in given or "conversation" in given:
+        return "sharegpt"
+    if "prompt" in given and "completion" in given:
+        return "prompt-completion"
+    if "instruction" in given and ("output" in given or "response" in given):
+        return "alpaca"
+    listed = ", ".join(map(str, names[:20])) or "none"
+    raise BadValue(
+        0,
+        "missing-field",
+        f"{where}{': ' if where else ''}no conversation: neither {columns.text}, conversations, prompt with completion, nor instruction with output",
+        None,
+        f"Columns with a value: {listed}. Another name for the messages is given with --text-column, for others with --rename instruction=question,output=answer.",
+    )
+
+
+def _pair(row: Mapping[str, Any]) -> dict[str, Any]:
+    prompt, completion = row["prompt"], row["completion"]
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return {"kind": TEXT, "prompt": prompt, "completion": completion}
+    if isinstance(prompt, str) or isinstance(completion, str):
+        which = "prompt" if isinstance(prompt, str) else "completion"
+        raise BadValue(0, "wrong-type", f"{which!r} is a string and the other a list; both must be one or the other", which)
+    return {"kind": CHAT, "prompt": _messages("prompt", prompt), "completion": _messages("completion", completion)}
+
+
+def _system(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    said = row.get("system")
+    return [{"role": "system", "content": _text("system", said)}] if said else []
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise BadValue(0, "null" if value is None else "wrong-type", f"{name!r} is {shown(value)}; it must be a string", name)
+    return value
+
+
+def _messages(name: str, value: object) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not value:
+        raise BadValue(0, "wrong-type", f"{name!r} is {shown(value)}; it must be a list of messages with one at least", name)
+    return [_message(name, number, part) for number, part in enumerate(value)]
+
+
+def _message(name: str, number: int, part: object) -> dict[str, Any]:
+    where = f"message {number + 1} of {name!r}"
+    if not isinstance(part, Mapping):
+        raise BadValue(0, "wrong-type", f"{where} is {shown(part)}; it must be an object", name)
+    message = {key: item for key, item in part.items() if item is not None}  # Arrow fills every message up with nulls
+    if "role" not in message and "from" in message:
+        speaker = message.pop("from")
+        if not isinstance(speaker, str) or speaker not in ROLES:
+            known = ", ".join(ROLES)
+            raise BadValue(0, "wrong-type", f"{where} is from {shown(speaker)}", name, f"Speakers known: {known}.")
+        message = {"role": ROLES[speaker], **message}
+        message["content"] = message.pop("value", message.get("content"))
+    if not isinstance(message.get("role"), str):
+        raise BadValue(0, "wrong-type", f"{where} has no role", name, "A message has role and content, or from and value.")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = message["content"] = _joined(where, name, content)
+    if content is None and message.get("tool_calls"):
+        message.pop("content", None)
+    elif not isinstance(content, str):
+        code: Any = "null" if content is None else "wrong-type"
+        raise BadValue(0, code, f"{where} has as its content {shown(content)}; it must be a string", name)
+    return message
+
+
+def _joined(where: str, name: str, parts: Sequence[Any]) -> str:
+    """The text of a content in parts."""
+    texts = []
+    for part in parts:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise BadValue(
+                0, "wrong-type", f"{where} holds something else than text: {shown(part)}", name, "Only text can be trained here."
+            )
+        texts.append(part["text"])
+    return "".join(texts)

@@ -1,0 +1,306 @@
+"""From what the user named (files, globs, directories, hub ids, SPLIT=PATH) to files with format and split; nothing is left out in silence."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ftcli.contracts import SourceFormat
+from ftcli.core.files.objects import url_of
+from ftcli.core.files.streams import bare_suffix, natural
+from ftcli.errors import DataError, PluginError
+from ftcli.records import SPLITS, Split
+from ftcli.registry import AnyRegistry
+from ftcli.settings import Settings
+
+if TYPE_CHECKING:
+    from ftcli.context import Progress
+
+ALIASES: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "eval": "validation",
+    "test": "test",
+}
+"""Names of splits, before `=` and as words of a file's name."""
+WORDS = re.compile(r"[^\W_]+")
+NOT_DATA = ("readme", "license", "licence", "source.", "changelog", "requirements")
+"""Beginnings of the names of text files that describe data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file to read. `name` is what its split may be read from: the path below the directory that was named, or that all share."""
+
+    path: str
+    format: str
+    name: str
+    split: Split | None = None
+
+
+class Finder:
+    """Finds the files of `settings.dataset.sources`; `notes` says what was decided."""
+
+    def __init__(self, settings: Settings, formats: AnyRegistry, progress: Progress | None = None) -> None:
+        self.settings = settings
+        self._progress = progress
+        self.formats: dict[str, SourceFormat] = {name: factory() for name, factory in formats.items()}
+        self.suffixes: dict[str, str] = {}
+        for name, reader in self.formats.items():
+            for suffix in reader.suffixes:
+                if suffix in self.suffixes:
+                    raise PluginError(
+                        f"the formats {self.suffixes[suffix]!r} and {name!r} both read {suffix}", "Uninstall one of the plugins."
+                    )
+                self.suffixes[suffix] = name
+        self.notes: list[str] = []
+        self.common = ""
+
+    def find(self) -> list[Found]:
+        """All files, every one with its split, in the order of the sources; globs and directories in natural order.
+
+        Raises:
+            DataError: a source is missing, unreadable, no file, of no known format, or in two splits.
+        """
+        items = [(split, self._local(path)) for split, path in map(_parted, self.settings.dataset.sources or ())]
+        folders = [os.path.dirname(os.path.abspath(path)) for _, path in items if os.path.isfile(path)]  # noqa: PTH100, PTH113, PTH120
+        self.common = os.path.commonpath(folders) if folders else ""
+        found = [file for split, path in items for file in self._source(split, path)]
+        return self._unique(self._by_name(self._tables(found)))
+
+    def _local(self, path: str) -> str:
+        """The path; of what lies in an object store that of the copies."""
+        if (url := url_of(path)) is None:
+            return path
+        from ftcli.core.files.mirror import mirrored
+
+        path, note = mirrored(url, self.settings, self._progress)
+        self.notes += [note] if note else []
+        return path
+
+    def _source(self, split: Split | None, path: str) -> list[Found]:
+        claimer = next((name for name, reader in self.formats.items() if reader.claims(path)), None)
+        if os.path.isdir(path):  # noqa: PTH112 - never raises, unlike Path.is_dir on a name that is too long
+            files = self._claimed(claimer, path, split) if claimer else self._directory(path)
+        elif os.path.lexists(path):
+            files = [Found(path, self._format(path), os.path.relpath(path, self.common or None))]
+        elif glob.has_magic(path):
+            files = self._glob(path)
+        elif claimer and bare_suffix(path) not in self.suffixes:
+            files = self._claimed(claimer, path, split)
+        else:
+            raise _missing(path)
+        return files if split is None else [file if file.split else replace(file, split=split) for file in files]
+
+    def _claimed(self, claimer: str, item: str, split: Split | None) -> list[Found]:
+        """Files of a dataset that knows its splits; `split` asks for one of them."""
+        parts = self.formats[claimer].expand(item, self.settings)
+        own = {name: ALIASES.get(name.lower()) if name else None for name in parts}
+        chosen = [name for name in parts if name is None or own[name]]
+        if split:
+            chosen = list(parts) if len(parts) == 1 else [name for name in parts if own[name] == split]
+        there = f"It has: {', '.join(map(str, parts)) or 'nothing'}."
+        if not chosen:
+            raise DataError(f"{item} has no {split} split" if split else f"{item} has none of the splits {', '.join(SPLITS)}", there)
+        left = [name for name in parts if name is not None and name not in chosen]
+        if left:
+            self.notes.append(f"{item}: left out the splits {_names(left)}")
+        files = [
+            Found(path, self.suffixes.get(bare_suffix(path), claimer), "", split or own[name]) for name in chosen for path in parts[name]
+        ]
+        if not files:
+            raise DataError(f"{item} has no data files", there)
+        for file in files:
+            check_file(file.path)
+        return files
+
+    def _directory(self, folder: str) -> list[Found]:
+        """The files of the one format that has most bytes, at any depth."""
+        by_format: dict[str, list[str]] = {}
+        sizes: Counter[str] = Counter()
+        left: list[str] = []
+        home = home_of(folder)
+        for root, folders, names in os.walk(folder, onerror=_unreadable):
+            inner = os.path.relpath(root, folder)
+            prefix = "" if inner == "." else inner + "/"
+            left += [f"{prefix}{name}" for name in folders if os.path.islink(os.path.join(root, name))]  # noqa: PTH114, PTH118
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                suffix = bare_suffix(name)
+                if name.startswith("."):
+                    continue
+                if (
+                    suffix not in self.suffixes
+                    or suffix == ".md"
+                    or name.lower().startswith(NOT_DATA)
+                    or leads_out(os.path.join(root, name), home)  # noqa: PTH118
+                ):
+                    left.append(prefix + name)
+                else:
+                    kind = self.suffixes[suffix]
+                    sizes[kind] += check_file(os.path.join(root, name))  # noqa: PTH118
+                    by_format.setdefault(kind, []).append(prefix + name)
+        if not by_format:
+            known = ", ".join(sorted(set(self.suffixes) - {".md"}))
+            raise DataError(
+                f"{folder}: no data files in this directory",
+                f"Files of these kinds are read: {known} (.gz and .zst too); links that lead out of it only where a glob or their name says so.",
+            )
+        chosen = max(sorted(by_format), key=lambda name: sizes[name])
+        left += [path for name, paths in by_format.items() if name != chosen for path in paths]
+        if left:
+            self.notes.append(f"{folder}: read as {chosen}; left out {_names(sorted(left, key=natural))}")
+        return [Found(os.path.join(folder, name), chosen, name) for name in sorted(by_format[chosen], key=natural)]  # noqa: PTH118 - keeps "./" as given
+
+    def _glob(self, pattern: str) -> list[Found]:
+        paths = sorted(glob.glob(pattern, recursive=True), key=natural)  # noqa: PTH207 - takes absolute patterns
+        files = [path for path in paths if not os.path.isdir(path)]  # noqa: PTH112
+        named = ".md" in Path(pattern).name
+        data = [
+            path
+            for path in files
+            if (bare_suffix(path) in self.suffixes and bare_suffix(path) != ".md") or (named and path.endswith(".md"))
+        ]
+        if not data:
+            matches = f"only {_names(files)}, which no format reads" if files else "nothing"
+            raise DataError(
+                f"{pattern}: the pattern matches {matches}", "Check the pattern; ** goes through directories. Quote it for the shell."
+            )
+        if len(data) < len(files):
+            self.notes.append(f"{pattern}: left out {_names(sorted(set(files) - set(data), key=natural))}")
+        fixed = takewhile(lambda part: not glob.has_magic(part), Path(pattern).parent.parts)
+        return [Found(path, self._format(path), os.path.relpath(path, Path(*fixed))) for path in data]
+
+    def _format(self, path: str) -> str:
+        check_file(path)
+        suffix = bare_suffix(path)
+        if suffix not in self.suffixes:
+            known = ", ".join(sorted(self.suffixes))
+            raise DataError(
+                f"{path}: no format reads {suffix or 'a file without a suffix'}", f"Known suffixes: {known} (.gz and .zst too)."
+            )
+        return self.suffixes[suffix]
+
+    def _tables(self, found: list[Found]) -> list[Found]:
+        """Plain text has no labels: a .txt is read as tab-separated where a label column is asked for."""
+        label = self.settings.dataset.label_column
+        if label is None or "csv" not in self.formats:
+            return found
+        tables = {file.path for file in found if file.format == "text" and bare_suffix(file.path) == ".txt"}
+        if tables:
+            named = _names(file.path for file in found if file.path in tables)
+            self.notes.append(f"read as tab-separated, because the label column {label!r} is asked for: {named}")
+        return [replace(file, format="csv") if file.path in tables else file for file in found]
+
+    def _by_name(self, found: list[Found]) -> list[Found]:
+        """Splits from file names, when they tell train from held-out files; otherwise everything is train."""
+        open_ = [file for file in found if file.split is None]
+        roles = {file.path: role_of(file.name) for file in open_}
+        told = set(roles.values()) - {None}
+        if "train" in told and len(told) > 1:
+            found = [file if file.split else replace(file, split=roles[file.path] or "train") for file in found]
+            parts = [(split, [file.path for file in found if file.path in roles and file.split == split]) for split in SPLITS]
+            self.notes.append("splits by file name: " + "; ".join(f"{split} ← {_names(paths)}" for split, paths in parts if paths))
+            return found
+        if told - {"train"}:
+            held = [path for path, role in roles.items() if role not in {None, "train"}]
+            self.notes.append(f"read as train, because no file is called train: {_names(held)} (SPLIT=PATH names the split)")
+        return [file if file.split else replace(file, split="train") for file in found]
+
+    def _unique(self, found: list[Found]) -> list[Found]:
+        seen: dict[str, Found] = {}
+        again = []
+        folder = cache(os.path.realpath)
+        for file in found:
+            parent, name = os.path.split(file.path)
+            real = os.path.realpath(file.path) if os.path.islink(file.path) else f"{folder(parent)}/{name}"  # noqa: PTH114
+            first = seen.setdefault(real, file)
+            if first is file:
+                continue
+            if first.split != file.split:
+                raise DataError(f"{file.path} is named for {first.split} and for {file.split}", "Name every file for one split.")
+            again.append(file.path)
+        if again:
+            self.notes.append(f"named more than once, read once: {_names(again)}")
+        return list(seen.values())
+
+
+def role_of(name: str) -> Split | None:
+    """The split that a file name tells, by its words, then its directories' from the innermost: "fci_train_val.txt" is train."""
+    for part in reversed(name.split("/")):
+        for word in WORDS.findall(part.lower()):
+            if word in ALIASES:
+                return ALIASES[word]
+    return None
+
+
+def check_file(path: str) -> int:
+    """The size of a file in bytes.
+
+    Raises:
+        DataError: `path` is no regular file that can be read: reading a FIFO or device would hang.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a million small files are looked at
+    except OSError as error:
+        if Path(path).is_symlink():
+            raise DataError(
+                f"{path}: a link to {Path(path).readlink()}, which cannot be followed ({error.strerror})", "Mend the link."
+            ) from None
+        raise DataError(f"{path}: {error.strerror}", "Check the path and its permissions.") from None
+    mode = status.st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a directory"}
+        raise DataError(f"{path}: {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", "Write the data to a file: they are read twice.")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"{path}: cannot be read: permission denied", "Check its permissions.")
+    return status.st_size
+
+
+def home_of(folder: str) -> str:
+    """Where links inside a directory may lead: into itself, and from a snapshot of the hub's cache to the files beside it."""
+    real = os.path.realpath(folder)
+    cache, snapshots, _ = real.partition("/snapshots/")
+    return cache if snapshots else real
+
+
+def leads_out(path: str, home: str) -> bool:
+    """Whether `path` is a link to a file outside of `home`: a directory from somewhere else must not bring in what is private here."""
+    return os.path.islink(path) and not os.path.realpath(path).startswith(home.rstrip("/") + "/")  # noqa: PTH114
+
+
+def _parted(item: str) -> tuple[Split | None, str]:
+    """SPLIT=PATH in its parts; anything else before the sign belongs to the path."""
+    name, _, rest = item.partition("=")
+    split = ALIASES.get(name.lower()) if rest else None
+    return split, os.path.expanduser(rest if split else item)  # noqa: PTH111 - never raises, and keeps "./"
+
+
+def _missing(path: str) -> DataError:
+    parent, prefix = Path(path).parent, path.partition("=")[0]
+    siblings = os.listdir(parent) if os.path.isdir(parent) and os.access(parent, os.R_OK) else []  # noqa: PTH112, PTH208 - as above
+    near = difflib.get_close_matches(Path(path).name, siblings, n=1) or difflib.get_close_matches(prefix, ALIASES, n=1)
+    return DataError(f"{path}: no such file or directory", f"Did you mean {near[0]}?" if near else "Check the path.")
+
+
+def _unreadable(error: OSError) -> None:
+    raise DataError(f"{error.filename}: cannot be listed: {error.strerror}", "Check its permissions.")
+
+
+def _names(names: Iterable[str]) -> str:
+    every = [str(name) for name in names]
+    return ", ".join(every[:5]) + (f" and {len(every) - 5} more" if len(every) > 5 else "")

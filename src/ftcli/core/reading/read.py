@@ -1,0 +1,234 @@
+"""Reading: sources are planned into shards that depend on their content only, and a shard is read as checked record batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ftcli.contracts import Columns, SourceFormat
+from ftcli.core.files.stamps import Hashed, SourceHashes
+from ftcli.core.files.streams import data_errors
+from ftcli.core.reading.columns import WORDS, Kind
+from ftcli.core.reading.conversation import columns_of
+from ftcli.core.reading.find import Finder, Found
+from ftcli.core.reading.label_lists import is_list, item_type, parted
+from ftcli.core.reading.reject import Rejects, passing
+from ftcli.errors import DataError, UsageError
+from ftcli.records import SPLITS, Piece, ShardPlan, Split
+from ftcli.registry import AnyRegistry
+from ftcli.settings import Settings
+
+if TYPE_CHECKING:
+    from ftcli.context import Progress
+
+CHAT_FORMATS = ("jsonl", "json", "parquet", "arrow", "hf")
+"""Formats that know how to read conversations."""
+HASH_THREADS = 4
+MOST_PIECES = 4096
+"""Pieces in a shard: many small files cost by their number, and 100,000 of them must not be the work of one core."""
+HASH_GROUP, HASH_GROUP_BYTES = 256, 4 << 20
+"""Files that a thread hashes at a time: handing over a small file takes longer than hashing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file that is read, with the hash of its bytes as they lie on disk."""
+
+    path: str
+    format: str
+    split: Split
+    bytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be read. `shards` and `files` stand in the order train, validation, test, and inside a split as they were named."""
+
+    shards: tuple[ShardPlan, ...]
+    files: tuple[SourceFile, ...]
+    columns: Columns
+    notes: tuple[str, ...]
+    found: tuple[Found, ...]
+    """The files as they were found, in the order of `files`."""
+    hashes: Mapping[str, Hashed]
+    """Path → content hash with the stamp of the version that was hashed."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk of all files."""
+        return sum(file.bytes for file in self.files)
+
+
+def find_sources(settings: Settings, formats: AnyRegistry, progress: Progress | None = None) -> tuple[Finder, list[Found]]:
+    """The files of `settings.dataset.sources` in the order train, validation, test, and the finder with its notes.
+
+    Raises:
+        DataError: a source is missing or cannot be used.
+    """
+    finder = Finder(settings, formats, progress)
+    return finder, sorted(finder.find(), key=lambda file: SPLITS.index(file.split or "train"))
+
+
+def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | None = None, hashes: SourceHashes | None = None) -> Plan:
+    """Find the sources, cut them into shards of about `dataset.shard_bytes` (or `shard_size`), settle the label's kind and hash every file.
+
+    The result depends on the files and on `sources`, `shard_bytes` and what says how a file is read; on nothing else.
+
+    Raises:
+        UsageError: no source was named, or text and label are one column.
+        DataError: a file cannot be used; names it and the reason.
+    """
+    from ftcli.context import Quiet  # with it come pydantic_settings and asyncio: 0.15 s in every worker, which reads and plans nothing
+
+    dataset = settings.dataset
+    if not dataset.sources:
+        raise UsageError("no data: name a source", "Files, globs, directories or hub ids; SPLIT=PATH names the split.")
+    if dataset.text_column == dataset.label_column:
+        raise UsageError(f"{dataset.text_column!r} cannot be both the text and the label column", "Check --text-column and --label-column.")
+    read = columns_of(settings)
+    if read.chat is not None and dataset.label_column:
+        raise UsageError(
+            f"mode sft takes conversations, and label_column = {dataset.label_column!r} asks for labels", "Leave one of them out."
+        )
+    finder, found = find_sources(settings, formats, progress)
+    if read.chat is not None and (unread := [file.path for file in found if file.format not in CHAT_FORMATS]):
+        raise DataError(
+            f"{unread[0]}: conversations are read from {', '.join(CHAT_FORMATS)} only", "Write them as JSON lines, a conversation a line."
+        )
+    target = dataset.shard_bytes or shard_size(sum(Path(file.path).stat().st_size for file in found))
+    pieces = [finder.formats[file.format].plan(file.path, target, settings) for file in found]
+    empty = [file.path for file, planned in zip(found, pieces, strict=True) if not planned]
+    if len(empty) == len(found):
+        raise DataError(f"{', '.join(empty[:5])}: no rows", "Check that the data were written.")
+    finder.notes.extend(f"{path}: no rows" for path in empty)
+    filled = [file for file, planned in zip(found, pieces, strict=True) if planned]
+    if dataset.text_column.isdecimal() and any(file.format == "csv" for file in found):
+        finder.notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
+    trusted = [file.path for file in filled if file.format == "pickle" and dataset.trust_pickle]
+    if trusted:
+        finder.notes.append(f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {', '.join(trusted[:5])}")
+    columns = replace(read, label_kind=_label_kind(filled, finder.formats, settings), label_separator=dataset.label_separator)
+    taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
+    return Plan(
+        shards=_shards(found, pieces, target),
+        files=tuple(
+            SourceFile(file.path, planned[0].format if planned else file.format, file.split or "train", hashed.stamp.size, hashed.xxh3)
+            for file, planned, hashed in zip(found, pieces, taken, strict=True)
+        ),
+        columns=columns,
+        notes=tuple(finder.notes),
+        found=tuple(found),
+        hashes={file.path: hashed for file, hashed in zip(found, taken, strict=True)},
+    )
+
+
+def read_shard(
+    shard: ShardPlan, columns: Columns, settings: Settings, formats: AnyRegistry, rejects: Rejects | None = None
+) -> Iterator[tuple[Piece, pa.RecordBatch]]:
+    """The shard's rows in order, as (piece, record batch of the contract of `SourceFormat.read`).
+
+    Args:
+        rejects: where bad rows go; None: to nobody, under quarantine, because another pass accounts for them.
+
+    Raises:
+        DataError: the first bad row, named by file and line (or row), in strict mode; a damaged file.
+    """
+    for piece in shard.pieces:
+        reader: SourceFormat = formats.get(piece.format)()
+        for batch in reader.read(piece, columns, settings, rejects.of(piece) if rejects else passing(settings)):
+            yield piece, batch if columns.label_separator is None else _parted(batch, columns.label_separator)
+
+
+def _parted(batch: pa.RecordBatch, separator: str) -> pa.RecordBatch:
+    """The batch, its labels cut into lists where they are strings."""
+    place = batch.schema.get_field_index("label")
+    if place < 0 or is_list(batch.column(place).type) or pa.types.is_integer(item_type(batch.column(place).type)):
+        return batch
+    return batch.set_column(place, "label", parted(batch.column(place), separator))
+
+
+def scan_labels(shard: ShardPlan, columns: Columns, settings: Settings, formats: AnyRegistry) -> set[str] | set[int]:
+    """The distinct labels of a shard; only the label column is decoded."""
+    assert columns.label is not None
+    batches = read_shard(shard, replace(columns, labels_only=True), settings, formats)
+    columns_read = (batch.column("label") for _, batch in batches)
+    return {label for column in columns_read for label in pc.unique(column.flatten() if is_list(column.type) else column).to_pylist()}
+
+
+def shard_size(total: int) -> int:
+    """Bytes of a shard for so many bytes of sources: small enough that some 64 of them keep many cores busy to the end, large enough
+    that committing one (20 ms) is little beside encoding it (0.1 s for 16 MB)."""
+    return min(64_000_000, max(16_000_000, total // 64))
+
+
+def _label_kind(found: list[Found], formats: dict[str, SourceFormat], settings: Settings) -> Kind | None:
+    label = settings.dataset.label_column
+    if label is None:
+        return None
+    first: dict[Kind, str] = {}
+    for file in found:
+        kind = formats[file.format].label_kind(file.path, label, settings)
+        if kind is not None:
+            first.setdefault(kind, file.path)
+    if len(first) > 1 and settings.dataset.on_bad == "strict":
+        raise DataError(
+            f"the label column {label!r} holds {' and '.join(f'{WORDS[kind]} in {path}' for kind, path in sorted(first.items()))}",
+            "Make them of one kind: nothing is coerced.",
+        )
+    return next(iter(first), "string")
+
+
+def _shards(found: list[Found], pieces: list[list[Piece]], target: int) -> tuple[ShardPlan, ...]:
+    """Consecutive pieces of a split joined up to `target` bytes and `MOST_PIECES`."""
+    groups: list[tuple[Split, list[Piece]]] = []
+    filled = 0
+    for file, planned in zip(found, pieces, strict=True):
+        for piece in planned:
+            if not groups or groups[-1][0] != file.split or filled + piece.size > target or len(groups[-1][1]) == MOST_PIECES:
+                groups.append((file.split or "train", []))
+                filled = 0
+            groups[-1][1].append(piece)
+            filled += piece.size
+    return tuple(ShardPlan(index, split, tuple(group)) for index, (split, group) in enumerate(groups))
+
+
+def hash_sources(found: Sequence[Found], hashes: SourceHashes, progress: Progress) -> list[Hashed]:
+    """The content hash of every file, in order.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+
+    def take(group: Sequence[Found]) -> list[Hashed]:
+        result = []
+        for file in group:
+            with data_errors(file.path):
+                result.append(hashes.take(file.path))
+        return result
+
+    sizes, ends, filled = [], [0], 0
+    for number, file in enumerate(found):
+        with data_errors(file.path):
+            sizes.append(os.stat(file.path).st_size)  # noqa: PTH116 - a million small files
+        filled += sizes[-1]
+        if number > ends[-1] and (filled > HASH_GROUP_BYTES or number - ends[-1] >= HASH_GROUP):
+            ends.append(number)
+            filled = sizes[-1]
+    progress.start("hash", sum(sizes), "B")
+    taken: list[Hashed] = []
+    with ThreadPoolExecutor(HASH_THREADS) as pool:
+        for group in pool.map(take, (found[start:end] for start, end in pairwise([*ends, len(found)]))):
+            taken += group
+            for hashed in group:
+                progress.advance(hashed.stamp.size)
+    progress.close()
+    return taken

@@ -1,0 +1,224 @@
+"""Conversations → texts and the characters that are learned, by the tokenizer's own chat template, once an example and in whole batches.
+
+Which characters the assistant says is known from the template's {% generation %} where it has it. Elsewhere the prompt before each answer
+is rendered as well: the answer begins where the prompt ends, and ends with the end of its turn, which is the same text after every answer.
+`ftcli.core.tokenizer.template_proof` holds either way against transformers, or against other answers, before a row is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
+from typing import Any
+
+from ftcli.core.reading.columns import BadValue
+from ftcli.core.reading.conversation import TEXT
+from ftcli.core.targets import Span
+from ftcli.errors import TokenizerError
+
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+ANSWERS = ("Qx7", "Zv2 kw")
+"""Words that no template holds."""
+
+
+@dataclass(slots=True)
+class Rendered:
+    """A batch. A row in `faults` has an empty text."""
+
+    texts: list[str]
+    spans: list[tuple[Span, ...]]
+    bare: list[int] = field(default_factory=list)
+    """Rows without a template, before which the tokenizer's own beginning (BOS) stands."""
+    shapes: list[str] = field(default_factory=list)
+    faults: dict[int, str] = field(default_factory=dict)
+    """Why a row cannot be rendered, in words."""
+
+
+class Template:
+    """Args:
+    name: of the tokenizer, for messages.
+    assistant_only: learn what the assistant says of `messages`; None: yes.
+    completion_only: learn the completion of prompt and completion; None: yes.
+    add_eos: end a plain completion with EOS; None: yes, if there is one.
+    """
+
+    def __init__(
+        self, tokenizer: Any, name: str, *, assistant_only: bool | None, completion_only: bool | None, add_eos: bool | None
+    ) -> None:
+        self._tokenizer, self.name = tokenizer, name
+        self.assistant_only, self._completion_only = assistant_only is not False, completion_only is not False
+        self._eos = tokenizer.eos_token if add_eos is not False and tokenizer.eos_token else ""
+        self._bos = tokenizer.bos_token or ""
+        self.source: str | None = _template_of(tokenizer)
+        self.generation = self.source is not None and GENERATION.search(self.source) is not None
+        self._turn_end: str | None = None
+
+    @property
+    def hash(self) -> str | None:
+        """Of the template's text; None where there is none."""
+        return None if self.source is None else hashlib.sha256(self.source.encode()).hexdigest()[:16]
+
+    def render(self, documents: Sequence[str]) -> Rendered:
+        """
+        Args:
+            documents: as `ftcli.core.reading.conversation.as_document` writes them.
+
+        Raises:
+            TokenizerError: there is no chat template, and a row needs one.
+        """
+        rows = [json.loads(document) for document in documents]
+        out = Rendered([""] * len(rows), [()] * len(rows), shapes=[row["shape"] for row in rows])
+        chats: dict[str, list[int]] = {}
+        for number, row in enumerate(rows):
+            if row["kind"] == TEXT:
+                self._join(number, row, out)
+            else:
+                chats.setdefault(json.dumps(row.get("tools")), []).append(number)
+        for tools, numbers in chats.items():
+            self._chat(rows, numbers, json.loads(tools), out)
+        return out
+
+    def _join(self, number: int, row: Mapping[str, Any], out: Rendered) -> None:
+        prompt, completion = row["prompt"], row["completion"]
+        end = "" if completion.endswith(self._eos) else self._eos
+        text = prompt + completion + end
+        out.texts[number] = text
+        start = len(prompt) if self._completion_only else 0
+        out.spans[number] = ((start, len(text)),) if len(text) > start and completion else ()
+        if not (self._bos and text.startswith(self._bos)):
+            out.bare.append(number)
+
+    def _chat(self, rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], tools: Any, out: Rendered) -> None:
+        if self.source is None:
+            raise TokenizerError(
+                f"the tokenizer {self.name} has no chat template, and conversations cannot become text without one",
+                "Give the tokenizer of an instruction-tuned model, put a chat_template.jinja into its folder, or prepare prompt and completion "
+                "as plain text.",
+            )
+        whole = [
+            [*row["prompt"], *row["completion"]] if "prompt" in row else row["messages"] for row in (rows[number] for number in numbers)
+        ]
+        by_speaker = [place for place, number in enumerate(numbers) if "messages" in rows[number] and self.assistant_only]
+        marked = self.generation and bool(by_speaker)
+        texts, marks = self.rendered(whole, tools, numbers, out, marked=marked)
+        prompts: list[tuple[int, int, list[Any]]] = []  # (place, message number, messages before it)
+        for place, number in enumerate(numbers):
+            out.texts[number] = texts[place] or ""
+            if texts[place] is None:
+                continue
+            out.spans[number] = ((0, len(texts[place] or "")),)
+            if "prompt" in rows[number]:
+                if self._completion_only:
+                    prompts.append((place, len(rows[number]["prompt"]), rows[number]["prompt"]))
+            elif self.assistant_only and marked:
+                out.spans[number] = tuple((start, stop) for start, stop in marks[place] if stop > start)
+            elif self.assistant_only:
+                out.spans[number] = ()
+                prompts += [(place, i, whole[place][:i]) for i, message in enumerate(whole[place]) if message["role"] == "assistant"]
+        asked = [entry for entry in prompts if entry[1]]
+        heads, _ = self.rendered([before for *_, before in asked], tools, [numbers[place] for place, *_ in asked], out, prompt=True)
+        head_of = {entry[:2]: head for entry, head in zip(asked, heads, strict=True)}
+        for place, which, _ in prompts:
+            head = head_of.get((place, which))
+            number = numbers[place]
+            if number in out.faults:
+                continue
+            try:
+                span = self._answer(whole[place], which, out.texts[number], head or "", tools, to_the_end="prompt" in rows[number])
+            except BadValue as bad:
+                out.faults[number] = bad.reason
+                continue
+            out.spans[number] = (span,) if "prompt" in rows[number] else (*out.spans[number], span)
+        for number in numbers:
+            if number in out.faults:
+                out.texts[number], out.spans[number] = "", ()
+
+    def _answer(self, messages: list[Any], which: int, text: str, head: str, tools: Any, *, to_the_end: bool) -> Span:
+        """The characters of message `which`; raises BadValue where the template does not let it be told."""
+        if not text.startswith(head):
+            raise BadValue(
+                0, "wrong-type", f"the chat template renders the prompt before message {which + 1} differently alone than with its answer"
+            )
+        if to_the_end:
+            return len(head), len(text)
+        content = str(messages[which].get("content") or "")
+        for words in filter(None, (content, content.strip())):
+            at = text.find(words, len(head)) + len(words)
+            if at >= len(words) and text.startswith(self.turn_end, at):
+                return (len(head) if which else at - len(words)), at + len(self.turn_end)
+        spoken = str(self._tokenizer.apply_chat_template(messages[: which + 1], tools=tools, tokenize=False)).rstrip()
+        if which and text.startswith(spoken) and len(spoken) > len(head):
+            return len(head), len(spoken)
+        raise BadValue(
+            0, "wrong-type", f"the chat template shows message {which + 1} otherwise than as it is, so that its tokens cannot be told"
+        )
+
+    @property
+    def turn_end(self) -> str:
+        """What the template writes after every answer, without white space at its end."""
+        if self._turn_end is None:
+            asked, first, second = (
+                {"role": role, "content": words} for role, words in zip(("user", "assistant", "assistant"), ("?", *ANSWERS), strict=True)
+            )
+            text = str(self._tokenizer.apply_chat_template([asked, first, asked, second], tokenize=False))
+            rests = [self._pieces(text.rpartition(answer)[2]) for answer in ANSWERS]
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(*rests, strict=False))
+            self._turn_end = "".join(piece for piece, _ in same).rstrip()
+        return self._turn_end
+
+    def _pieces(self, text: str) -> list[str]:
+        """The tokens of a text as characters: "<|end|>" and "<|user|>" have nothing in common."""
+        if not self._tokenizer.is_fast:
+            return re.findall(r"<[^<>]*>|.", text, re.DOTALL)
+        offsets = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).offsets
+        borders = sorted({0, len(text), *(start for start, _ in offsets)})
+        return [text[start:stop] for start, stop in pairwise(borders)]
+
+    def rendered(
+        self, conversations: Sequence[Any], tools: Any, numbers: Sequence[int], out: Rendered, *, marked: bool = False, prompt: bool = False
+    ) -> tuple[list[str | None], list[list[Span]]]:
+        """Texts, and with `marked` what stands in {% generation %}; None for a row that the template refuses."""
+        try:
+            return self._batch(conversations, tools, marked=marked, prompt=prompt)
+        except Exception:  # noqa: BLE001 - templates are programs: they raise what they like
+            texts: list[str | None] = []
+            marks: list[list[Span]] = []
+        for number, conversation in zip(numbers, conversations, strict=True):
+            try:
+                (text,), own = self._batch([conversation], tools, marked=marked, prompt=prompt)
+            except Exception as error:  # noqa: BLE001
+                out.faults.setdefault(number, f"the chat template refuses it: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}")
+                text, own = None, [[]]
+            texts.append(text)
+            marks += own
+        return texts, marks
+
+    def _batch(self, conversations: Sequence[Any], tools: Any, *, marked: bool, prompt: bool) -> tuple[list[str | None], list[list[Span]]]:
+        if not conversations:
+            return [], []
+        if not marked:
+            texts = self._tokenizer.apply_chat_template(list(conversations), tools=tools, tokenize=False, add_generation_prompt=prompt)
+            return list(texts), [[] for _ in texts]
+        from transformers.utils.chat_template_utils import render_jinja_template  # the half of apply_chat_template that knows characters
+
+        rendered: Any = render_jinja_template(
+            conversations=[
+                [{key: value for key, value in message.items() if value is not None} for message in chat] for chat in conversations
+            ],
+            tools=tools,
+            chat_template=self.source,
+            return_assistant_tokens_mask=True,
+            **self._tokenizer.special_tokens_map,
+        )
+        return rendered[0], rendered[1]
+
+
+def _template_of(tokenizer: Any) -> str | None:
+    try:
+        return str(tokenizer.get_chat_template())
+    except (ValueError, AttributeError):
+        return None

@@ -1,0 +1,185 @@
+"""`TrainingArguments` from settings: every field under its own name, automatic choices with their reasons."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from ftcli.context import Context
+from ftcli.core.batches.order import ORDERS
+from ftcli.core.distributed import group
+from ftcli.core.distributed.sharding import sharding
+from ftcli.errors import MissingExtraError, SettingsError, UsageError
+from ftcli.settings_train import OWN
+
+COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
+ELSEWHERE = OWN | {
+    "output_dir",
+    "resume_from_checkpoint",
+    "gradient_checkpointing",
+    "gradient_checkpointing_kwargs",
+    "train_sampling_strategy",
+    "fsdp",
+    "fsdp_config",
+    "deepspeed",
+    *COMPILING,
+}
+"""Set fields of `train` that get special treatment below or in `core.train`."""
+PACKAGES = {"tensorboard": ("tensorboard",), "azure_ml": ("azureml",), "comet_ml": ("comet_ml",), "dvclive": ("dvclive",)}
+"""Import name of a tracker's library where it is not the tracker's own name."""
+PIP = {"azureml": "azureml-mlflow", "comet_ml": "comet-ml"}
+
+
+LIGER_LOSSES = "cross_entropy", "fused_linear_cross_entropy"
+REFUSED = {
+    "ignore_data_skip": "a run that goes on would train on rows twice and miss others",
+    "auto_find_batch_size": "it changes the batch of a step; --auto-batch keeps it",
+    "enable_jit_checkpoint": "signals save a checkpoint anyway, and on all processes at the same step",
+}
+"""Fields of TrainingArguments that a run cannot keep its promises with, and why."""
+
+
+def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
+    """The run's arguments.
+
+    Args:
+        held_out: whether there is a split to evaluate on.
+
+    Raises:
+        SettingsError: values contradict each other or the device.
+        MissingExtraError: a tracker's library is not installed.
+    """
+    settings = context.settings
+    train, loader = settings.train, settings.loader
+    if train.output_dir is None:
+        raise UsageError("no output: --output-dir is missing", "Name a directory for checkpoints, the model and the report.")
+    _refuse_what_is_not_offered(context)
+    on_gpu = torch.cuda.is_available() and not train.use_cpu
+    values = {name: value for name, value in train.model_dump().items() if value is not None and name not in ELSEWHERE}
+    values |= _precision(context, on_gpu=on_gpu) | _evaluation(context, held_out=held_out)
+    if not on_gpu and not torch.backends.mps.is_available():
+        values["use_cpu"] = True
+    if train.torch_compile not in {"auto", False}:  # transformers takes a backend or a mode for a wish to compile
+        values |= {name: value for name in COMPILING if (value := getattr(train, name)) is not None}
+    values |= sharding(train, on_gpu=on_gpu, ranks=group.world())
+    if values.get("use_cpu"):
+        group.join(train.ddp_timeout, train.ddp_backend)
+    if train.gradient_checkpointing is not None:
+        values.setdefault("activation_checkpointing", train.gradient_checkpointing)
+    if train.gradient_checkpointing_kwargs is not None:
+        values.setdefault("activation_checkpointing_kwargs", train.gradient_checkpointing_kwargs)
+    if loader.num_workers:
+        values |= {"dataloader_prefetch_factor": loader.prefetch_factor, "dataloader_persistent_workers": loader.persistent_workers}
+    elif loader.prefetch_factor or loader.persistent_workers:
+        context.note("loader.prefetch_factor and loader.persistent_workers have no effect: loader.num_workers is 0")
+    defaults = {"logging_first_step": True, "logging_nan_inf_filter": False, "save_strategy": "epoch"}
+    trackers(settings.tracking.report_to)
+    fixed: dict[str, Any] = {
+        "output_dir": str(train.output_dir),
+        "report_to": [],  # `core.trackers` tells them, so that none can end the run
+        "run_name": settings.tracking.run_name,
+        "dataloader_num_workers": loader.num_workers,
+        "dataloader_pin_memory": loader.pin_memory and on_gpu,
+        "remove_unused_columns": False,
+        "disable_tqdm": True,
+    }
+    if fixed["dataloader_pin_memory"]:  # a batch on its way need not end before the host goes on
+        fixed["accelerator_config"] = {"non_blocking": True, **(train.accelerator_config or {})}
+    if train.use_liger_kernel:  # the loss is ours; liger's looks for a language model's head in a classifier
+        fixed["liger_kernel_config"] = {**dict.fromkeys(LIGER_LOSSES, False), **(train.liger_kernel_config or {})}
+    try:
+        arguments = TrainingArguments(**{**defaults, **values, **fixed})
+    except Exception as error:
+        raise SettingsError(f"transformers refuses these train settings: {' '.join(str(error).split())}", "See: ftcli settings") from error
+    if arguments.n_gpu > 1:
+        context.note(f"{arguments.n_gpu} GPUs are visible to one process, which uses the first; --nproc-per-node auto uses all")
+        arguments._n_gpu = 1
+    return arguments
+
+
+def trackers(names: list[str] | None) -> list[str]:
+    """The wanted trackers, proved importable. Raises `MissingExtraError` with the pip command, or `SettingsError` for an unknown one."""
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    wanted = [name for name in names or [] if name != "none"]
+    for name in wanted:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise SettingsError(
+                f"tracking.report_to = {name!r}: no such tracker", f"There are {', '.join(sorted(INTEGRATION_TO_CALLBACK))}."
+            )
+        for package in PACKAGES.get(name, (name,)):
+            if importlib.util.find_spec(package) is None:
+                raise MissingExtraError(f"--report-to {name} needs the package {package}", f"Run: pip install {PIP.get(package, package)}")
+    return wanted
+
+
+def bf16_choice(context: Context, *, on_gpu: bool) -> tuple[bool, str]:
+    """Whether bfloat16 pays on the device, and why."""
+    if on_gpu:
+        capability = torch.cuda.get_device_capability()
+        return capability >= (8, 0), f"the GPU has capability {capability[0]}.{capability[1]}, bfloat16 needs 8.0"
+    flags = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in context.machine.cpu_flags]
+    return bool(flags), f"the CPU has {flags[0]}" if flags else "the CPU has neither avx512_bf16 nor amx_bf16"
+
+
+def _precision(context: Context, *, on_gpu: bool) -> dict[str, bool]:
+    train = context.settings.train
+    if not on_gpu and (train.fp16 or train.fp16_full_eval or context.settings.model.dtype == "float16"):
+        raise SettingsError("float16 on a CPU is 30 to 100 times slower than float32", "Use --bf16, or leave the precision to ftcli.")
+    if train.bf16 is not None or train.fp16:
+        return {"bf16": bool(train.bf16)}
+    chosen, reason = bf16_choice(context, on_gpu=on_gpu)
+    context.note(f"{'bfloat16 autocast with float32 weights' if chosen else 'float32'}: {reason}")
+    return {"bf16": chosen}
+
+
+def _evaluation(context: Context, *, held_out: bool) -> dict[str, Any]:
+    train = context.settings.train
+    strategy = train.eval_strategy or ("epoch" if held_out else "no")
+    if strategy != "no" and not held_out:
+        raise SettingsError(
+            f"train.eval_strategy = {strategy}, but the prepared data have no validation or test split",
+            "Prepare them with --validation-fraction 0.05, or leave the strategy unset.",
+        )
+    values: dict[str, Any] = {"eval_strategy": strategy}
+    if (train.patience or train.load_best_model_at_end or train.save_strategy == "best") and train.metric_for_best_model is None:
+        values["metric_for_best_model"] = "eval_loss"
+    if strategy == "no" and (train.patience or train.load_best_model_at_end or train.save_strategy == "best"):
+        raise SettingsError(
+            "train.patience, load_best_model_at_end and save_strategy = best need evaluations", "Set --eval-strategy epoch."
+        )
+    return values
+
+
+def _refuse_what_is_not_offered(context: Context) -> None:
+    train = context.settings.train
+    if train.label_smoothing_factor:
+        raise SettingsError("train.label_smoothing_factor is not offered: the loss here is the plain cross-entropy", "Leave it out.")
+    if train.average_tokens_across_devices is False:
+        raise SettingsError(
+            "train.average_tokens_across_devices = false would make the loss depend on the number of processes",
+            "Leave it out: the mean over all targets of a step is used.",
+        )
+    for name, reason in REFUSED.items():
+        if getattr(train, name):
+            raise SettingsError(f"train.{name} is not offered: {reason}", "Leave it out.")
+    if train.dataloader_in_order is False:
+        raise SettingsError("train.dataloader_in_order = false makes the order of batches a matter of chance", "Leave it out.")
+    if train.auto_batch and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise SettingsError(
+            "train.auto_batch works in one process: of several, one that runs out of memory would leave the others waiting",
+            "Halve --per-device-train-batch-size (or --max-tokens-per-batch) and double --gradient-accumulation-steps, which is the same training.",
+        )
+    if train.max_tokens_per_batch and train.dataloader_drop_last:
+        raise SettingsError(
+            "train.dataloader_drop_last has nothing to leave out: train.max_tokens_per_batch fills every batch with what there is",
+            "Leave one of them out.",
+        )
+    if train.train_sampling_strategy not in {None, *ORDERS}:
+        raise SettingsError(
+            f"train.train_sampling_strategy = {train.train_sampling_strategy!r} is not offered", f"Use {', '.join(ORDERS)}."
+        )

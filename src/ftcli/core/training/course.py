@@ -1,0 +1,194 @@
+"""Watching a run's logged figures: gradient norm, learning rate, clipping, a loss that does not move or runs away, held-out rows.
+
+Logged figures are means over all ranks, so that every rank comes to the same verdict at the same step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from ftcli.core.training.schedule import Schedule
+from ftcli.records import Check
+
+SPIKE = 100
+"""Times the larger of the first norm and the median. A judgement: far above what noise does, not measured on many runs."""
+LEAST_STEPS = 200
+"""Full-rate steps before a loss is said to stand still; also a quarter of the run's."""
+STILL = 0.98
+"""Share of what knows nothing of the texts (prior entropy, uniform guessing) that a loss must come under."""
+AWAY = 2.0
+"""Times the larger of the first loss and chance: a loss that stays above it is worse than knowing nothing."""
+PLAIN = ("sgd",)
+"""Optimizers whose step is as long as the gradient: clipping shortens it. Adam and its kin divide by the gradient's size."""
+
+
+@dataclass
+class Course:
+    """What a run's log says so far. Every rule speaks once.
+
+    Args:
+        chance: loss of uniform guessing.
+        unlearned: loss of knowing the labels' shares only, or of uniform guessing; None: any progress is small (a trained language model).
+        schedule: the planned learning rate; None: it is not compared.
+        held_out_majority: accuracy of always saying the commonest label, with the number of held-out rows; None: no classes.
+    """
+
+    chance: float
+    unlearned: float | None
+    peak: float
+    optimizer: str
+    schedule: Schedule | None
+    held_out_majority: tuple[float, int] | None = None
+    _losses: list[tuple[int, float]] = field(default_factory=list)
+    _norms: list[float] = field(default_factory=list)
+    _rates: list[float] = field(default_factory=list)
+    _said: set[str] = field(default_factory=set)
+
+    def log(self, entry: Mapping[str, Any], clipped_share: float | None) -> list[Check]:
+        """Verdicts that a line of the log brings, worse than "info" all of them."""
+        if "eval_accuracy" in entry:
+            found = [self._memorised(entry)]
+        elif "loss" in entry:
+            self._losses.append((entry["step"], entry["loss"]))
+            found = [self._gradient(entry), self._rate(entry), self._away(), self._still(), self._clipping(entry, clipped_share)]
+            self._norms.append(entry.get("grad_norm") or 0.0)
+        else:
+            return []
+        new = [check for check in found if check is not None and check.id not in self._said]
+        self._said |= {check.id for check in new}
+        return new
+
+    def _gradient(self, entry: Mapping[str, Any]) -> Check | None:
+        norm, loss, step = entry.get("grad_norm"), entry["loss"], entry["step"]
+        if norm is None or not math.isfinite(norm):
+            return None
+        evidence = {"step": step, "grad_norm": norm, "loss": loss}
+        if norm == 0 and loss > 0.01:
+            return _check(
+                "gradient-norm",
+                "fail",
+                f"step {step}: the gradient is zero and the loss {loss:.3f}: nothing is learned",
+                "Something cuts the loss off from the weights: run ftcli verify (FT405).",
+                evidence,
+            )
+        usual = max(self._norms[0], median(self._norms)) if len(self._norms) >= 5 else math.inf
+        if norm > SPIKE * usual:
+            return _check(
+                "gradient-norm",
+                "warn",
+                f"step {step}: the gradient norm is {norm:.3g}, {norm / usual:.0f} times what it was",
+                "Lower the learning rate or warm up longer; look at the rows of this step.",
+                {**evidence, "usual": usual},
+            )
+        return None
+
+    def _rate(self, entry: Mapping[str, Any]) -> Check | None:
+        rate, step = entry.get("learning_rate"), entry["step"]
+        if rate is None or self.schedule is None:
+            return None
+        self._rates.append(rate)
+        steps, known = self.schedule.steps, self.schedule.known
+        planned = self.schedule.share(step) * self.peak
+        evidence = {"step": step, "learning_rate": rate, "planned": planned if known else None}
+        if known and planned > 0.01 * self.peak and self._rates[-2:] == [0.0, 0.0] and step < 0.98 * steps:
+            return _check(
+                "learning-rate",
+                "fail",
+                f"step {step}: the learning rate is 0 since the line before, planned is {planned:.3g}: nothing is learned from here on",
+                "The schedule ends too early: check --max-steps, the scheduler and the checkpoint.",
+                evidence,
+            )
+        if known and abs(rate - planned) > max(0.05 * planned, 0.01 * self.peak):
+            return _check(
+                "learning-rate",
+                "warn",
+                f"step {step}: the learning rate is {rate:.3g}, planned is {planned:.3g}",
+                "A checkpoint's optimizer keeps its old rate, and a missing scheduler starts over: check what was resumed.",
+                evidence,
+            )
+        return None
+
+    def _away(self) -> Check | None:
+        recent = [loss for _, loss in self._losses[-3:]]
+        high = max(self._losses[0][1], self.chance)
+        if len(self._losses) < 4 or min(recent) < AWAY * high:
+            return None
+        step, loss = self._losses[-1]
+        certain = len(self._losses) >= 6 and min(loss for _, loss in self._losses[-5:]) > 2 * AWAY * high
+        return _check(
+            "diverged" if certain else "rising-loss",
+            "fail" if certain else "warn",
+            f"step {step}: the loss is {loss:.3f}, it began with {self._losses[0][1]:.3f}, and uniform guessing is {self.chance:.3f}",
+            "Lower the learning rate or warm up longer.",
+            {"step": step, "loss": loss, "first": self._losses[0][1], "chance": self.chance},
+        )
+
+    def _still(self) -> Check | None:
+        if self.unlearned is None or self.schedule is None or len(self._losses) < 8:
+            return None
+        step = self._losses[-1][0]
+        done = self.schedule.full_rate_steps(step)
+        if done < max(LEAST_STEPS, 0.25 * self.schedule.total):
+            return None
+        lines = max(2, len(self._losses) // 4)
+        before, recent = (median(loss for _, loss in part) for part in (self._losses[-2 * lines : -lines], self._losses[-lines:]))
+        if not math.isfinite(recent) or recent < STILL * max(self.unlearned, before):  # still falling from a head that began too large
+            return None
+        if {"rising-loss", "diverged"} & self._said or recent > AWAY * max(self._losses[0][1], self.chance):
+            return None
+        return _check(
+            "stalled-loss",
+            "warn",
+            f"step {step}: after {done:,.0f} steps at the full rate the loss is {recent:.3f}; knowing nothing of the texts gives {self.unlearned:.3f}",
+            "If it stays so: a higher learning rate, or labels that do not belong to the texts (ftcli verify --learnability-steps 200).",
+            {"step": step, "full_rate_steps": done, "loss": recent, "unlearned": self.unlearned},
+        )
+
+    def _clipping(self, entry: Mapping[str, Any], share: float | None) -> Check | None:
+        if share is None or share < 0.99 or entry["step"] < 100 or not self.optimizer.startswith(PLAIN):
+            return None
+        return _check(
+            "clip-share",
+            "warn",
+            f"step {entry['step']}: {share:.1%} of the steps were clipped, so that {self.optimizer} moves by max_grad_norm × learning rate whatever the gradient",
+            "Raise --max-grad-norm, or use AdamW, to which the gradient's size is the same.",
+            {"step": entry["step"], "clipped_share": share},
+        )
+
+    def _memorised(self, entry: Mapping[str, Any]) -> Check | None:
+        if self.held_out_majority is None or self.unlearned is None or not self._losses:
+            return None
+        majority, rows = self.held_out_majority
+        noise = 2 * math.sqrt(max(majority * (1 - majority), 1e-9) / max(1, rows))
+        accuracy, loss = entry["eval_accuracy"], self._losses[-1][1]
+        if loss > 0.5 * self.unlearned or accuracy > majority + noise or entry["eval_loss"] < self.unlearned:
+            return None
+        return _check(
+            "held-out",
+            "warn",
+            f"step {entry['step']}: the training loss is {loss:.3f}, and on rows that were not seen {accuracy:.1%} are right, no more than with the "
+            f"commonest label ({majority:.1%}): the rows are learned by heart",
+            "Look for shuffled or wrong labels; if they are right: more data, fewer epochs, a lower learning rate.",
+            {"step": entry["step"], "loss": loss, "eval_accuracy": accuracy, "majority_accuracy": majority},
+        )
+
+
+def clipping(share: float | None, optimizer: str) -> Check | None:
+    """At the end: how many steps were clipped, where that is most of them."""
+    if share is None or share < 0.9 or optimizer.startswith(PLAIN):
+        return None
+    return _check(
+        "clip-share",
+        "info",
+        f"{share:.1%} of the steps were clipped, which {optimizer} does not mind: it divides by the gradient's size",
+        "",
+        {},
+    )
+
+
+def _check(name: str, status: str, summary: str, fix: str, evidence: dict[str, Any]) -> Check:
+    return Check(name, "steps", status, summary, evidence, fix)  # type: ignore[arg-type]

@@ -1,0 +1,173 @@
+"""What is refused before the first step: data, tokenizer and model that do not belong together, and runs that would overwrite another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ftcli.contracts import CollatorKind, Task
+from ftcli.core.arrays import values
+from ftcli.core.batches.collate import rounded
+from ftcli.core.engines.backend import tokenizer_hash
+from ftcli.core.storage.label_flags import LabelFlags
+from ftcli.core.storage.store import INPUT_IDS, SplitData, Store
+from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
+
+RUN_FILE = "ftcli-run.json"
+LEAK = {torch.float32: 1e-3}
+"""Largest change of a logit, in standard deviations, that rounding may cause. Clean models: 5e-6 in float32, 4e-2 in bfloat16; leaks: 0.1 (BLOOM,
+fresh weights) to 6."""
+LEAK_HALF = 5e-2
+
+
+def check_tokenizer(store: Store, tokenizer: PreTrainedTokenizerBase, path: str) -> None:
+    """Raises `StoreError` when the data were prepared with another tokenizer."""
+    prepared = store.manifest["tokenizer"]
+    given = tokenizer_hash(tokenizer, path)
+    if prepared["hash"] != given:
+        raise StoreError(
+            f"{store.path} was prepared with the tokenizer {prepared['path']} (hash {prepared['hash'][:12]}), {path} is another one ({given[:12]})",
+            f"Give --tokenizer-path {prepared['path']}, or prepare the data again with this one.",
+        )
+
+
+def check_collator(name: str, kind: CollatorKind, task: Task, split: SplitData, store: Store) -> None:
+    """Raises `SettingsError` when rows, collator and task do not fit."""
+    if split.packed and task.needs_labels:
+        raise SettingsError(
+            f"{store.path} holds packed rows: several texts share one, and {task.name} needs one label a row",
+            "Prepare it again without --packing; batches of similar length waste about 1 % only.",
+        )
+    if split.packed and not kind.packed:
+        raise SettingsError(f"loader.collator = {name}: packed rows would see each other's texts", "Leave it unset, or set it to packed.")
+
+
+def check_data(
+    store: Store, names: list[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, fixed: bool, multiple: int
+) -> None:
+    """Every row against the model: length, ids and labels.
+
+    Raises:
+        DataError: a row without tokens or a label out of range; names split and row.
+        ModelError: rows longer than the model's positions, or ids beyond its embedding.
+    """
+    limit, rows = _positions(model), model.get_input_embeddings().weight.shape[0]
+    for name in names:
+        split = store.split(name)
+        if not len(split):
+            raise DataError(f"{store.path}: the split {name} has no rows", "Check the sources and their split names.")
+        if split.lengths.min() < 1:
+            raise DataError(
+                f"{store.path}: row {int(split.lengths.argmin())} of {name} has no tokens", "Prepare the data again with --min-length 1."
+            )
+        width = rounded(store.max_length if fixed else int(split.lengths.max()), multiple)
+        if limit is not None and width > limit:
+            raise ModelError(
+                f"rows of {name} have up to {width:,} tokens, the model has {limit:,} positions",
+                f"Prepare the data with --max-length {limit}, or with --model-config add --config-overrides max_position_embeddings={width}.",
+            )
+        if len(tokenizer) > rows and (largest := _largest_id(split)) >= rows:
+            raise ModelError(f"{name} holds the id {largest:,}, the model's embedding has {rows:,} rows", "Use the model's own tokenizer.")
+        _check_labels(store, split, name, model)
+
+
+def check_learnable(model: PreTrainedModel, *, packed: bool) -> None:
+    """Prove on a few random tokens that the model predicts from the past only and, packed, that documents do not see each other.
+
+    Raises:
+        ModelError: they do.
+    """
+    config = model.config
+    cache, training = config.use_cache, model.training
+    config.use_cache = False
+    limit = LEAK.get(model.dtype, LEAK_HALF)
+    try:
+        ahead, across = _leaks(model.eval())
+    finally:
+        config.use_cache = cache
+        model.train(training)
+    if ahead > limit:
+        raise ModelError(
+            f"{type(model).__name__} looks ahead: a later token changes earlier predictions by {ahead:.2g} standard deviations",
+            "Pre-training here predicts the next token: use a decoder (qwen3, llama, gpt2 …).",
+        )
+    if packed and across > limit:
+        raise ModelError(
+            f"{type(model).__name__} with {config._attn_implementation} attention mixes packed texts: logits differ by {across:.2g} standard deviations",
+            "Prepare the data without --packing, or try --attn-implementation sdpa or flash_attention_2.",
+        )
+
+
+def check_output(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    """Raises `TrainError` when the folder holds a run that neither is to be resumed nor may be replaced."""
+    if resume or overwrite or not folder.is_dir():
+        return
+    earlier = next((entry for entry in (*sorted(folder.glob("checkpoint-*")), folder / RUN_FILE) if entry.exists()), None)
+    if earlier is not None:
+        raise TrainError(
+            f"{folder} holds an earlier run ({earlier.name})",
+            "Go on with --resume-from-checkpoint auto, choose another --output-dir, or replace it with --overwrite.",
+        )
+
+
+def _check_labels(store: Store, split: SplitData, name: str, model: PreTrainedModel) -> None:
+    labels, count = split.labels, model.config.num_labels
+    if split.flags is not None and model.config.problem_type is not None:
+        _check_flags(store, split.flags, name, count)
+    if labels is None or model.config.problem_type is None:
+        return
+    wrong = np.flatnonzero((labels < 0) | (labels >= count))
+    if len(wrong):
+        raise DataError(
+            f"{store.path}: row {wrong[0]} of {name} has the label {labels[wrong[0]]}, the {count} labels are 0 to {count - 1} ({len(wrong):,} such rows)",
+            "The data are damaged: prepare them again.",
+        )
+
+
+def _check_flags(store: Store, flags: LabelFlags, name: str, count: int) -> None:
+    if flags.width != count:
+        raise DataError(f"{store.path}: {name} has {flags.width} labels, the model {count}", "The data are damaged: prepare them again.")
+    if odd := next(flags.odd(), None):
+        raise DataError(
+            f"{store.path}: row {odd[0]} of {name} has {odd[1]:g} where a label holds (1) or not (0)",
+            "The data are damaged: prepare them again.",
+        )
+
+
+def _positions(model: PreTrainedModel) -> int | None:
+    limit: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    embeddings: Any = getattr(model.base_model, "embeddings", None)
+    if limit is not None and hasattr(embeddings, "create_position_ids_from_input_ids"):  # RoBERTa counts from PAD + 1
+        limit -= embeddings.padding_idx + 1
+    return limit
+
+
+def _largest_id(split: SplitData) -> int:
+    return max((int(values(chunk.values).max()) for chunk in split.table.column(INPUT_IDS).chunks if len(chunk.values)), default=0)
+
+
+@torch.no_grad()
+def _leaks(model: PreTrainedModel) -> tuple[float, float]:
+    """(change by a later token, change by a neighbour in the row), in standard deviations of the logits."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, model.get_input_embeddings().weight.shape[0], (1, 12), generator=generator)
+    first, second = ids[:, :5], ids[:, 5:]
+    positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
+
+    def logits(tokens: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = model(
+            input_ids=tokens.to(model.device), **{name: value.to(model.device) for name, value in more.items()}
+        ).logits
+        return found[0].float()
+
+    alone = torch.cat([logits(first), logits(second)])
+    spread = alone.std()
+    changed = first.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % 2
+    ahead = (logits(changed)[:-1] - alone[:4]).abs().max() / spread
+    across = (logits(ids, position_ids=positions) - alone).abs().max() / spread
+    return float(ahead), float(across)

@@ -1,0 +1,170 @@
+"""What a run consists of, opened, loaded and checked against each other before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+
+from ftcli.context import Context
+from ftcli.contracts import BatchSpec, Collator, CollatorKind, Task
+from ftcli.core.batches.balance import balance
+from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, padding
+from ftcli.core.batches.collating import made
+from ftcli.core.batches.order import ORDERS
+from ftcli.core.batches.slots import TokenBatches, rows_a_batch, token_batches
+from ftcli.core.models.adapter import adapt
+from ftcli.core.models.model import build
+from ftcli.core.models.side_by_side import Texts
+from ftcli.core.storage.store import SplitData, Store
+from ftcli.core.training import gate
+from ftcli.core.training.arguments import make_arguments
+from ftcli.errors import SettingsError, UsageError
+
+SAMPLE = 100_000
+"""Rows whose lengths stand for all in an estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Parts of a run that fit together."""
+
+    context: Context
+    store: Store
+    tokenizer: PreTrainedTokenizerBase
+    task: Task
+    model: PreTrainedModel
+    collator: Collator
+    order: str
+    token_batches: TokenBatches | None
+    """By `train.max_tokens_per_batch`; None: a batch has a fixed number of rows."""
+    arguments: TrainingArguments
+    train: SplitData
+    held_out: SplitData | None
+    unpadded: bool = False
+    """Rows of one text each are to be computed side by side, without padding."""
+    padded_right: bool = False
+    """The collator is one of ftcli's, and a row is one text."""
+
+    @property
+    def texts(self) -> Texts | None:
+        """What stands side by side; None: every row is one text, padded."""
+        on_gpu = self.arguments.device.type == "cuda" and self.padded_right
+        if not self.train.packed and not self.unpadded and not on_gpu:
+            return None
+        splits = (self.train, *([self.held_out] if self.held_out else []))
+        return Texts(max(int(split.lengths.max(initial=0)) for split in splits), not self.train.packed, needed=self.unpadded)
+
+    @property
+    def trackers(self) -> list[str]:
+        """Names of the trackers that are told of the run."""
+        return [name for name in self.context.settings.tracking.report_to or [] if name != "none"]
+
+    @property
+    def output(self) -> Path:
+        return Path(self.arguments.output_dir)
+
+
+def prepare(context: Context) -> Run:
+    """Open the store, load tokenizer and model, and refuse what cannot work. Every automatic choice is noted with its reason.
+
+    Raises:
+        UsageError, StoreError, DataError, TokenizerError, ModelError, SettingsError, TrainError: what does not fit, and what to do.
+    """
+    settings = context.settings
+    sources = settings.dataset.sources or []
+    if len(sources) != 1:
+        raise UsageError(
+            f"train needs one prepared directory, {len(sources)} are given", "Give --dataset the directory that ftcli tokenize made."
+        )
+    store = Store.open(Path(sources[0]))
+    wanted, packing = settings.packing.strategy, store.manifest.get("packing")
+    if wanted is not None and wanted != packing:
+        raise UsageError(
+            f"packing = {wanted}, but {store.path} was prepared with {packing}",
+            "Leave it out, or prepare the data again with that packing.",
+        )
+    arguments = make_arguments(context, held_out=store.eval_split is not None)
+    resume = settings.train.resume_from_checkpoint is not None
+    gate.check_output(Path(arguments.output_dir), resume=resume, overwrite=settings.runtime.overwrite)
+    tokenizer = context.plugins.hook.load_tokenizer(settings=settings)
+    gate.check_tokenizer(store, tokenizer, str(settings.tokenizer.path))
+    task = _task(context, store)
+    train = store.split("train")
+    name, kind = _collator(context, task, train, store)
+    unpadded = kind.packed and not train.packed
+    if unpadded and settings.train.lean_step == "off":
+        raise SettingsError(
+            f"loader.collator = {name} on rows of one text each is a part of the lean step, and train.lean_step = off",
+            "Leave one of them unset.",
+        )
+    batches = token_batches(
+        settings, train.lengths, collator=name, kind=kind, max_length=store.max_length, ranks=arguments.world_size, unpadded=unpadded
+    )
+    if batches is not None:
+        context.note(batches.said)
+    balance(context, task, train, store.label_names)
+    model = build(context, task, store, tokenizer)
+    splits = ["train", *([store.eval_split] if store.eval_split else [])]
+    multiple = settings.loader.pad_to_multiple_of
+    gate.check_data(store, splits, model, tokenizer, fixed=name == "fixed", multiple=multiple)
+    if not task.needs_labels:
+        gate.check_learnable(model, packed=train.packed)
+    if kind.packed and arguments.use_cache:
+        raise UsageError("train.use_cache = true lets packed texts see each other", "Leave it out: training needs no cache.")
+    return Run(
+        context=context,
+        store=store,
+        tokenizer=tokenizer,
+        task=task,
+        model=adapt(context, model, task),
+        collator=made(context.plugins, name, BatchSpec(_padding_id(tokenizer), "right", store.max_length, multiple, task)),
+        order=ORDERS.get(settings.train.train_sampling_strategy or "", kind.order),
+        token_batches=batches,
+        arguments=arguments,
+        train=train,
+        held_out=store.split(store.eval_split) if store.eval_split else None,
+        unpadded=unpadded,
+        padded_right=not train.packed and context.plugins.outsider("collator", name) is None,
+    )
+
+
+def _task(context: Context, store: Store) -> Task:
+    mode = context.settings.train.mode
+    if mode is None:
+        mode = "classify" if store.label_names else "sft" if store.manifest.get("task") == "sft" else "pretrain"
+        why = {"classify": "labels", "sft": "conversations with a label a token", "pretrain": "no labels"}[mode]
+        context.note(f"mode {mode}: the prepared data have {why}")
+    task: Task = context.plugins.registry("task").get(mode, "train.mode")()
+    prepared = store.manifest.get("task")
+    if prepared and prepared != mode:
+        context.note(f"the data were prepared for {prepared}, and mode is {mode}: check that texts end as they should (--add-eos)")
+    return task
+
+
+def _collator(context: Context, task: Task, split: SplitData, store: Store) -> tuple[str, CollatorKind]:
+    registry = context.plugins.registry("collator")
+    name = context.settings.loader.collator
+    if name is None:
+        name = "packed" if split.packed else "bucketed"
+        context.note(f"collator {name}: {'the rows hold several texts each' if split.packed else _why_grouped(context, split)}")
+    kind: CollatorKind = registry.get(name, "loader.collator")
+    gate.check_collator(name, kind, task, split, store)
+    return name, kind
+
+
+def _padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """PAD, or any id where there is none: what is padded is masked and no target."""
+    return next((found for found in (tokenizer.pad_token_id, tokenizer.eos_token_id) if found is not None), 0)
+
+
+def _why_grouped(context: Context, split: SplitData) -> str:
+    settings = context.settings.train
+    lengths = split.lengths[:SAMPLE]
+    size = min(rows_a_batch(context.settings, lengths), max(1, len(lengths)))
+    shares = [
+        padding(lengths, sampler.order(), size)
+        for sampler in (LengthGroupedSampler(lengths, size, settings.seed), EpochSampler(len(lengths), settings.seed))
+    ]
+    return f"batches of similar length leave {shares[0]:.1%} of the slots empty, random ones {shares[1]:.1%}"

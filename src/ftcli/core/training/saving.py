@@ -1,0 +1,135 @@
+"""What `Trainer` saves, as a checkpoint that appears whole; only the first rank (or the first of each node) writes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers import Trainer
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import SaveStrategy
+
+from ftcli.core.distributed.agree import anyone, gathered, several
+from ftcli.core.publishing import staging
+from ftcli.core.training import checkpoints
+from ftcli.errors import PublishError
+
+REFUSALS = (OSError, RuntimeError, SafetensorError, PublishError)
+"""What writing raises where the file system refuses: torch says RuntimeError, safetensors its own."""
+
+
+ELSEWHERE = "another process of the run could not write it, and says why"
+
+
+def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping[str, Any], note: Callable[[str], None]) -> Path:
+    """Write, seal and publish a checkpoint of this step, then remove those beyond `save_total_limit`. Every rank must call it.
+
+    Args:
+        identity: what a run must have in common with this one to go on from it.
+        kept: what such a run must know beside what `Trainer` saves.
+
+    Raises:
+        TrainError: it cannot be written; all earlier checkpoints are as they were.
+    """
+    args, state = trainer.args, trainer.state
+    run = Path(args.output_dir)
+    final = run / f"checkpoint-{state.global_step}"
+    trainer.store_flos()
+    random = _random_states(trainer) if several() and not args.save_only_model else {}
+    _note_best(trainer, run, final)
+    failure: BaseException | None = None
+    if args.should_save:
+        try:
+            staging.sweep(run)
+            staging.begin(final)
+        except REFUSALS as error:
+            failure = error
+    _agree(trainer, failure, final)
+    staged = staging.aside(final)
+    try:
+        trainer.save_model(str(staged), _internal_call=True)
+        if not args.save_only_model:
+            trainer._save_optimizer_and_scheduler(str(staged))
+            trainer._save_scaler(str(staged))
+            if not several():
+                trainer._save_rng_state(str(staged))
+        if args.should_save:
+            for name, content in random.items():
+                (staged / name).write_bytes(content)
+            _keep_callbacks(trainer)
+            state.save_to_json(str(staged / "trainer_state.json"))
+    except REFUSALS as error:
+        failure = error
+    _agree(trainer, failure, final)  # sharded states are whole when every rank has written
+    if args.should_save:
+        try:
+            checkpoints.seal(staged, identity, kept)
+            staging.appear(staged, final)
+        except REFUSALS as error:
+            failure = error
+    _agree(trainer, failure, final)
+    if args.push_to_hub:
+        trainer._push_from_checkpoint(str(final))
+    if args.should_save:
+        checkpoints.rotate(run, args.save_total_limit, state.best_model_checkpoint, note)
+    return final
+
+
+def save_model(trainer: Trainer, document: Mapping[str, Any]) -> None:
+    """Write, seal and publish the final model in the output directory. Every rank must call it.
+
+    Raises:
+        TrainError: it cannot be written.
+    """
+    args = trainer.args
+    output = Path(args.output_dir)
+    staged = staging.aside(output / "model")
+    failure: BaseException | None = None
+    try:
+        if args.should_save:
+            staging.begin(output / "model")
+        trainer.save_model(str(staged), _internal_call=True)
+        if args.should_save:
+            staging.publish_model(staged, output, document)
+    except REFUSALS as error:
+        failure = error
+    if anyone(failure is not None, args.device):
+        hint = "Free space there, then --resume-from-checkpoint auto."
+        raise staging.refused("model in", output, staged, failure or RuntimeError(ELSEWHERE), hint) from failure
+    if args.push_to_hub:
+        trainer.push_to_hub(commit_message="Model save", revision=args.hub_revision)
+
+
+def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None:
+    """Raise on every rank when one could not write."""
+    if anyone(failure is not None, trainer.args.device):
+        hint = "Free space there; then --resume-from-checkpoint auto goes on from the checkpoint before."
+        raise staging.refused("checkpoint", final, staging.aside(final), failure or RuntimeError(ELSEWHERE), hint) from failure
+
+
+def _random_states(trainer: Trainer) -> dict[str, bytes]:
+    """Files of the random states of all ranks, so that one rank can write them."""
+    with tempfile.TemporaryDirectory(prefix="ftcli-") as folder:
+        trainer._save_rng_state(folder)
+        own = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    return {name: content for files in gathered(own) for name, content in files.items()}
+
+
+def _note_best(trainer: Trainer, run: Path, final: Path) -> None:
+    args, state = trainer.args, trainer.state
+    if args.save_strategy in {SaveStrategy.STEPS, SaveStrategy.EPOCH, SaveStrategy.BEST} and state.best_global_step:
+        best = run / f"checkpoint-{state.best_global_step}"
+        if best == final or best.is_dir():
+            state.best_model_checkpoint = str(best)
+
+
+def _keep_callbacks(trainer: Trainer) -> None:
+    """The callbacks' own states (early stopping), in the place where `Trainer` keeps them."""
+    states: dict[str, list[Any]] = {}
+    for callback in (*trainer.callback_handler.callbacks, trainer.control):
+        if isinstance(callback, ExportableState):
+            states.setdefault(type(callback).__name__, []).append(callback.state())
+    trainer.state.stateful_callbacks |= {name: found[0] if len(found) == 1 else found for name, found in states.items()}

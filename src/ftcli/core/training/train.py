@@ -1,0 +1,310 @@
+"""The run itself: train, evaluate, save, and say how it went."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import BatchSampler
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
+
+from ftcli.core.batches.batch import StoreDataset
+from ftcli.core.distributed import pulse
+from ftcli.core.distributed.agree import first_decides, stopped
+from ftcli.core.distributed.group import left, loss_of_a_rank
+from ftcli.core.distributed.heartbeat import Heartbeat
+from ftcli.core.distributed.signals import Signals
+from ftcli.core.models.compiled import Trial, compiled
+from ftcli.core.models.lean import few_rows, lean
+from ftcli.core.publishing import staging
+from ftcli.core.storage.label_flags import entropy
+from ftcli.core.training import checkpoints, health, memory, saving, trackers, unused
+from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
+from ftcli.core.training.clock import clock_of
+from ftcli.core.training.course import Course, clipping
+from ftcli.core.training.guarding import Guard, Rollback
+from ftcli.core.training.memory import Pieces
+from ftcli.core.training.meter import Meter
+from ftcli.core.training.outcome import Outcome, figures, majority
+from ftcli.core.training.run import Run
+from ftcli.core.training.schedule import Schedule
+from ftcli.core.training.trainer import FtcliTrainer, StoppedEvaluation
+from ftcli.errors import FtcliError, TrainError
+from ftcli.records import Check, RunStatus
+
+
+def fit(run: Run, signals: Signals) -> Outcome:
+    """Train, evaluate and save. A signal ends the run at the next step's end with a complete checkpoint.
+
+    Raises:
+        TrainError: the checkpoint to go on from cannot be used, or the result cannot be written.
+    """
+    context, arguments = run.context, run.arguments
+    stop = context.settings.train.on_unhealthy == "stop"
+    checks: list[Check] = []
+
+    def found(check: Check) -> None:
+        checks.append(check)
+        if check.status == "fail" and stop:
+            raise TrainError(check.summary, f"{check.fix} To train all the same: --on-unhealthy warn.")
+        if check.status in {"warn", "fail"}:
+            context.note(f"{check.summary}. {check.fix}")
+
+    courses: list[Course] = []
+
+    def on_log(entry: Mapping[str, Any]) -> None:
+        if not courses:
+            courses.append(_course(run, trainer.state.max_steps))
+        for check in courses[0].log(entry, watch.clipped_share):
+            found(check)
+
+    def on_length(steps: int) -> None:
+        if check := health.warm_up(arguments.get_warmup_steps(steps), steps):
+            found(check)
+
+    def on_first_step() -> None:
+        weighed = getattr(run.task, "class_weights", None) is not None  # then the loss of one step says nothing about guessing
+        if trainer.first is not None and trainer.start is not None and not weighed:
+            chance, fresh = run.task.chance_loss(run.model.config, run.store), context.settings.model.config is not None
+            found(health.first_loss(trainer.first[0], chance, trainer.start, fresh=fresh, language=not run.task.needs_labels))
+
+    meter = Meter(clock_of(arguments.device))
+    watch = health.Watch(context.note, stop=stop, clip=arguments.max_grad_norm, scaled=arguments.fp16, record=checks.append)
+    guard = Guard(
+        context.settings.train.on_nonfinite,
+        run.task.chance_loss(run.model.config, run.store),
+        scaled=arguments.fp16,
+        fatal=stop,
+        record=checks.append,
+        note=context.note,
+    )
+    identity = checkpoints.identity(context, run.store, run.task.name)
+    cached = run.model.config.use_cache
+    callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
+    tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
+    few = few_rows(run.train, run.collator)
+    if said := unused.settle(arguments, run.model, run.task, few[0]):  # before the Trainer, which reads it once, when it is made
+        context.note(said)
+    trainer = _trainer(run, meter, watch, signals, [callback, *tracked], identity, guard)
+    checkpoint = _resumed(run, identity)
+    if checkpoint is not None:
+        trainer.take(checkpoints.read(checkpoint)["kept"])
+    meter.start()
+    failure: FtcliError | None = None
+    status: RunStatus = "failed"
+    try:
+        status = _whole(run, trainer, few, checkpoint, use_cache=cached)
+    except FtcliError as error:
+        failure = error
+    except (RuntimeError, MemoryError) as error:
+        failure = _named(run, trainer, error)
+        if failure is None:
+            raise
+    meter.stop()
+    if trainer.pieces is not None and trainer.pieces.most is not None:
+        checks.append(trainer.pieces.check(arguments))
+    if check := clipping(watch.clipped_share, context.settings.train.optim):
+        checks.append(check)
+    metrics, details = figures(run, trainer, checkpoint)
+    for tracker in tracked:
+        tracker.finish(metrics)
+    paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}
+    if status == "interrupted":
+        paths["checkpoint"] = str(run.output / f"checkpoint-{trainer.state.global_step}")
+    return Outcome(status, metrics, details, tuple(checks), paths, failure)
+
+
+def _course(run: Run, steps: int) -> Course:
+    """What the log is held against."""
+    arguments, fresh, labels = run.arguments, run.context.settings.model.config is not None, run.train.labels
+    chance = run.task.chance_loss(run.model.config, run.store)
+    unlearned: float | None = chance if fresh else None
+    held_out = None
+    if run.task.needs_labels and labels is not None:
+        shares = np.bincount(labels) / len(labels)
+        unlearned = -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
+        share = majority(run)
+        held_out = None if share is None or run.held_out is None else (share, len(run.held_out))
+    elif run.train.flags is not None:
+        plain = getattr(run.task, "class_weights", None) is None  # weighed losses stand still at chance
+        unlearned = entropy(run.train.flags.counts, len(run.train.flags)) if plain else chance
+    planned = Schedule(
+        steps, arguments.get_warmup_steps(steps), str(arguments.lr_scheduler_type.value), arguments.lr_scheduler_kwargs or {}
+    )
+    schedule = None if arguments.fp16 or arguments.deepspeed else planned  # skipped steps, and a scheduler of its own
+    return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out)
+
+
+def _whole(run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]], checkpoint: Path | None, *, use_cache: bool) -> RunStatus:
+    """Steps, last evaluation and result; or, after a signal, a checkpoint."""
+    try:
+        wanted = run.context.settings.train.lean_step
+        uses = trainer.use_head, trainer.use_texts
+        with lean(run.model, run.task, few, run.arguments, *uses, wanted=wanted, texts=run.texts) as said:
+            run.context.note(said)
+            with _compiled(run, trainer, checkpoint):
+                _steps(trainer, checkpoint)
+        if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
+            _final_evaluation(trainer)
+    except StoppedEvaluation:
+        pass
+    if stopped(trainer.signals):
+        trainer.checkpoint()
+        return "interrupted"
+    run.model.config.use_cache = use_cache  # Trainer turns it off, and a saved model without it would generate slowly
+    _save(trainer)
+    return "ok"
+
+
+@contextmanager
+def _compiled(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> Iterator[None]:
+    """Inside, what `train.torch_compile` = auto comes to, which on a GPU is the default."""
+    train = run.context.settings.train
+    if train.torch_compile != "auto" and not (train.torch_compile is None and run.arguments.device.type == "cuda"):
+        yield
+        return
+    trial = Trial(
+        model=run.model,
+        task=run.task,
+        arguments=run.arguments,
+        batches=lambda count: _first_batches(run, trainer, count),
+        left=lambda: _length(trainer) * run.arguments.gradient_accumulation_steps,
+        head=trainer.head,
+        dynamic=run.context.settings.loader.collator != "fixed" or run.token_batches is not None,
+        backend=train.torch_compile_backend,
+        mode=train.torch_compile_mode,
+    )
+    before = None if checkpoint is None else checkpoints.read(checkpoint)["kept"].get("compiled")
+    with compiled(trial, before, run.context.note) as trainer.compiled:
+        yield
+
+
+def _first_batches(run: Run, trainer: FtcliTrainer, count: int) -> list[dict[str, Tensor]]:
+    """Of the first epoch, whatever step the run begins with."""
+    order = BatchSampler(trainer._get_train_sampler(), run.arguments.train_batch_size, drop_last=False)
+    rows = StoreDataset(run.train)
+    return [run.collator(rows.__getitems__(batch)) for batch in islice(run.token_batches or order, count)]
+
+
+def _length(trainer: FtcliTrainer) -> int:
+    """Optimizer steps of the whole run."""
+    *_, total = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
+    return int(total)
+
+
+def _trainer(
+    run: Run,
+    meter: Meter,
+    watch: health.Watch,
+    signals: Signals,
+    callbacks: list[TrainerCallback],
+    identity: Mapping[str, Any],
+    guard: Guard | None = None,
+) -> FtcliTrainer:
+    settings, rank = run.context.settings, pulse.current()
+    patience = settings.train.patience
+    beat = [] if rank is None else [Heartbeat(rank, settings.launch.rank_timeout, run.output / pulse.STACKS)]
+    return FtcliTrainer(
+        model=run.model,
+        args=run.arguments,
+        task=run.task,
+        order=run.order,
+        collator=run.collator,
+        meter=meter,
+        watch=watch,
+        signals=signals,
+        identity=identity,
+        guard=guard,
+        pieces=Pieces(run.context.note, by_slots=run.token_batches is not None) if run.context.settings.train.auto_batch else None,
+        token_batches=run.token_batches,
+        train_dataset=StoreDataset(run.train),
+        eval_dataset=None if run.held_out is None else StoreDataset(run.held_out),
+        processing_class=run.tokenizer,
+        callbacks=[*callbacks, *beat, *([EarlyStoppingCallback(patience)] if patience else [])],
+    )
+
+
+def _resumed(run: Run, identity: Mapping[str, Any]) -> Path | None:
+    settings, note = run.context.settings, run.context.note
+    wanted = settings.train.resume_from_checkpoint
+    if wanted is None:
+        if run.arguments.process_index == 0:  # overwriting was allowed: an older run's checkpoints must not be taken for this one's
+            staging.sweep(run.output)
+            for old in run.output.glob("checkpoint-*"):
+                shutil.rmtree(old)
+        return None
+    folder = first_decides(lambda: checkpoints.choose(wanted, run.output, note))
+    if folder is not None:
+        checkpoints.compare(folder, identity, note)
+    return folder
+
+
+def _steps(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
+    while True:
+        try:
+            _once(trainer, checkpoint)
+        except Rollback as back:
+            checkpoint = _gone_back(trainer, back)
+        else:
+            return
+
+
+def _once(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
+    if checkpoint is not None:
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        if state.global_step >= _length(trainer):  # transformers would train one step more
+            trainer._load_from_checkpoint(str(checkpoint))
+            trainer.state = state
+            return
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+
+def _gone_back(trainer: FtcliTrainer, back: Rollback) -> Path:
+    """The checkpoint that the run goes on from, with the bad steps' batches left out."""
+    note = trainer.watch.note
+    folder = first_decides(lambda: checkpoints.go_back(Path(trainer.args.output_dir), back.before, note))
+    if folder is None:
+        raise TrainError(
+            f"{back.message}, and there is no checkpoint to go back to",
+            "Save more often (--save-strategy steps --save-steps 100), or leave single steps out: --on-nonfinite skip.",
+        )
+    first, last = back.left_out[0], back.left_out[-1]
+    left_out = f"step {last} is" if first == last else f"steps {first} to {last} are"
+    note(f"{back.message}; gone back to {folder}, and {left_out} left out")
+    trainer.forget()
+    trainer.left_out |= set(back.left_out)
+    return folder
+
+
+def _final_evaluation(trainer: FtcliTrainer) -> None:
+    """Evaluate the final weights, unless that was the last thing done."""
+    best = trainer.args.load_best_model_at_end and trainer.state.best_global_step != trainer.state.global_step
+    done = any("eval_loss" in entry and entry["step"] == trainer.state.global_step for entry in trainer.state.log_history)
+    if best or not done:
+        trainer.evaluate()
+
+
+def _save(trainer: FtcliTrainer) -> None:
+    trainer.refuse_broken_weights()
+    with trainer.meter.timing("checkpoint"):
+        saving.save_model(trainer, {"step": trainer.state.global_step, "data": trainer.identity["data"]})
+
+
+def _named(run: Run, trainer: FtcliTrainer, error: Exception) -> FtcliError | None:
+    """What a machine's refusal or another rank's end means; None for an error that is neither."""
+    if isinstance(error, RuntimeError) and left(error):
+        return loss_of_a_rank(error, run.output / pulse.STACKS)
+    if memory.ran_out(error):
+        return memory.advice(trainer.args, error, trainer.shape, evaluating=trainer.evaluating, batches=trainer.token_batches)
+    if "DataLoader worker" in str(error):
+        return TrainError(
+            f"after step {trainer.state.global_step} a process that loads data died: {str(error).splitlines()[0]}",
+            "Something killed it, most often for memory: use fewer (--dataloader-num-workers 0 is right for stored data), then --resume-from-checkpoint.",
+        )
+    return None

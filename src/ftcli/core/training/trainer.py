@@ -1,0 +1,305 @@
+"""`transformers.Trainer` with the task's own loss, our order of rows, exact evaluation and a look at every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import EarlyStoppingCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from ftcli.contracts import Collator, Task
+from ftcli.core.batches.batch import StoreDataset
+from ftcli.core.batches.slots import TokenBatches
+from ftcli.core.batches.tasks import IGNORED
+from ftcli.core.distributed.agree import anyone, first_decides, gathered, stopped, summed
+from ftcli.core.distributed.signals import Signals
+from ftcli.core.models import adapter
+from ftcli.core.models.compiled import Compiled
+from ftcli.core.models.confusion import FlagSummary, Summary
+from ftcli.core.models.held_out import HeldOut
+from ftcli.core.models.lean_head import LeanHead
+from ftcli.core.models.side_by_side import Texts, told
+from ftcli.core.training import checkpoints, saving
+from ftcli.core.training.guarding import Guard
+from ftcli.core.training.health import Start, Watch, finite, finite_states, look_at
+from ftcli.core.training.loading import Loading
+from ftcli.core.training.memory import Pieces
+from ftcli.core.training.meter import TEXTS, Counted, Meter
+from ftcli.errors import TrainError
+
+
+class StoppedEvaluation(Exception):  # noqa: N818 - not a failure
+    """A signal came in the middle of an evaluation."""
+
+
+class FtcliTrainer(Loading):
+    """One run.
+
+    The loss is the sum over targets divided by the targets of the whole optimizer step on all ranks, so that it and its gradient do not
+    depend on how a global batch is split. transformers does that for a `compute_loss_func`; without one it multiplies the loss of most
+    classification models by accumulation steps and processes (huggingface/transformers#47688).
+
+    Args:
+        order: "random", "grouped" (by length) or "sequential".
+        collator: padded batches for training and evaluation.
+        identity: what a run must have in common with this one to go on from its checkpoints.
+        guard: judges steps before the weights change; None: nothing but `watch` does.
+        token_batches: the batches of an epoch, where a budget of tokens decides how many rows they have; None: `args` and `order` do.
+        pieces: how batches are cut when memory runs out; None: that ends the run.
+    """
+
+    def __init__(
+        self,
+        *,
+        args: TrainingArguments,
+        task: Task,
+        order: str,
+        collator: Collator,
+        meter: Meter,
+        watch: Watch,
+        signals: Signals,
+        train_dataset: StoreDataset,
+        identity: Mapping[str, Any] | None = None,
+        guard: Guard | None = None,
+        pieces: Pieces | None = None,
+        token_batches: TokenBatches | None = None,
+        **rest: Any,
+    ) -> None:
+        self.task = task
+        self.order = order
+        self.collator = collator
+        self.meter = meter
+        self.watch = watch
+        self.signals = signals
+        self.identity = identity or {}
+        self.guard = guard
+        self.pieces = pieces
+        self.token_batches = token_batches
+        self.left_out: set[int] = set()
+        """Steps whose batches are not trained on, since the run went back from there."""
+        self.shape: tuple[int, int] | None = None
+        """Rows and width of the batch that was trained on last."""
+        self.evaluating = False
+        self._rows: list[int] = []
+        self._logged: torch.Tensor | None = None
+        self._dropped, self._window = 0, 0
+        self.start: Start | None = None
+        self.first: tuple[float, float] | None = None
+        """Loss and gradient norm of step 1."""
+        self.head: LeanHead | None = None
+        self._beside = False
+        self.compiled: Compiled | None = None
+        self._step_loss: torch.Tensor | None = None
+        self._held_out = HeldOut(task)
+        self.confusion: Summary | FlagSummary | None = None
+        """Of the last evaluation."""
+        super().__init__(args=args, data_collator=Counted(collator), train_dataset=train_dataset, compute_loss_func=self._loss, **rest)
+        self.model_accepts_loss_kwargs = False  # nothing but `_loss` is to see num_items_in_batch
+        self.remove_callback(PrinterCallback)  # stdout belongs to the report
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._rows = [row for batch in batches for row in self.meter.count(batch)]
+        return batches, items
+
+    def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
+        logits = outputs["logits"]
+        taught = self.start is None and bool(labels.ne(IGNORED).any())
+        if self.head is not None:
+            if taught:
+                with torch.no_grad():
+                    self.start = look_at(self.head.layer(logits), labels)
+            return self.head.loss(logits, labels, num_items_in_batch)
+        if taught:
+            self.start = look_at(logits, labels)
+        loss = getattr(self.task, "training_loss", self.task.loss)
+        return loss(logits, labels, num_items_in_batch)
+
+    def use_head(self, head: LeanHead | None) -> None:
+        """Compute the loss by `head`, which makes the model give states for logits; None: from the logits."""
+        if head is not None:
+            head.armed = True
+        self.head = head
+
+    def use_texts(self, texts: Texts | None) -> None:
+        """The model computes these side by side, and is told where they are; None: it does not."""
+        self._beside, self.meter.unpadded = texts is not None, texts is not None and texts.unpad
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        number = self.state.global_step + 1
+        texts = inputs.pop(TEXTS, None)
+        if self._step_loss is None:
+            self._logged = self._tr_loss.clone()
+            if self.pieces is not None:
+                self.pieces.begin()
+        loss: torch.Tensor
+        self.shape = inputs["input_ids"].shape[0], inputs["input_ids"].shape[-1]
+        if number in self.left_out:
+            loss = torch.zeros((), device=self.args.device)
+        elif self.pieces is None:
+            with told(texts if self._beside else None, inputs):
+                loss = super().training_step(model, inputs, num_items_in_batch)
+        else:
+            compute = super().training_step
+            loss = self.pieces.run(lambda piece: compute(model, piece, num_items_in_batch), model.zero_grad, inputs, number)
+        self._step_loss = loss if self._step_loss is None else self._step_loss + loss
+        return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        with self.meter.timing("optimizer"):
+            norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+            loss, self._step_loss = self._step_loss, None
+            assert loss is not None
+            number = self.state.global_step + 1
+            if number in self.left_out or self._is_bad(number, loss, norm):
+                self._leave_out()
+                return norm
+            self.watch.step(number, loss, torch.as_tensor(norm), self._rows)
+        if number == 1:
+            self.first = float(self.accelerator.reduce(loss, reduction="mean")), float(norm)
+        return norm
+
+    def _is_bad(self, number: int, loss: torch.Tensor, norm: Any) -> bool:
+        """The guard's verdict, on figures that all ranks share."""
+        if self.guard is None or not self.guard.looks(self.args.device):
+            return False
+        shared = float(self.accelerator.reduce(loss, reduction="mean"))
+        return self.guard.judge(number, shared, float(norm), lambda: [row for rows in gathered(self._rows) for row in rows])
+
+    def _leave_out(self) -> None:
+        """Forget the step's gradient: an optimizer passes over parameters without one, with all that it keeps of them."""
+        self.model.zero_grad(set_to_none=True)
+        assert self._logged is not None
+        self._tr_loss.copy_(self._logged)
+        self._dropped += 1
+
+    def log(self, logs: dict[str, float], *rest: Any, **named: Any) -> None:
+        if "loss" in logs and self._dropped:  # the mean is over the steps that were trained on
+            kept = self._window - self._dropped
+            logs["loss"] *= self._window / max(1, kept)
+            logs = {name: value for name, value in logs.items() if (name != "loss" or kept) and math.isfinite(value)}
+            self._dropped = 0
+        super().log(logs, *rest, **named)
+
+    # -- evaluation ----------------------------------------------------------------------------------------------------
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        self.watch.check()
+        self.evaluating = True
+        with self.meter.timing("evaluation"):
+            metrics: dict[str, float] = super().evaluate(*args, **kwargs)
+        self.evaluating = False
+        return metrics
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,  # noqa: ARG002 - nothing but sums is kept
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        self._held_out = HeldOut(self.task)
+        output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
+        figures = self._held_out.metrics(summed)
+        self.confusion = self._held_out.confusion.summary(summed)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
+        return output
+
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> tuple[None, None, None]:
+        self._common_batches -= 1
+        if self._common_batches >= 0 and stopped(self.signals):  # a rank may have one batch more than the others
+            raise StoppedEvaluation
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs.pop("labels")
+        with torch.no_grad(), self.compute_loss_context_manager():
+            self._held_out.add(model(**inputs)["logits"], labels, inputs)
+        return None, None, None
+
+    def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, model: Any, trial: Any, *rest: Any, **named: Any) -> None:
+        self._window = self.state.global_step - self._globalstep_last_logged
+        lasted = self.control.should_evaluate or self.control.should_save
+        try:
+            super()._maybe_log_save_evaluate(tr_loss, grad_norm, model, trial, *rest, **named)
+        except StoppedEvaluation:
+            self.control.should_training_stop = True
+            self.checkpoint()
+        if lasted and not self.control.should_training_stop and stopped(self.signals):
+            self.control.should_training_stop = True  # a signal in an evaluation or a save: no further step
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Save a checkpoint now, unless this step has one."""
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if first_decides(lambda: checkpoints.damage(folder)):
+            self._save_checkpoint(self.model_wrapped, None)
+            self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _save_checkpoint(self, _model: Any, _trial: Any) -> None:
+        self.watch.check()
+        self.refuse_broken_weights()
+        with self.meter.timing("checkpoint"):
+            saving.save_checkpoint(self, self.identity, self.kept(), self.watch.note)
+
+    def kept(self) -> dict[str, Any]:
+        """What a run that goes on from here must know beside what `Trainer` saves."""
+        return {
+            self._at_a_time: self.pieces.most if self.pieces else None,
+            "left_out": sorted(self.left_out),
+            "compiled": self.compiled and self.compiled.on,
+        }
+
+    def take(self, kept: Mapping[str, Any]) -> None:
+        """Go on with what `kept` gave."""
+        self.left_out |= set(kept.get("left_out", ()))
+        if kept.get(self._at_a_time) is not None:
+            self.pieces = self.pieces or Pieces(self.watch.note, by_slots=self.token_batches is not None)
+            self.pieces.most = kept[self._at_a_time]
+
+    @property
+    def _at_a_time(self) -> str:
+        return "rows_at_a_time" if self.token_batches is None else "tokens_at_a_time"
+
+    def forget(self) -> None:
+        """An attempt ended in the middle of a step, and another one is to begin."""
+        self._step_loss, self._dropped = None, 0
+        self.model.zero_grad(set_to_none=True)
+
+    def _load_callback_state(self) -> None:
+        """Early stopping counts on from where the checkpoint's run was. The flags of a run that was stopped are not taken over."""
+        for callback in self.callback_handler.callbacks:
+            kept = self.state.stateful_callbacks.get(type(callback).__name__)
+            if isinstance(callback, EarlyStoppingCallback) and isinstance(kept, dict):
+                for name, value in kept["attributes"].items():
+                    setattr(callback, name, value)
+
+    def _load_best_model(self) -> None:
+        best = Path(str(self.state.best_model_checkpoint))
+        if problem := first_decides(lambda: checkpoints.damage(best, full=True)):
+            raise TrainError(
+                f"the best checkpoint {best} cannot be used: {problem}",
+                "Without --load-best-model-at-end the run ends with its last weights.",
+            )
+        super()._load_best_model()
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            adapter.describe(self.model, Path(output_dir or self.args.output_dir))
+
+    def refuse_broken_weights(self) -> None:
+        """Raise `TrainError` when a weight, or what the optimizer keeps, is not a number: such a model is never saved."""
+        for what, broken in {"weights": not finite(self.model), "optimizer's states": not finite_states(self.optimizer)}.items():
+            if anyone(broken, self.args.device):
+                raise TrainError(
+                    f"after step {self.state.global_step} the {what} hold values that are no numbers: nothing is saved",
+                    "Lower the learning rate or warm up longer; an earlier checkpoint may be good.",
+                )

@@ -1,0 +1,39 @@
+"""The quick checks before training: what is certain stops the run before it costs anything."""
+
+from __future__ import annotations
+
+from ftcli.context import Context
+from ftcli.core.training.run import Run
+from ftcli.core.verify.probe import Probe
+from ftcli.core.verify.rules import chosen, run_checks
+from ftcli.errors import TrainError
+from ftcli.records import Check
+
+NOT_HERE = ("FT104", "FT201")
+"""The padding side of the tokenizer, since training pads on the right whatever it says; whole files, since opening has checked them."""
+
+SAID_ONLY = ("FT205",)
+"""Rows that stand on both sides make an evaluation too good; they do not keep a model from learning."""
+
+
+def preflight(context: Context, run: Run) -> tuple[Check, ...]:
+    """Run the checks of `verify --level quick` on what the run has loaded; warnings are noted. Empty when train.verify is off.
+
+    Raises:
+        TrainError: a check failed or broke; names all that did.
+    """
+    if not context.settings.train.verify:
+        context.note("the checks before training were left out: --no-verify")
+        return ()
+    registry = context.plugins.registry("check")
+    probe = Probe(context)
+    probe.give(store=run.store, tokenizer=run.tokenizer, task=run.task)
+    checks = run_checks(probe, chosen(registry, (), "quick", (), NOT_HERE), registry.owner, lambda _: None)
+    for check in checks:
+        if check.status == "warn" or (check.status == "fail" and check.id in SAID_ONLY):
+            context.note(f"{check.id}: {check.summary}. {check.fix}")
+    failed = [check for check in checks if check.status in {"fail", "error"} and check.id not in SAID_ONLY]
+    if failed:
+        words = "\n".join(f"{check.id}: {check.summary}. {check.fix}" for check in failed)
+        raise TrainError(f"the run would not learn as it is:\n{words}", "Mend that, or go on with --no-verify (the report will say so).")
+    return checks
