@@ -117,7 +117,7 @@ def _cut_in_training(probe: Probe, dead: set[str]) -> list[str]:
 def _still_dead(probe: Probe, dead: list[str]) -> list[str]:
     """Those of `dead` that get nothing either while no parameter is all zero: behind a head that starts at zero nothing learns before step 2."""
     from ftcli.core.verify.forward import forward
-    from ftcli.core.verify.reach import stirred
+    from ftcli.core.verify.input_dependence import stirred
 
     with stirred(probe.model):
         again = forward(probe.model, probe.excerpt[1], probe.task).gradients()

@@ -83,8 +83,8 @@ def label_shift(probe: Probe) -> Check:
     from ftcli.core.batches.tasks import IGNORED
     from ftcli.core.storage.excerpt import document_starts
     from ftcli.core.verify.audit import token_places
+    from ftcli.core.verify.input_dependence import SEEN, reach, stirred
     from ftcli.core.verify.probe import Missing
-    from ftcli.core.verify.reach import SEEN, reach, stirred
     from ftcli.core.verify.verdict import failed, passed
 
     rows, batch = probe.excerpt
@@ -138,8 +138,8 @@ def reads_its_input(probe: Probe) -> Check:
 
     from ftcli.core.storage.excerpt import document_starts
     from ftcli.core.verify.audit import token_places
+    from ftcli.core.verify.input_dependence import reach, stirred
     from ftcli.core.verify.probe import Missing
-    from ftcli.core.verify.reach import reach, stirred
     from ftcli.core.verify.verdict import failed, passed
 
     rows, batch = probe.excerpt

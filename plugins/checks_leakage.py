@@ -92,7 +92,7 @@ def _is_remainder(probe: Probe, name: str) -> NDArray[np.bool_]:
     """By text of a split, whether it is the short end of a longer one: its few last words may well stand elsewhere."""
     import numpy as np
 
-    from ftcli.core.storage.near import LEAST_TOKENS
+    from ftcli.core.storage.near_duplicates import LEAST_TOKENS
 
     split, texts = probe.store.split(name), _texts(probe, name)
     if split.packed or (probe.store.manifest.get("inputs") or {}).get("packing.truncation_strategy") != "split":
@@ -105,7 +105,7 @@ def near(probe: Probe) -> Check:
     import numpy as np
 
     from ftcli.core.storage.documents import documents
-    from ftcli.core.storage.near import LEAST_TOKENS, SAME, near_pairs, scale
+    from ftcli.core.storage.near_duplicates import LEAST_TOKENS, SAME, near_pairs, scale
     from ftcli.core.verify.verdict import noted, passed, warned
 
     names = _held_out(probe)

@@ -24,7 +24,7 @@ UNKNOWN = 0.01
 
 
 def encoding(probe: Probe) -> Check:
-    from ftcli.core.storage.damage import find_damage, repaired
+    from ftcli.core.storage.encoding_damage import find_damage, repaired
     from ftcli.core.verify.verdict import noted, passed, warned
 
     tokenizer, split = probe.tokenizer, probe.train_split
@@ -117,7 +117,7 @@ def _sample(probe: Probe, most: int) -> NDArray[np.int64]:
 
 def _decoded(probe: Probe) -> tuple[list[int], list[str]]:
     """Beginnings of train rows as the tokens' own bytes spell them: a decoder may not know how, and what a cut left of a character is no damage."""
-    from ftcli.core.storage.damage import REPLACEMENT
+    from ftcli.core.storage.encoding_damage import REPLACEMENT
 
     rows = _sample(probe, SAMPLE)
     ids, pieces, known = probe.train_split.rows(rows).input_ids, probe.pieces, len(probe.tokenizer)

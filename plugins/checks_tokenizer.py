@@ -208,8 +208,8 @@ def own_file(probe: Probe) -> Check:
     from pathlib import Path
 
     from ftcli.core.tokenizer.remembered import remembered
-    from ftcli.core.verify.own_file import compare_own_file
     from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.tokenizer_file import compare_own_file
     from ftcli.core.verify.verdict import passed, warned
 
     tokenizer = probe.tokenizer
@@ -246,7 +246,7 @@ def own_file(probe: Probe) -> Check:
 def _own_model(probe: Probe, path: Path) -> Check:
     """A folder with a SentencePiece model alone: its pieces against the tokenizer's."""
     from ftcli.core.engines.adversarial import WORDS
-    from ftcli.core.verify.own_file import compare_sentencepiece
+    from ftcli.core.verify.tokenizer_file import compare_sentencepiece
     from ftcli.core.verify.verdict import passed, warned
 
     texts = [*WORDS, *_texts(probe)[:200]]

@@ -24,7 +24,7 @@ SMALL = 8_000
 
 
 def doubled(probe: Probe) -> Check:
-    from ftcli.core.verify.doubles import doubles
+    from ftcli.core.verify.doubled_tokens import doubles
     from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     found = doubles(probe)

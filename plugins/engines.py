@@ -131,7 +131,7 @@ class SplintrEngine(_FlatEngine):
     def build(self, backend_json: str, threads: int) -> Encoder:
         from splintr import from_json_bytes
 
-        from ftcli.core.engines.scores import with_surviving_scores
+        from ftcli.core.engines.unigram_scores import with_surviving_scores
 
         return _FlatEncoder(from_json_bytes(with_surviving_scores(backend_json).encode()))
 

@@ -15,7 +15,7 @@ TOKENIZER = "tokenizer_config.json"
 
 def pad_token(probe: Probe, verdict: Check) -> list[Edit]:
     """An entry that nothing uses; for classification EOS, if no text ends with it. A new token would need a new row in the embedding: that is not safe."""
-    from ftcli.core.tokenizer.spare import ends_with, spare_token
+    from ftcli.core.tokenizer.spare_token import ends_with, spare_token
     from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 

@@ -56,7 +56,7 @@ import numpy as np
 sys.path.insert(0, sys.argv[1])
 from ftcli.plugins.engines import GigatokenEngine
 from ftcli.core.prepare.accept import _labels
-from ftcli.core.engines.search import CharacterSearch
+from ftcli.core.engines.character_search import CharacterSearch
 from ftcli.core.prepare.write import RowWriter
 from ftcli.contracts import Columns
 from ftcli.core.engines.engine import EncoderSpec, RowEncoder

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcli.core.storage.damage import find_damage, repaired
 from ftcli.core.storage.documents import pieces
-from ftcli.core.storage.near import near_pairs
+from ftcli.core.storage.encoding_damage import find_damage, repaired
+from ftcli.core.storage.near_duplicates import near_pairs
 from ftcli.core.storage.store import Store
 from ftcli.core.tokenizer.tokentext import TokenText, spelled
 from realsets import SETS

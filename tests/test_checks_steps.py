@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ftcli.context import Context
-from ftcli.core.storage.few import Few, short_rows
+from ftcli.core.storage.few_rows import Few, short_rows
 from ftcli.core.storage.store import Store
 from ftcli.core.verify.probe import Probe
 from ftcli.core.verify.rehearsal import rehearse

@@ -14,10 +14,10 @@ from ftcli.plugins import checks_tokenizer
 from transformers import AutoTokenizer
 
 from ftcli.context import Context
-from ftcli.core.verify import own_file
+from ftcli.core.verify import tokenizer_file
 from ftcli.core.verify.missing import Missing
-from ftcli.core.verify.own_file import compare_sentencepiece
 from ftcli.core.verify.probe import Probe
+from ftcli.core.verify.tokenizer_file import compare_sentencepiece
 from verifying import World
 
 STAGE = ("tokenizer",)
@@ -246,9 +246,9 @@ def test_a_file_that_says_the_same_is_not_made_a_tokenizer_and_any_other_is(
         model["merges"] = merges[:-1]
     (tmp_path / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
     loaded: list[str] = []
-    plain = own_file.Tokenizer.from_file
-    monkeypatch.setattr(own_file, "Tokenizer", SimpleNamespace(from_file=lambda path: (loaded.append(path), plain(path))[1]))
-    parts, _ = own_file.compare_own_file(tokenizer, tmp_path / "tokenizer.json")
+    plain = tokenizer_file.Tokenizer.from_file
+    monkeypatch.setattr(tokenizer_file, "Tokenizer", SimpleNamespace(from_file=lambda path: (loaded.append(path), plain(path))[1]))
+    parts, _ = tokenizer_file.compare_own_file(tokenizer, tmp_path / "tokenizer.json")
     assert bool(loaded) is made
     assert parts == (["model"] if made else [])
 

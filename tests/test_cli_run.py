@@ -271,7 +271,7 @@ def test_transformers_is_imported_the_quick_way(monkeypatch: pytest.MonkeyPatch)
     gc.enable()  # a test of the pickle reader, which has a process of its own, may have been here
 
     def looking(context: Context, **_: object) -> Report:
-        seen.append((gc.isenabled(), [type(finder).__module__ for finder in sys.meta_path].count("ftcli.core.tokenizer.scan")))
+        seen.append((gc.isenabled(), [type(finder).__module__ for finder in sys.meta_path].count("ftcli.core.tokenizer.quick_import")))
         return context.report("x", {})
 
     for command, module in (("predict", predict_command), ("settings", settings_command)):
@@ -279,7 +279,7 @@ def test_transformers_is_imported_the_quick_way(monkeypatch: pytest.MonkeyPatch)
         run(command, *(["model", "text"] if command == "predict" else []))
 
     assert seen == [(True, 1), (True, 0)]
-    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "ftcli.core.tokenizer.scan"]
+    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "ftcli.core.tokenizer.quick_import"]
 
 
 def _raise(error: BaseException) -> object:

@@ -16,7 +16,7 @@ from ftcli import masking
 from ftcli.commands import doctor
 from ftcli.core.doctor import installed, surroundings
 from ftcli.core.doctor.part import Part, examine, page
-from ftcli.core.processes.ward import Silent, Ward
+from ftcli.core.processes.isolated_process import Silent, Ward
 from ftcli.errors import DataError
 from ftcli.masking import private, private_values
 from ftcli.records import Machine, PluginInfo, Value, to_json

@@ -127,7 +127,7 @@ def test_a_cache_folder_that_cannot_be_written_costs_a_note(tiny: tuple[Any, Pat
 
 
 def test_only_so_many_rows_of_the_data_are_compared(tiny: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftcli.core.engines.sampled.BYTES", 25)
+    monkeypatch.setattr("ftcli.core.engines.sampled_rows.BYTES", 25)
     assert choose(tiny, offers(double(right)), sample=["ten bytes!"] * 10).proof["sample_rows"] == 2
     assert choose(tiny, offers(double(right)), sample=["one row is always compared"] * 10).proof["sample_rows"] == 1
 

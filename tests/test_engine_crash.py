@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ftcli.core.engines.engine import choose_engine
-from ftcli.core.prepare.apart import Apart
+from ftcli.core.prepare.engine_trials import Apart
 from ftcli.errors import EngineError
 from ftcli.pluginmanager import Plugins
 from ftcli.testing import tiny_tokenizer
@@ -94,7 +94,7 @@ def test_an_engine_that_never_answers_is_given_up(tokenizer: Path, tmp_path: Pat
     loaded = AutoTokenizer.from_pretrained(str(tokenizer))
     with closing(Apart(found, 1)) as apart:
         choose_engine(loaded, tokenizer, found, requested="fuse", sample=["well"], load=apart, cache_dir=tmp_path)
-        monkeypatch.setattr("ftcli.core.prepare.apart.PATIENCE", 2.0)
+        monkeypatch.setattr("ftcli.core.prepare.engine_trials.PATIENCE", 2.0)
         with pytest.raises(EngineError, match="gave no answer within 2 s"):
             choose_engine(loaded, tokenizer, found, requested="fuse", sample=["boom"], load=apart, cache_dir=tmp_path)
 

@@ -22,7 +22,7 @@ from ftcli.core.inspect.picked import MOST_ROWS
 from ftcli.core.inspect.tokenlines import lines
 from ftcli.core.storage import store
 from ftcli.core.storage.store import Store
-from ftcli.core.tokenizer.glyphs import BETWEEN, columns_of
+from ftcli.core.tokenizer.visible_text import BETWEEN, columns_of
 from ftcli.errors import DataError, StoreError, TokenizerError, UsageError
 from ftcli.records import Report
 from ftcli.testing import TEXTS, tiny_tokenizer

@@ -14,7 +14,7 @@ from ftcli.commands import verify
 from ftcli.context import Context
 from ftcli.contracts import CheckKind, Edit
 from ftcli.core.storage.store import Store
-from ftcli.core.tokenizer.spare import spare_token
+from ftcli.core.tokenizer.spare_token import spare_token
 from ftcli.core.verify.mend import mend
 from ftcli.core.verify.verdict import failed, warned
 from ftcli.errors import PublishError

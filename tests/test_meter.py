@@ -13,7 +13,7 @@ from ftcli.core.models import flops
 from ftcli.core.training.clock import clock_of
 from ftcli.core.training.hints import standing_out
 from ftcli.core.training.meter import PARTS, Meter
-from ftcli.core.training.timed import Timed
+from ftcli.core.training.timed_trainer import Timed
 from ftcli.settings import Settings, update
 from ftcli.testing import tiny_model
 

@@ -19,9 +19,9 @@ from typing import Any
 import filelock
 import pytest
 
-from ftcli.core.files import lease, watch
-from ftcli.core.files.holder import Note
-from ftcli.core.files.watch import Sight
+from ftcli.core.files import lease, lease_watch
+from ftcli.core.files.lease_holder import Note
+from ftcli.core.files.lease_watch import Sight
 from ftcli.core.publishing.publish import Attempt
 from ftcli.errors import DataError, FtcliError, FtcliWarning, PublishError
 from publish_cases import SHARDS, contents, interrupt, listing, prepare, write_shard
@@ -130,7 +130,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(watch, "time", made)
+    monkeypatch.setattr(lease_watch, "time", made)
     return made
 
 
@@ -164,7 +164,7 @@ def test_a_waiter_lasts_as_long_as_the_holder_lives_whatever_its_work_takes(outp
 
 
 def test_a_holder_that_lives_and_does_nothing_is_given_up(output: Path, fast: None, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "HANG_SECONDS", 40.0)
+    monkeypatch.setattr(lease_watch, "HANG_SECONDS", 40.0)
     with Attempt.open(output, "f") as attempt, waiting(output, patience=20.0) as waiter:
         for _ in range(5):
             clock.now += 19.0
@@ -276,7 +276,7 @@ def test_a_lease_left_behind_is_recovered_and_the_dead_are_named(left: bytes | N
     leave(output, left)
     before = clock.now
     with Attempt.open(output, "f", wait=True) as attempt:
-        assert clock.now - before < watch.PATIENCE_SECONDS
+        assert clock.now - before < lease_watch.PATIENCE_SECONDS
         assert attempt.predecessor == (left if isinstance(left, Note) else None)
         assert attempt.done("a")
         attempt.publish({}, ["a"])
@@ -297,7 +297,7 @@ def test_a_plain_lock_file_that_another_machine_left_behind_is_never_freed(tmp_p
 @pytest.mark.fault
 @pytest.mark.reliability(10, "a holder on a machine that locks do not reach is refused")
 def test_a_holder_on_a_machine_that_locks_do_not_reach_is_not_disturbed(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "BEAT_SECONDS", PATIENCE)  # it looks for three of them, until it sees the first
+    monkeypatch.setattr(lease_watch, "BEAT_SECONDS", PATIENCE)  # it looks for three of them, until it sees the first
     far = note(host="elsewhere", boot="other", rank=0, command="ftcli tokenize x")
     path = leave(output, far)
     stop = threading.Event()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ftcli.core.files.holder import Note
+from ftcli.core.files.lease_holder import Note
 from ftcli.testing import tiny_tokenizer
 from timing import PATIENCE, until
 from tokenizing import corpus, left_behind, manifest, write

@@ -16,7 +16,7 @@ from ftcli.core.batches.shares import Shares, deal
 from ftcli.core.batches.slots import IDLE, TokenBatches
 from ftcli.core.batches.tasks import Classify, count_targets
 from ftcli.core.models.held_out import HeldOut
-from ftcli.core.training import unused
+from ftcli.core.training import unused_weights
 from ftcli.core.training.meter import TOKENS, Counted
 from ftcli.core.training.run import Run, prepare
 from runs import VOCABULARY, Bench
@@ -210,13 +210,13 @@ def test_unused_weights_are_looked_for_only_where_there_are_some(bench: Bench, s
     run = prepare(bench.context(stores["classify"], "unused"))
     batch = run.collator(run.train.rows([0, 1]))
     state = torch.get_rng_state()
-    assert unused.without_gradient(run.model, run.task, batch) == []
+    assert unused_weights.without_gradient(run.model, run.task, batch) == []
     assert torch.equal(torch.get_rng_state(), state)
     assert all(parameter.grad is None for parameter in run.model.parameters())
-    assert unused.settle(run.arguments, run.model, run.task, batch) is None, "one process has nobody to wait for"
+    assert unused_weights.settle(run.arguments, run.model, run.task, batch) is None, "one process has nobody to wait for"
 
     run.model.spare = nn.Linear(2, 2)
-    assert unused.without_gradient(run.model, run.task, batch) == ["spare.weight", "spare.bias"]
+    assert unused_weights.without_gradient(run.model, run.task, batch) == ["spare.weight", "spare.bias"]
 
 
 class Several:
@@ -232,16 +232,16 @@ def test_the_search_for_unused_weights_is_turned_off_by_proof_or_kept(bench: Ben
     run = prepare(bench.context(stores["classify"], "settled"))
     batch = run.collator(run.train.rows([0, 1]))
     arguments = Several()
-    said = unused.settle(arguments, run.model, run.task, batch)  # type: ignore[arg-type]
+    said = unused_weights.settle(arguments, run.model, run.task, batch)  # type: ignore[arg-type]
     assert arguments.ddp_find_unused_parameters is False
     assert said is not None
     assert "every weight" in said
 
     arguments, run.model.spare = Several(), nn.Linear(2, 2)
-    said = unused.settle(arguments, run.model, run.task, batch)  # type: ignore[arg-type]
+    said = unused_weights.settle(arguments, run.model, run.task, batch)  # type: ignore[arg-type]
     assert arguments.ddp_find_unused_parameters is None
     assert said is not None
     assert "spare.weight gets no gradient (2 weights)" in said
 
     run.model.config.num_experts = 8
-    assert unused.settle(Several(), run.model, run.task, batch) is None, "another batch may use other experts"  # type: ignore[arg-type]
+    assert unused_weights.settle(Several(), run.model, run.task, batch) is None, "another batch may use other experts"  # type: ignore[arg-type]

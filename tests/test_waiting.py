@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ftcli.context import Context, Quiet
-from ftcli.core.files import holder
-from ftcli.core.files.holder import Note, this_rank
-from ftcli.core.files.watch import Sight
+from ftcli.core.files import lease_holder
+from ftcli.core.files.lease_holder import Note, this_rank
+from ftcli.core.files.lease_watch import Sight
 from ftcli.core.publishing import ranks
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.publishing.ranks import Muted, muted, open_attempt
@@ -196,7 +196,7 @@ def test_a_system_without_proc_has_no_boot_and_no_process_to_name(monkeypatch: p
     assert (note.boot, note.birth, note.state) == ("", 0, None)
     assert note.here
     assert not replace(note, host="far").here
-    assert holder._process(1) is None
+    assert lease_holder._process(1) is None
 
 
 def test_an_attempt_that_nobody_left_has_no_predecessor(tmp_path: Path) -> None:

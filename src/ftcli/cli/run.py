@@ -19,7 +19,7 @@ from ftcli.cli.streams import emit
 from ftcli.cli.switches import Switches, typed_settings
 from ftcli.context import Context
 from ftcli.core.distributed import pulse
-from ftcli.core.files.holder import this_rank
+from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.publishing.ranks import muted
 from ftcli.errors import FtcliError, InterruptedRun, UsageError
 from ftcli.machine import detect
@@ -109,8 +109,8 @@ class Invocation:
         assert self.context is not None
         if not self.spec.computes:
             return self._command(self.context)
-        from ftcli.core.tokenizer.light import uncollected
-        from ftcli.core.tokenizer.scan import scanned_once
+        from ftcli.core.tokenizer.quick_import import scanned_once
+        from ftcli.core.tokenizer.without_torch import uncollected
 
         with scanned_once(self.context.cache_dir):
             with uncollected():  # `ftcli train` imports for 10.1 s of CPU so, and for 12.4 otherwise

@@ -8,7 +8,7 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.benchmark.measure import LEAST_RUNS, Variant, measure
 from ftcli.core.benchmark.pace import Pace
-from ftcli.core.publishing.fetched import opened
+from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
 from ftcli.errors import UsageError
 from ftcli.records import Measurement, Report, RunStatus

@@ -19,10 +19,10 @@ from ftcli.core.files.durable import size_of, writing
 from ftcli.core.files.lease import LEASE_NAME, Lease
 from ftcli.core.files.manifest import Damage, compare_files, read_manifest
 from ftcli.core.files.objects import url_of
-from ftcli.core.publishing.fetched import damages, published_at
+from ftcli.core.publishing.fetched_set import damages, published_at
 from ftcli.core.publishing.inputs import changes
 from ftcli.core.publishing.place import ATTEMPT, PARTS
-from ftcli.core.publishing.shelf import Shelf
+from ftcli.core.publishing.remote_set import Shelf
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Check, Report
 

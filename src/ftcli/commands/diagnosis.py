@@ -88,7 +88,7 @@ def engine(name: str, sources: Sources) -> dict[str, Any]:
 def checks(given: Given, sources: Sources) -> tuple[Check, ...]:
     """The verdicts of `ftcli verify env`."""
     from ftcli.commands.verify import look
-    from ftcli.core.tokenizer.light import without_torch
+    from ftcli.core.tokenizer.without_torch import without_torch
     from ftcli.core.verify.rules import chosen
 
     resolved = _resolved(given)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ftcli.core.doctor import installed, surroundings
 from ftcli.core.doctor.part import Found, Part, examine
-from ftcli.core.processes.ward import Silent, Ward
+from ftcli.core.processes.isolated_process import Silent, Ward
 from ftcli.masking import private_values
 from ftcli.records import Check, Machine, PluginInfo, Report, Value, to_json
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ftcli.context import Context
 from ftcli.core.convert.export import export
 from ftcli.core.files.objects import refuse_url
-from ftcli.core.publishing.fetched import folder_of
+from ftcli.core.publishing.fetched_set import folder_of
 from ftcli.core.storage.store import Store
 from ftcli.records import Report
 

@@ -13,7 +13,7 @@ from ftcli.core.inspect.look_raw import of_sources
 from ftcli.core.inspect.look_store import of_store, spelling_of
 from ftcli.core.inspect.picked import Picked
 from ftcli.core.inspect.tokenlines import PIPE_WIDTH, lines
-from ftcli.core.publishing.fetched import opened
+from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Report, to_json

@@ -14,13 +14,13 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.figures import size
 from ftcli.core.files.durable import writing
-from ftcli.core.files.holder import this_rank
 from ftcli.core.files.lease import Lease
+from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.files.manifest import hash_bytes, read_manifest
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.recipe import Recipe
-from ftcli.core.publishing.fetched import local_folder
-from ftcli.core.publishing.shelf import Shelf
+from ftcli.core.publishing.fetched_set import local_folder
+from ftcli.core.publishing.remote_set import Shelf
 from ftcli.core.reading.receipt import makes_the_same
 from ftcli.core.reports.report import write_report
 from ftcli.errors import PublishError

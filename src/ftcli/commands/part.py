@@ -7,7 +7,7 @@ from ftcli.contracts import Executor
 from ftcli.core.benchmark.measure import peak_rss_mb
 from ftcli.core.files.durable import free_bytes
 from ftcli.core.files.stamps import SourceHashes
-from ftcli.core.prepare.apart import Early
+from ftcli.core.prepare.engine_trials import Early
 from ftcli.core.prepare.parts import Part, PartDesk, unfinished
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.prepare.space import estimate

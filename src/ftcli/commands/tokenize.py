@@ -17,12 +17,12 @@ from ftcli.core.benchmark.floor import SHARES, beside_machine, verdict
 from ftcli.core.benchmark.measure import peak_rss_mb
 from ftcli.core.engines.engine import proved_engine
 from ftcli.core.files.durable import WRITE_ERRORS, free_bytes, refusal
-from ftcli.core.files.holder import this_rank
+from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.files.mirror import origin
 from ftcli.core.files.objects import url_of
 from ftcli.core.files.stamps import SourceHashes
-from ftcli.core.prepare.apart import Apart, Early
 from ftcli.core.prepare.encode import NO_LABEL, shard_name
+from ftcli.core.prepare.engine_trials import Apart, Early
 from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.parts import Part, adopt
 from ftcli.core.prepare.recipe import Recipe, known_tokenizer, settle
@@ -36,7 +36,7 @@ from ftcli.core.publishing.inputs import recorded
 from ftcli.core.publishing.publish import Attempt, check_place
 from ftcli.core.publishing.ranks import open_attempt
 from ftcli.core.publishing.shard import sidecar
-from ftcli.core.publishing.sightings import Stamps
+from ftcli.core.publishing.source_versions import Stamps
 from ftcli.core.reading.read import Plan
 from ftcli.core.reading.receipt import still_there
 from ftcli.core.reading.reject import REJECTS, accept, join

@@ -13,7 +13,7 @@ from ftcli.core.distributed.signals import Signals
 from ftcli.core.files.durable import refusal
 from ftcli.core.files.objects import refuse_url
 from ftcli.core.processes.libraries import libraries
-from ftcli.core.publishing.fetched import opened
+from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
 from ftcli.core.training.card import write_card
 from ftcli.core.training.gate import RUN_FILE

@@ -10,9 +10,9 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.contracts import CheckKind
-from ftcli.core.publishing.fetched import opened
+from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_document, write_report
-from ftcli.core.tokenizer.light import Light, without_torch
+from ftcli.core.tokenizer.without_torch import Light, without_torch
 from ftcli.core.verify.catalogue import page_of
 from ftcli.core.verify.mend import Mended, mend, proposed
 from ftcli.core.verify.pages import check_page, path_of

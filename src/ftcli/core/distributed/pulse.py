@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ftcli.core.files.holder import this_rank
+from ftcli.core.files.lease_holder import this_rank
 
 VARIABLE = "FTCLI_LAUNCH"
 """The folder where the launcher and its ranks meet; set for ranks that `ftcli train` started itself."""

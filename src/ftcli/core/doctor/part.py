@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftcli.core.processes.ward import words_of
+from ftcli.core.processes.isolated_process import words_of
 
 Found = tuple[Mapping[str, Any], Sequence[str]]
 """Facts, and what of them is broken."""

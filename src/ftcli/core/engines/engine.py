@@ -15,6 +15,7 @@ from ftcli.contracts import Encoded, Encoder, Engine
 from ftcli.core.arrays import flags
 from ftcli.core.engines.auditor import audited
 from ftcli.core.engines.backend import Backend, prepare_backend
+from ftcli.core.engines.character_search import CharacterSearch
 from ftcli.core.engines.guard import encode_checked, guarded
 from ftcli.core.engines.proof import (
     Difference,
@@ -28,8 +29,7 @@ from ftcli.core.engines.proof import (
     stored_proof,
 )
 from ftcli.core.engines.reference import load_reference, taken, with_affixes
-from ftcli.core.engines.sampled import SampledRows
-from ftcli.core.engines.search import CharacterSearch
+from ftcli.core.engines.sampled_rows import SampledRows
 from ftcli.core.ragged import to_offsets
 from ftcli.errors import EngineError, MissingExtraError
 from ftcli.pluginmanager import Plugins
@@ -215,7 +215,7 @@ def choose_engine(
         cache_dir: where proofs over the stored corpus, and the reference's ids of the sample, are kept; None keeps none.
         sample: rows of the data, compared in every run (`SampledRows` says how many).
         audit: share of the texts of the run that the reference will encode as well.
-        load: loads the engines that are tried; `ftcli.core.prepare.apart` does it in another process. None: in this one.
+        load: loads the engines that are tried; `ftcli.core.prepare.engine_trials` does it in another process. None: in this one.
         backend: what `prepare_backend` has made of the tokenizer already (0.1 s for Qwen3).
         reference: what another choice for this tokenizer compares with: its ids over the corpus (12 s of CPU for GPT-2) are made once for both.
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from ftcli.contracts import Encoded, Encoder
 from ftcli.core.arrays import values
 from ftcli.core.engines.guard import limited_pool
-from ftcli.core.engines.scores import restore
+from ftcli.core.engines.unigram_scores import restore
 from ftcli.core.ragged import Ids, surround, take_ranges, to_offsets
 from ftcli.errors import TokenizerError
 

@@ -1,7 +1,7 @@
 """The exclusive lease of a working directory.
 
 A lease is an `flock` on a file: the kernel drops it with the process, so a killed holder needs no clean-up and a stopped one
-keeps it. What is written in the file (`ftcli.core.files.holder.Note`) tells the waiters who holds it and how far it is; a thread of the
+keeps it. What is written in the file (`ftcli.core.files.lease_holder.Note`) tells the waiters who holds it and how far it is; a thread of the
 holder signs it anew every second, so that a long shard is no silence, and a stopped process is one.
 """
 
@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ftcli.core.files.holder import Note, as_error
-from ftcli.core.files.watch import BEAT_SECONDS, PATIENCE_SECONDS, POLL_SECONDS, Sight, Watch
+from ftcli.core.files.lease_holder import Note, as_error
+from ftcli.core.files.lease_watch import BEAT_SECONDS, PATIENCE_SECONDS, POLL_SECONDS, Sight, Watch
 from ftcli.errors import PublishError
 
 LEASE_NAME = "lease"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
-from ftcli.core.tokenizer.glyphs import BETWEEN, CODE, LEARNED, SPECIAL, WHITE, columns_of
+from ftcli.core.tokenizer.visible_text import BETWEEN, CODE, LEARNED, SPECIAL, WHITE, columns_of
 
 IGNORED = -100
 """As `ftcli.core.targets.IGNORED`, which imports numpy."""

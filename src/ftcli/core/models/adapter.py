@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from ftcli.context import Context
 from ftcli.contracts import Task
-from ftcli.core.models.base import ADAPTER_CONFIG, base_of
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, base_of
 from ftcli.errors import MissingExtraError, ModelError, UsageError
 from ftcli.settings import Settings
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig
 
-from ftcli.core.models.base import base_of
+from ftcli.core.models.adapter_base import base_of
 from ftcli.errors import ModelError
 from ftcli.settings import Settings
 

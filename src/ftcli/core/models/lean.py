@@ -85,6 +85,7 @@ def lean(
             head = None if impossible else LeanHead(model)
             reason = impossible if head is None else head_tried(model, task, batches, truths, head)
             if head is not None and reason is None and arguments.bf16:
+                head.kind = torch.bfloat16
                 reason = rounded(model, task, batches, truths, head.forwards, head)
             if head is not None and reason is None:
                 put(head.forwards)

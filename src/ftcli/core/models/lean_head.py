@@ -79,6 +79,8 @@ class LeanHead:
     def __init__(self, model: PreTrainedModel) -> None:
         self.layer: Any = model.get_output_embeddings()
         self.armed = False
+        self.kind: torch.dtype | None = None
+        """Of the products, where they are narrower than the weights; the loss is computed where autocast has ended."""
         original = self.layer.forward
 
         @wraps(original)
@@ -97,7 +99,6 @@ class LeanHead:
             targets, before = targets[places], before[places]
         count = torch.as_tensor(len(targets) if items is None else items, dtype=torch.float64)
         weight = self.layer.weight
-        kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
         with torch.autocast("cpu", enabled=False):
-            total: Tensor = LinearCrossEntropy.apply(before.to(weight.dtype), weight, targets, count, kind)  # type: ignore[no-untyped-call]
+            total: Tensor = LinearCrossEntropy.apply(before.to(weight.dtype), weight, targets, count, self.kind or weight.dtype)  # type: ignore[no-untyped-call]
         return total

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ftcli.core.models.base import ADAPTER_CONFIG, base_of
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, base_of
 from ftcli.core.publishing import staging
 from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, s
 from ftcli.context import Context
 from ftcli.contracts import Task
 from ftcli.core.models.adapter import check_choice, loading
-from ftcli.core.models.base import base_of
+from ftcli.core.models.adapter_base import base_of
 from ftcli.core.models.config import from_file, parse_overrides
 from ftcli.core.storage.store import Store
 from ftcli.errors import FtcliError, ModelError, UsageError

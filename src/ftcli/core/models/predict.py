@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ftcli.core.models.base import ADAPTER_CONFIG
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG
 from ftcli.core.models.merge import load_adapted
 from ftcli.errors import DataError, FtcliError, ModelError, UsageError
 

@@ -34,7 +34,7 @@ from ftcli.core.publishing.inputs import differences, recorded
 from ftcli.core.publishing.place import attempt_of, parts_beside, parts_of
 from ftcli.core.publishing.ranks import Wait
 from ftcli.core.publishing.shard import finished, forget, sidecar
-from ftcli.core.publishing.sightings import Sighting, Sightings, agree, as_json, from_json
+from ftcli.core.publishing.source_versions import Sighting, Sightings, agree, as_json, from_json
 from ftcli.core.reading.read import Plan, hash_sources
 from ftcli.core.reading.receipt import make_receipt
 from ftcli.errors import PublishError, UsageError

@@ -10,10 +10,10 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.engines.backend import Backend, prepare_backend
-from ftcli.core.engines.known import KnownTokenizer, keep, recall
+from ftcli.core.engines.known_tokenizer import KnownTokenizer, keep, recall
 from ftcli.core.files.stamps import SourceHashes, check_unchanged
+from ftcli.core.prepare.chat_proof import proved_template
 from ftcli.core.prepare.policy import LengthPolicy, Truncation
-from ftcli.core.prepare.spoken import proved_template
 from ftcli.core.publishing.inputs import FORMAT_VERSION
 from ftcli.core.publishing.publish import fingerprint
 from ftcli.core.reading.conversation import MODE

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from ftcli.context import Context
 from ftcli.contracts import Distant, Executor
-from ftcli.core.prepare.apart import Early
 from ftcli.core.prepare.dialogue import prepare_worker
 from ftcli.core.prepare.encode import Rescue, collect_labels, encode_shard, shard_name
+from ftcli.core.prepare.engine_trials import Early
 from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.labels import label_map
 from ftcli.core.prepare.recipe import Recipe

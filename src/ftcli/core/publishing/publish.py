@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from ftcli.core.files.durable import exchange, free_bytes, put, size_of, sync, writing
-from ftcli.core.files.holder import Note
 from ftcli.core.files.lease import Lease
+from ftcli.core.files.lease_holder import Note
+from ftcli.core.files.lease_watch import PATIENCE_SECONDS, Sight
 from ftcli.core.files.manifest import (
     check_files,
     check_published,
@@ -38,7 +39,6 @@ from ftcli.core.files.manifest import (
     read_manifest,
     seal,
 )
-from ftcli.core.files.watch import PATIENCE_SECONDS, Sight
 from ftcli.core.publishing.place import aside_of, attempt_of, attempts_beside, check_place, leftovers, refuse_foreign, refuse_other
 from ftcli.core.publishing.shard import ShardWriter, finished, make_folders, read_sidecar, sidecar
 from ftcli.errors import FtcliWarning, PublishError, StoreError

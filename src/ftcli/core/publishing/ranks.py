@@ -10,8 +10,8 @@ from typing import Any
 
 from ftcli.context import Context, Progress
 from ftcli.core.figures import GAP, size
-from ftcli.core.files.holder import Note, this_rank
-from ftcli.core.files.watch import UNSIGNED, Sight
+from ftcli.core.files.lease_holder import Note, this_rank
+from ftcli.core.files.lease_watch import UNSIGNED, Sight
 from ftcli.core.publishing.publish import Attempt
 
 FIRST_SECONDS = 1.0

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftcli.core.ragged import to_offsets
-from ftcli.core.storage.few import Few, cut, first_learned
+from ftcli.core.storage.few_rows import Few, cut, first_learned
 from ftcli.core.storage.store import Ragged, Rows
 
 MOST_ROWS = 3

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.files.kept import kept
+from ftcli.core.files.cached_document import kept
 from ftcli.core.reading.receipt import tokenizer_key
 
 

@@ -1,4 +1,4 @@
-"""What the tokens of a few rows say, in marks that lose nothing (`ftcli.core.tokenizer.glyphs`)."""
+"""What the tokens of a few rows say, in marks that lose nothing (`ftcli.core.tokenizer.visible_text`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ftcli.core.tokenizer.glyphs import spelled_out, visible
 from ftcli.core.tokenizer.tokentext import spelled
+from ftcli.core.tokenizer.visible_text import spelled_out, visible
 
 NOTHING, UNKNOWN = "‹nothing›", "‹no token›"
 """A token without text; an id that the tokenizer does not have."""

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Any
 
-from ftcli.core.models.base import base_of
+from ftcli.core.models.adapter_base import base_of
 from ftcli.core.training.run import Run
 from ftcli.masking import masked
 from ftcli.records import Report, to_json

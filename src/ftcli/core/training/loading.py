@@ -12,7 +12,7 @@ from ftcli.contracts import Collator
 from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, StoreDataset, common_batches, eval_batches
 from ftcli.core.batches.shares import Shares
 from ftcli.core.batches.slots import TokenBatches
-from ftcli.core.training.timed import Timed
+from ftcli.core.training.timed_trainer import Timed
 
 
 class Loading(Timed):

@@ -24,10 +24,9 @@ from ftcli.core.models.compiled import Trial, compiled
 from ftcli.core.models.lean import few_rows, lean
 from ftcli.core.publishing import staging
 from ftcli.core.storage.label_flags import entropy
-from ftcli.core.training import checkpoints, health, memory, saving, trackers, unused
+from ftcli.core.training import checkpoints, health, memory, saving, trackers, unused_weights
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.clock import clock_of
-from ftcli.core.training.course import Course, clipping
 from ftcli.core.training.guarding import Guard, Rollback
 from ftcli.core.training.memory import Pieces
 from ftcli.core.training.meter import Meter
@@ -35,6 +34,7 @@ from ftcli.core.training.outcome import Outcome, figures, majority
 from ftcli.core.training.run import Run
 from ftcli.core.training.schedule import Schedule
 from ftcli.core.training.trainer import FtcliTrainer, StoppedEvaluation
+from ftcli.core.training.trends import Course, clipping
 from ftcli.errors import FtcliError, TrainError
 from ftcli.records import Check, RunStatus
 
@@ -89,7 +89,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
     tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
     few = few_rows(run.train, run.collator)
-    if said := unused.settle(arguments, run.model, run.task, few[0]):  # before the Trainer, which reads it once, when it is made
+    if said := unused_weights.settle(arguments, run.model, run.task, few[0]):  # before the Trainer, which reads it once, when it is made
         context.note(said)
     trainer = _trainer(run, meter, watch, signals, [callback, *tracked], identity, guard)
     checkpoint = _resumed(run, identity)

@@ -9,7 +9,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from ftcli.core.models.flops import multiplied
-from ftcli.core.storage.few import Few, cut
+from ftcli.core.storage.few_rows import Few, cut
 from ftcli.core.storage.store import Rows
 
 WORK = 4e11

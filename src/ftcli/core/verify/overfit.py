@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
 from ftcli.core.batches.tasks import IGNORED, any_number
-from ftcli.core.storage.few import Few, short_rows
+from ftcli.core.storage.few_rows import Few, short_rows
 from ftcli.core.storage.label_flags import label_codes
 from ftcli.core.storage.store import Rows
 from ftcli.core.verify.budget import affordable, told, within

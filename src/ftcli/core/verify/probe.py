@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from ftcli.core.prepare.own_texts import OwnTexts
     from ftcli.core.tokenizer.chat import Tried
-    from ftcli.core.tokenizer.light import Light
     from ftcli.core.tokenizer.round_trip import Ids
+    from ftcli.core.tokenizer.without_torch import Light
     from ftcli.core.verify.forward import Forward, Gradients
     from ftcli.core.verify.rehearsal import Rehearsal
 

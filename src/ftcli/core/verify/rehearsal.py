@@ -19,7 +19,7 @@ from ftcli.core.batches.batch import StoreDataset
 from ftcli.core.batches.order import ORDERS
 from ftcli.core.batches.tasks import count_targets
 from ftcli.core.distributed.signals import Signals
-from ftcli.core.storage.few import Few, short_rows
+from ftcli.core.storage.few_rows import Few, short_rows
 from ftcli.core.training.arguments import make_arguments
 from ftcli.core.training.health import Watch
 from ftcli.core.training.meter import Meter

@@ -22,7 +22,7 @@ from ftcli.core.files.durable import free_bytes, put, sync, writing
 from ftcli.core.files.lease import Lease
 from ftcli.core.files.manifest import Damage, check_published, damage_of
 from ftcli.core.files.objects import url_of
-from ftcli.core.publishing.shelf import Shelf
+from ftcli.core.publishing.remote_set import Shelf
 from ftcli.errors import StoreError
 from ftcli.records import MANIFEST_NAME
 from ftcli.settings import update

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcli.core.tokenizer.structure import Structure, kept_structure
+from ftcli.core.tokenizer.import_structure import Structure, kept_structure
 
 STRUCTURE: Structure = {
     "albert": {

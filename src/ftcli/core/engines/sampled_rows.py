@@ -14,10 +14,10 @@ import pyarrow as pa
 from ftcli.contracts import Encoded, Encoder
 from ftcli.core.engines.backend import Backend
 from ftcli.core.engines.guard import encode_checked
-from ftcli.core.engines.known import KnownTokenizer
+from ftcli.core.engines.known_tokenizer import KnownTokenizer
 from ftcli.core.engines.proof import Difference, differing_rows, reference_version, rows_with_pair, to_array
 from ftcli.core.engines.reference import PythonEncoder, load_reference, row_of, with_affixes
-from ftcli.core.files.kept import forget, kept
+from ftcli.core.files.cached_document import forget, kept
 from ftcli.core.files.manifest import hash_bytes
 from ftcli.errors import EngineError
 

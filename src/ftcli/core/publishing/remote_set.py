@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ftcli.core.files.holder import Note
+from ftcli.core.files.lease_holder import Note
 from ftcli.core.files.manifest import check_published, manifest_of
 from ftcli.core.files.mirror import is_plain
 from ftcli.core.files.objects import CONDITIONAL, UNKNOWN, Object, ObjectStore

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftcli.core.files.holder import Note
+from ftcli.core.files.lease_holder import Note
 from ftcli.errors import PublishError
 
 POLL_SECONDS = 0.05

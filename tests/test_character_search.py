@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcli.core.engines import search
-from ftcli.core.engines.search import CharacterSearch
+from ftcli.core.engines import character_search
+from ftcli.core.engines.character_search import CharacterSearch
 
 CHARACTERS = st.characters(codec="utf-8")
 
@@ -30,7 +30,7 @@ def test_it_marks_exactly_the_texts_that_hold_one(characters: str, texts: list[s
 def test_a_character_on_the_border_of_two_chunks_is_found(characters: str, chunk: int, before: int, last: bool) -> None:
     text = "x" * before + characters[0] + ("" if last else "x" * 9)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "CHUNK", chunk)
+        patch.setattr(character_search, "CHUNK", chunk)
         marked = CharacterSearch(characters).marked(pa.array([text, "y"], pa.large_string()))
 
     assert marked is not None

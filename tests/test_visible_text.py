@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcli.core.tokenizer.glyphs import BETWEEN, CARRIER, WHITE, columns_of, spelled_out, visible
+from ftcli.core.tokenizer.visible_text import BETWEEN, CARRIER, WHITE, columns_of, spelled_out, visible
 
 BACK = {mark: character for character, mark in WHITE.items()}
 TEXTS = st.text(st.sampled_from("aZ é배송가·│‹›⟦⟪◌\n\t\r\u200b\u0301😀\x1b"), max_size=12) | st.text(max_size=12)

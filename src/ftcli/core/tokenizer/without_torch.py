@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ftcli.core.tokenizer.scan import scanned_once
+from ftcli.core.tokenizer.quick_import import scanned_once
 
 T = TypeVar("T")
 _QUIET = "TRANSFORMERS_NO_ADVISORY_WARNINGS"

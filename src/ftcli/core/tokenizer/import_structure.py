@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ftcli.core.files.kept import kept
+from ftcli.core.files.cached_document import kept
 from ftcli.core.files.manifest import hash_bytes
 
 Structure = dict[Any, Any]

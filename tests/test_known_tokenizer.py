@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from ftcli.contracts import Encoded
-from ftcli.core.engines import known
+from ftcli.core.engines import known_tokenizer
 from ftcli.core.engines.backend import encodes_alone, prepare_backend
 from ftcli.core.engines.reference import BackendEncoder
-from ftcli.core.engines.sampled import SampledRows
+from ftcli.core.engines.sampled_rows import SampledRows
 from ftcli.core.prepare import recipe
 from timing import PATIENCE
 from tokenizing import context, corpus, manifest, plugins, prepare, small_tokenizers, without_plots, write
@@ -70,8 +70,8 @@ def test_it_answers_as_the_tokenizer_does(kind: str, special: bool, kinds: dict[
 
     live = AutoTokenizer.from_pretrained(str(kinds[kind]))
     backend = prepare_backend(live, kinds[kind])
-    assert known.keep(tmp_path, "key", live, backend) == ""
-    found = known.recall(tmp_path, "key", lambda: live)
+    assert known_tokenizer.keep(tmp_path, "key", live, backend) == ""
+    found = known_tokenizer.recall(tmp_path, "key", lambda: live)
 
     assert found is not None
     assert found.backend == backend
@@ -79,7 +79,7 @@ def test_it_answers_as_the_tokenizer_does(kind: str, special: bool, kinds: dict[
     assert found(texts, add_special_tokens=special)["input_ids"] == live(texts, add_special_tokens=special)["input_ids"]
     assert found(texts[0])["input_ids"] == live(texts[0])["input_ids"]
     assert len(found) == len(live)
-    assert [getattr(found, name) for name in known.ASKED] == [getattr(live, name) for name in known.ASKED]
+    assert [getattr(found, name) for name in known_tokenizer.ASKED] == [getattr(live, name) for name in known_tokenizer.ASKED]
     assert found.backend_tokenizer is live.backend_tokenizer
 
 
@@ -126,7 +126,7 @@ def test_nothing_is_kept_where_the_class_takes_part_in_encoding(tokenizer: Path,
     assert encodes_alone(live)
     live.__class__ = Shouting
     assert not encodes_alone(live)
-    assert known.keep(tmp_path / "cache", "key", live, backend) == ""
+    assert known_tokenizer.keep(tmp_path / "cache", "key", live, backend) == ""
     assert not kept(tmp_path / "cache")
 
 
@@ -141,15 +141,15 @@ def test_only_the_last_used_are_kept(tokenizer: Path, tmp_path: Path) -> None:
 
     live = AutoTokenizer.from_pretrained(str(tokenizer))
     backend = prepare_backend(live, tokenizer)
-    for number in range(known.KEPT):
-        known.keep(tmp_path, f"{number}", live, backend)
+    for number in range(known_tokenizer.KEPT):
+        known_tokenizer.keep(tmp_path, f"{number}", live, backend)
         os.utime(tmp_path / f"tokenizer-{number}.kept", (number, number))
-    assert known.recall(tmp_path, "0", lambda: live) is not None  # used: now the newest
-    known.keep(tmp_path, "new", live, backend)
+    assert known_tokenizer.recall(tmp_path, "0", lambda: live) is not None  # used: now the newest
+    known_tokenizer.keep(tmp_path, "new", live, backend)
 
-    assert len(kept(tmp_path)) == known.KEPT
-    assert known.recall(tmp_path, "0", lambda: live) is not None
-    assert known.recall(tmp_path, "1", lambda: live) is None
+    assert len(kept(tmp_path)) == known_tokenizer.KEPT
+    assert known_tokenizer.recall(tmp_path, "0", lambda: live) is not None
+    assert known_tokenizer.recall(tmp_path, "1", lambda: live) is None
 
 
 def test_a_cache_that_cannot_be_written_is_noted_and_costs_no_run(tokenizer: Path, tmp_path: Path) -> None:
@@ -179,16 +179,16 @@ class Sampling:
 
         self.live = AutoTokenizer.from_pretrained(str(kind))
         self.backend, self.cache, self.loads = prepare_backend(self.live, kind), cache, 0
-        known.keep(cache, "key", self.live, self.backend)
+        known_tokenizer.keep(cache, "key", self.live, self.backend)
 
         def load(*arguments: Any) -> BackendEncoder:
             self.loads += 1
             return BackendEncoder(*arguments)
 
-        monkeypatch.setattr(known, "BackendEncoder", load)
+        monkeypatch.setattr(known_tokenizer, "BackendEncoder", load)
 
     def rows(self, texts: list[str], *, special: bool = True) -> SampledRows:
-        return SampledRows(texts, known.recall(self.cache, "key", lambda: self.live), self.backend, special, self.cache)
+        return SampledRows(texts, known_tokenizer.recall(self.cache, "key", lambda: self.live), self.backend, special, self.cache)
 
     def kept(self) -> list[Path]:
         return sorted(self.cache.glob("rows-*.json"))
@@ -226,7 +226,7 @@ def test_an_engine_is_compared_with_kept_ids_as_with_new_ones(sampling: Sampling
 
 
 def test_damaged_ids_are_made_again_and_only_the_last_used_stay(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftcli.core.engines.sampled.KEPT", 2)
+    monkeypatch.setattr("ftcli.core.engines.sampled_rows.KEPT", 2)
     sampling.rows(["one"])
     (path,) = sampling.kept()
     path.write_bytes(path.read_bytes().replace(b"A", b"B", 1))

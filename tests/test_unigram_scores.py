@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 
 from engine_doubles import unigram, word_piece
 from ftcli.core.engines.backend import prepare_backend
-from ftcli.core.engines.scores import decimal_text, restore, with_surviving_scores
+from ftcli.core.engines.unigram_scores import decimal_text, restore, with_surviving_scores
 from ftcli.errors import EngineError
 
 LOST = 29.052682876586914

@@ -14,7 +14,7 @@ from ftcli.core.engines.backend import stripped
 from ftcli.core.engines.guard import guarded
 from ftcli.core.engines.proof import Difference, differing_rows, to_array
 from ftcli.core.engines.reference import BackendEncoder, row_of
-from ftcli.core.tokenizer.light import uncollected
+from ftcli.core.tokenizer.without_torch import uncollected
 from ftcli.core.verify.missing import Missing
 
 PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor", "added_tokens")

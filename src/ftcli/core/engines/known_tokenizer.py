@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from ftcli.core.engines.backend import Backend, encodes_alone
 from ftcli.core.engines.reference import BackendEncoder
+from ftcli.core.files.cached_document import forget
 from ftcli.core.files.durable import put, writing
-from ftcli.core.files.kept import forget
 from ftcli.core.files.manifest import hash_bytes
 from ftcli.errors import PublishError
 

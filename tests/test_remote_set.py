@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ftcli.context import Context
-from ftcli.core.publishing import shelf as shelf_module
-from ftcli.core.publishing.fetched import damages, fetch, published_at
-from ftcli.core.publishing.shelf import Shelf
+from ftcli.core.publishing import remote_set as shelf_module
+from ftcli.core.publishing.fetched_set import damages, fetch, published_at
+from ftcli.core.publishing.remote_set import Shelf
 from ftcli.errors import FtcliError, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME
 from publish_cases import contents, prepare
@@ -356,6 +356,6 @@ def test_a_damaged_manifest_is_refused(s3: Server, sets: tuple[Path, Path]) -> N
 
 def test_what_does_not_fit_is_refused(s3: Server, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(sets[0])
-    monkeypatch.setattr("ftcli.core.publishing.fetched.free_bytes", lambda _: 10)
+    monkeypatch.setattr("ftcli.core.publishing.fetched_set.free_bytes", lambda _: 10)
     with pytest.raises(StoreError, match=r"bytes are to be fetched to .*, where 10 bytes are free"):
         fetch(context(tmp_path / "cache"), published_at(URL))

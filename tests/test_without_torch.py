@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ftcli.core.tokenizer.scan import last_all
+from ftcli.core.tokenizer.quick_import import last_all
 from verifying import World
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ SCRIPT = """
 import json, sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from ftcli.core.tokenizer.light import without_torch
+from ftcli.core.tokenizer.without_torch import without_torch
 def heavy():
     return sorted(name for name in ("torch", "transformers") if name in sys.modules)
 {body}
@@ -101,7 +101,7 @@ def test_the_scan_made_once_finds_what_transformers_own_scan_finds_and_reads_no_
     body = """
 sys.modules["torch"] = None
 import builtins, collections
-from ftcli.core.tokenizer.scan import scanned_once
+from ftcli.core.tokenizer.quick_import import scanned_once
 opened, plain = collections.Counter(), open
 def counted(file, *rest, **named):
     opened[str(file)] += "/transformers/models/" in str(file)
@@ -127,7 +127,7 @@ def test_a_scan_that_was_kept_opens_no_file_of_a_model_and_finds_the_same(tmp_pa
     body = """
 sys.modules["torch"] = None
 import builtins
-from ftcli.core.tokenizer.scan import scanned_once
+from ftcli.core.tokenizer.quick_import import scanned_once
 opened, plain = [], open
 def counted(file, *rest, **named):
     opened.append(str(file)) if "/transformers/models/" in str(file) else None

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcli.core.training.course import Course, clipping
 from ftcli.core.training.schedule import Schedule
+from ftcli.core.training.trends import Course, clipping
 from ftcli.records import Check
 
 CHANCE = math.log(280)
