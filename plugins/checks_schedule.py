@@ -22,6 +22,13 @@ def warm_up(probe: Probe) -> Check:
     plan = plan_of(probe)
     schedule = plan.schedule
     steps, warmup, rate = schedule.steps, schedule.warmup, probe.settings.train.learning_rate
+    if refused := schedule.refused:
+        return failed(
+            f"the schedule cannot be made: {refused}",
+            "Set train.lr_scheduler_kwargs to what it takes, or leave train.lr_scheduler_type out.",
+            schedule=schedule.name,
+            options=dict(schedule.options),
+        )
     done = {"first_log": min(plan.log_every, steps), "first_eval": plan.first_eval, "end": steps}
     full = {name: None if at is None else round(schedule.full_rate_steps(at), 3) for name, at in done.items()}
     evidence = {"steps": steps, "warmup_steps": warmup, "full_rate_steps": full, "schedule": schedule.name}

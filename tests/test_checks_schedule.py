@@ -13,18 +13,35 @@ from transformers import get_scheduler
 from ftcli.context import Context
 from ftcli.core.storage.store import Store
 from ftcli.core.training.checkpoints import MARKER, NEEDED, identity, seal
-from ftcli.core.training.schedule import BEHIND, Schedule
+from ftcli.core.training.schedule import OPTIONS, Schedule
 from verifying import World
 
 STAGE = ("settings",)
 
 
-@pytest.mark.parametrize("name", sorted(BEHIND))
-@pytest.mark.parametrize(("steps", "warmup"), [(50, 0), (50, 10), (50, 49)])
-def test_the_planned_rate_is_that_of_transformers(name: str, steps: int, warmup: int) -> None:
+TOLD: dict[str, list[dict[str, Any]]] = {
+    "cosine": [{}, {"num_cycles": 2}],
+    "cosine_with_restarts": [{}, {"num_cycles": 3}],
+    "polynomial": [{}, {"power": 3, "lr_end": 0.0}],
+    "inverse_sqrt": [{}, {"timescale": 7}],
+    "cosine_with_min_lr": [{"min_lr_rate": 0.1}, {"min_lr": 0.5, "num_cycles": 1}],
+    "cosine_warmup_with_min_lr": [{"min_lr_rate": 0.1}, {"min_lr": 0.5, "warmup_lr_rate": 0.3}],
+    "warmup_stable_decay": [
+        {"num_decay_steps": 5},
+        {"num_decay_steps": 20, "num_stable_steps": 7, "min_lr_ratio": 0.1, "warmup_type": "cosine", "decay_type": "linear"},
+        {"num_decay_steps": 9, "warmup_type": "1-sqrt", "decay_type": "1-sqrt"},
+        {"num_decay_steps": 9, "num_cycles": 1.5},
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "options"), [(name, options) for name in sorted(OPTIONS) for options in TOLD.get(name, [{}])])
+@pytest.mark.parametrize(("steps", "warmup"), [(50, 0), (50, 10), (50, 40)])
+def test_the_planned_rate_is_that_of_transformers(name: str, options: dict[str, Any], steps: int, warmup: int) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
-    scheduler = get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
-    planned = Schedule(steps, warmup, name)
+    scheduler = get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=steps, scheduler_specific_kwargs=options)
+    planned = Schedule(steps, warmup, name, options, 2.0)
+    assert planned.known
     rates = []
     for step in range(1, steps + 1):
         rates.append(scheduler.get_last_lr()[0])
@@ -45,6 +62,8 @@ def test_incident_2_had_done_2_84_steps_at_the_full_rate_where_its_log_said_step
 def test_a_schedule_that_is_not_known_is_said_to_be_so() -> None:
     assert not Schedule(10, 0, "warmup_stable_decay").known
     assert not Schedule(10, 0, "cosine", {"min_lr": 1}).known
+    assert not Schedule(10, 0, "cosine_with_min_lr", {"min_lr": 1}).known
+    assert not Schedule(10, 0, "warmup_stable_decay", {"num_decay_steps": 5, "decay_type": "sudden"}).known
     assert Schedule(10, 5, "warmup_stable_decay").full_rate_steps(10) == pytest.approx(7)
 
 
@@ -65,6 +84,30 @@ def test_the_full_rate_steps_of_a_failing_warm_up_are_named(world: World) -> Non
     values = {**world.run("classify"), "train.max_steps": 100, "train.warmup_steps": 7004}
     check = world.caught("O5, warm-up 7004 of 100 steps", values, "FT053", words="amounts to 0.7 steps", stages=STAGE)
     assert check.evidence["full_rate_steps"]["end"] == pytest.approx(0.707, abs=0.01)
+
+
+def test_a_schedule_that_decays_at_once_is_a_warning(world: World) -> None:
+    values = {**world.run("classify"), "train.max_steps": 500, "train.warmup_steps": 2, "train.lr_scheduler_type": "warmup_stable_decay"}
+    world.quiet("40 steps of decay", {**values, "train.lr_scheduler_kwargs": {"num_decay_steps": 40}}, stages=STAGE)
+    told = {"num_decay_steps": 3, "num_stable_steps": 0}
+    world.caught("O5, decay at once", {**values, "train.lr_scheduler_kwargs": told}, "FT053", status="warn", words="near 0", stages=STAGE)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("warmup_stable_decay", {}, "has to be told num_decay_steps"),
+        ("warmup_stable_decay", {"num_decay_steps": 3, "decay_type": "sudden"}, "decay_type = 'sudden' is none of"),
+        ("cosine_with_min_lr", {}, "one of min_lr and min_lr_rate"),
+        ("linear", {"power": 2}, "takes no option power"),
+    ],
+)
+def test_a_schedule_that_transformers_would_not_make_is_an_error(name: str, options: dict[str, Any], words: str, world: World) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
+    with pytest.raises((TypeError, ValueError)):
+        get_scheduler(name, optimizer, num_warmup_steps=1, num_training_steps=9, scheduler_specific_kwargs=options)
+    values = {**world.run("classify"), "train.max_steps": 100, "train.lr_scheduler_type": name, "train.lr_scheduler_kwargs": options}
+    world.caught(f"O5, {name} of {options}", values, "FT053", words=words, stages=STAGE)
 
 
 def test_a_filter_that_hides_nan_is_a_warning(world: World) -> None:

@@ -17,7 +17,7 @@ from ftcli.commands.train import run
 from ftcli.core.batches.tasks import IGNORED
 from ftcli.core.models import flops
 from ftcli.core.training.run import prepare
-from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, StoreError, TrainError, UsageError
+from ftcli.errors import DataError, FtcliError, MissingExtraError, PluginError, SettingsError, StoreError, TrainError, UsageError
 from ftcli.records import Step
 from ftcli.testing import tiny_model
 from rank_steps import RAGGED, answered
@@ -314,6 +314,17 @@ def test_plugins_see_every_logged_step_and_their_failure_is_theirs(bench: Bench,
         ({"loader__collator": "packed", "train__lean_step": "off"}, SettingsError, "is a part of the lean step"),
         ({"train__max_tokens_per_batch": 9}, SettingsError, "does not hold row [0-9]+ of train, which takes 23 tokens"),
         ({"train__max_tokens_per_batch": 99, "train__dataloader_drop_last": True}, SettingsError, "nothing to leave out"),
+        (
+            {"train__lr_scheduler_type": "warmup_stable_decay", "train__verify": False},
+            SettingsError,
+            "cannot be made.*num_decay_steps",
+        ),
+        ({"train__optim": "lomo", "train__verify": False}, MissingExtraError, "train.optim = lomo needs a package"),
+        (
+            {"train__gradient_checkpointing": True, "train__gradient_checkpointing_kwargs": {"reentrant": False}},
+            SettingsError,
+            "takes no option reentrant",
+        ),
         ({"train__resume_from_checkpoint": "/nowhere"}, TrainError, "does not exist"),
     ],
 )

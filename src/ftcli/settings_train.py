@@ -65,9 +65,9 @@ REMOVED = {
 """Names that older transformers had, and what to use."""
 
 
-def hf() -> Any:
+def hf(**constraints: Any) -> Any:
     """A field handed on to TrainingArguments when set."""
-    return setting(None, "As in transformers.TrainingArguments.", hidden=True)
+    return setting(None, "As in transformers.TrainingArguments.", hidden=True, **constraints)
 
 
 class TrainSettings(Section):
@@ -127,9 +127,9 @@ class TrainSettings(Section):
 
     lr_scheduler_kwargs: Json | None = hf()
     optim_args: str | None = hf()
-    adam_beta1: float | None = hf()
-    adam_beta2: float | None = hf()
-    adam_epsilon: float | None = hf()
+    adam_beta1: float | None = hf(ge=0, lt=1)
+    adam_beta2: float | None = hf(ge=0, lt=1)
+    adam_epsilon: float | None = hf(ge=0)
     optim_target_modules: list[str] | None = hf()
     average_tokens_across_devices: bool | None = hf()
     label_smoothing_factor: float | None = hf()
@@ -144,7 +144,7 @@ class TrainSettings(Section):
     use_liger_kernel: bool | None = hf()
     liger_kernel_config: Json | None = hf()
     use_cache: bool | None = hf()
-    neftune_noise_alpha: float | None = hf()
+    neftune_noise_alpha: float | None = hf(ge=0)
     torch_empty_cache_steps: int | None = hf()
     auto_find_batch_size: bool | None = hf()
     logging_strategy: str | None = hf()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from contextlib import suppress
+from inspect import signature
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from torch.utils.checkpoint import checkpoint
+from transformers import Trainer, TrainingArguments
 
 from ftcli.context import Context
 from ftcli.core.batches.order import ORDERS
 from ftcli.core.distributed import group
 from ftcli.core.distributed.sharding import sharding
+from ftcli.core.training.optimizer import made_of
+from ftcli.core.training.schedule import Schedule
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
 from ftcli.settings_train import OWN
 
@@ -95,6 +100,7 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
         arguments = TrainingArguments(**{**defaults, **values, **fixed})
     except Exception as error:
         raise SettingsError(f"transformers refuses these train settings: {' '.join(str(error).split())}", "See: ftcli settings") from error
+    _refuse_what_cannot_be_made(arguments)
     if arguments.n_gpu > 1:
         context.note(f"{arguments.n_gpu} GPUs are visible to one process, which uses the first; --nproc-per-node auto uses all")
         arguments._n_gpu = 1
@@ -155,6 +161,16 @@ def _evaluation(context: Context, *, held_out: bool) -> dict[str, Any]:
     return values
 
 
+def _refuse_what_cannot_be_made(arguments: TrainingArguments) -> None:
+    """What a Trainer would find out when the run's folder is begun already."""
+    with made_of(arguments, "optim"), suppress(TypeError, ValueError):  # some need the model to say more
+        Trainer.get_optimizer_cls_and_kwargs(arguments)
+    kind = str(arguments.lr_scheduler_type.value)
+    with made_of(arguments, "lr_scheduler_type"):
+        if refused := Schedule(1, 0, kind, arguments.lr_scheduler_kwargs or {}, arguments.learning_rate).refused:
+            raise ValueError(refused)
+
+
 def _refuse_what_is_not_offered(context: Context) -> None:
     train = context.settings.train
     if train.label_smoothing_factor:
@@ -174,6 +190,12 @@ def _refuse_what_is_not_offered(context: Context) -> None:
             "train.auto_batch works in one process: of several, one that runs out of memory would leave the others waiting",
             "Halve --per-device-train-batch-size (or --max-tokens-per-batch) and double --gradient-accumulation-steps, which is the same training.",
         )
+    known = set(signature(checkpoint).parameters) - {"function", "args", "kwargs"} | {"preserve_rng_state"}
+    for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
+        if unknown := sorted(set(getattr(train, name) or {}) - known):
+            raise SettingsError(
+                f"train.{name}: torch.utils.checkpoint takes no option {unknown[0]}", f"It takes {', '.join(sorted(known))}."
+            )
     if train.max_tokens_per_batch and train.dataloader_drop_last:
         raise SettingsError(
             "train.dataloader_drop_last has nothing to leave out: train.max_tokens_per_batch fills every batch with what there is",

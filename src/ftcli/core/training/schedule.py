@@ -28,17 +28,42 @@ class Schedule:
         warmup: steps of the linear warm-up; step 1 is taken at the rate 0.
         name: `lr_scheduler_type`.
         options: `lr_scheduler_kwargs`.
+        peak: `learning_rate`, of which an absolute least rate is a share; None: not known.
     """
 
     steps: int
     warmup: int
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    peak: float | None = None
 
     @property
     def known(self) -> bool:
         """Whether the rate behind the warm-up can be said; else it is taken for constant there."""
-        return self.name in BEHIND and not set(self.options) - {"num_cycles", "lr_end", "power", "timescale"}
+        return self.name in OPTIONS and self.refused is None and ("min_lr" not in self.options or self.least is not None)
+
+    @property
+    def refused(self) -> str | None:
+        """Why transformers would not make it, in words; None: it would, or nothing is known of it."""
+        if (known := OPTIONS.get(self.name)) is None:
+            return None
+        if more := sorted(set(self.options) - known):
+            takes = ", ".join(sorted(known)) or "none"
+            return f"{self.name} takes no option {more[0]} (it takes: {takes})"
+        if self.name == "warmup_stable_decay" and "num_decay_steps" not in self.options:
+            return f"{self.name} has to be told num_decay_steps"
+        if "min_lr_rate" in known and sum(self.options.get(name) is not None for name in ("min_lr", "min_lr_rate")) != 1:
+            return f"{self.name} has to be told one of min_lr and min_lr_rate"
+        wrong = [name for name in ("warmup_type", "decay_type") if self.options.get(name, "linear") not in FALLING]
+        return f"{wrong[0]} = {self.options[wrong[0]]!r} is none of {', '.join(FALLING)}" if wrong else None
+
+    @property
+    def least(self) -> float | None:
+        """The share of the peak that a cosine ends at, where it is said."""
+        if self.options.get("min_lr_rate") is not None:
+            return float(self.options["min_lr_rate"])
+        least = self.options.get("min_lr")
+        return None if least is None or not self.peak else float(least) / self.peak
 
     def share(self, step: int) -> float:
         """Learning rate of optimizer step `step`, counted from 1, as a share of the peak."""
@@ -50,6 +75,8 @@ class Schedule:
         return float(self._shares(places).mean() * step) if len(places) else 0.0
 
     def _shares(self, places: Steps) -> Steps:
+        if self.known and self.name in WHOLE:
+            return np.maximum(0.0, WHOLE[self.name](places, self))
         rising = places / max(1, self.warmup)
         behind = (places - self.warmup) / max(1, self.steps - self.warmup)
         decay = BEHIND[self.name](places, behind, self) if self.known else np.ones_like(places)
@@ -82,11 +109,60 @@ def _inverse_sqrt(places: Steps, _: Steps, schedule: Schedule) -> Steps:
     return 1 / np.sqrt(np.maximum(places + scale - schedule.warmup, 1e-9) / scale)
 
 
+def _least(_: Steps, behind: Steps, schedule: Schedule) -> Steps:
+    least = schedule.least or 0.0
+    cycles = float(schedule.options.get("num_cycles", 0.5))
+    return np.maximum(0.0, 0.5 * (1 + np.cos(math.pi * 2 * cycles * behind)) * (1 - least) + least)
+
+
+def _warm_least(places: Steps, schedule: Schedule) -> Steps:
+    """Its warm-up begins above 0, and everything comes one step sooner."""
+    warmup, start = schedule.warmup, schedule.options.get("warmup_lr_rate")
+    begun = 1 / max(1, warmup) if start is None else float(start)
+    rising = begun + places * (1 / max(1, warmup) if start is None else (1 - begun) / max(1, warmup - 1))
+    behind = (places - warmup + 1) / max(1, schedule.steps - warmup)
+    return np.where(places < warmup, rising, _least(places, behind, schedule))
+
+
+def _stable(places: Steps, schedule: Schedule) -> Steps:
+    """Up, level and down, to the least rate."""
+    options, warmup = schedule.options, schedule.warmup
+    least, falling = float(options.get("min_lr_ratio", 0)), int(options["num_decay_steps"])
+    level = options.get("num_stable_steps")
+    end = warmup + (schedule.steps - warmup - falling if level is None else int(level))
+    up = FALLING[options.get("warmup_type", "linear")](1 - places / max(1, warmup), 0.5)
+    down = FALLING[options.get("decay_type", "cosine")](
+        np.maximum(0.0, places - end) / max(1, falling), float(options.get("num_cycles", 0.5))
+    )
+    level_or_down = np.where(places < end, 1.0, np.where(places < end + falling, down * (1 - least) + least, least))
+    return np.where(places < warmup, up * (1 - least) + least, level_or_down)
+
+
+FALLING: Mapping[str, Callable[[Steps, float], Steps]] = {
+    "linear": lambda progress, _: 1 - progress,
+    "cosine": lambda progress, cycles: 0.5 * (1 + np.cos(math.pi * 2 * cycles * progress)),
+    "1-sqrt": lambda progress, _: 1 - np.sqrt(np.clip(progress, 0, 1)),
+}
+"""From 1 to 0, by the names of `warmup_stable_decay`."""
+WHOLE: Mapping[str, Callable[[Steps, Schedule], Steps]] = {"cosine_warmup_with_min_lr": _warm_least, "warmup_stable_decay": _stable}
+"""Shares of the peak by `lr_scheduler_type`, where the warm-up is the schedule's own: (step from 0, schedule)."""
+OPTIONS: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("linear", "constant", "constant_with_warmup"), frozenset()),
+    **dict.fromkeys(("cosine", "cosine_with_restarts"), frozenset({"num_cycles"})),
+    "polynomial": frozenset({"lr_end", "power"}),
+    "inverse_sqrt": frozenset({"timescale"}),
+    "cosine_with_min_lr": frozenset({"num_cycles", "min_lr", "min_lr_rate"}),
+    "cosine_warmup_with_min_lr": frozenset({"num_cycles", "min_lr", "min_lr_rate", "warmup_lr_rate"}),
+    "warmup_stable_decay": frozenset({"num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles"}),
+}
+"""What transformers lets each be told."""
+
 BEHIND: Mapping[str, Callable[[Steps, Steps, Schedule], Steps]] = {
     "linear": lambda _, behind, __: np.clip(1 - behind, 0.0, 1.0),
     "cosine": _cosine,
     "cosine_with_restarts": _restarts,
     "polynomial": _polynomial,
+    "cosine_with_min_lr": _least,
     "inverse_sqrt": _inverse_sqrt,
     "constant": lambda places, _, __: np.ones_like(places),
     "constant_with_warmup": lambda places, _, __: np.ones_like(places),
@@ -124,7 +200,7 @@ def make_plan(settings: Settings, rows: int | None, *, held_out: bool, token_bat
     logs = _every(train.logging_steps, steps)
     strategy = train.eval_strategy or ("epoch" if held_out else "no")
     first = {"no": None, "epoch": an_epoch, "steps": _every(train.eval_steps or train.logging_steps, steps)}[strategy]
-    schedule = Schedule(steps, warmup, train.lr_scheduler_type, train.lr_scheduler_kwargs or {})
+    schedule = Schedule(steps, warmup, train.lr_scheduler_type, train.lr_scheduler_kwargs or {}, train.learning_rate)
     return Plan(schedule, an_epoch, logs, None if first is None else min(first, steps))
 
 

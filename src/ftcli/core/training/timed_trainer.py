@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers import Trainer
 
 from ftcli.core.training.meter import Meter
+from ftcli.core.training.optimizer import OptimizerTrainer
 
 
-class Timed(Trainer):  # type: ignore[misc]
+class Timed(OptimizerTrainer):
     """Every override only puts the part of the meter around what Trainer does there; one keeps what Trainer would find again for every batch.
 
     On a GPU they are the GPU's (`core.clock`): a part lasts from when the work before it is done until its own is.

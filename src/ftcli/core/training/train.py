@@ -135,7 +135,11 @@ def _course(run: Run, steps: int) -> Course:
         plain = getattr(run.task, "class_weights", None) is None  # weighed losses stand still at chance
         unlearned = entropy(run.train.flags.counts, len(run.train.flags)) if plain else chance
     planned = Schedule(
-        steps, arguments.get_warmup_steps(steps), str(arguments.lr_scheduler_type.value), arguments.lr_scheduler_kwargs or {}
+        steps,
+        arguments.get_warmup_steps(steps),
+        str(arguments.lr_scheduler_type.value),
+        arguments.lr_scheduler_kwargs or {},
+        arguments.learning_rate,
     )
     schedule = None if arguments.fp16 or arguments.deepspeed else planned  # skipped steps, and a scheduler of its own
     return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out)
