@@ -156,6 +156,18 @@ HEADLINES: Sequence[tuple[str, str, str, str]] = (
     ),
     (
         "train",
+        "incident1: `ftcli train` over fixed, by wall clock",
+        "280 classes on 2 CPU cores: `ftcli train` over `Trainer` padding to `max_length`",
+        "CPU 코어 2개, 280개 레이블: `max_length`로 채우는 `Trainer` 대비 `ftcli train`",
+    ),
+    (
+        "train",
+        "incident1: `ftcli train` over dynamic, by wall clock",
+        "the same over `Trainer` padding to the longest row",
+        "가장 긴 행까지만 채우는 `Trainer` 대비",
+    ),
+    (
+        "train",
         "gpu-incident1: `ftcli train` over dynamic, by wall clock",
         "Qwen3-0.6B, 280 classes: `ftcli train` over a default `Trainer`",
         "Qwen3-0.6B, 280개 레이블: 기본 `Trainer` 대비 `ftcli train`",

@@ -205,7 +205,9 @@ def test_under_bfloat16_autocast_what_rounds_more_coarsely_is_taken_out(tmp_path
     assert BOTH[1] in said
 
 
-@pytest.mark.parametrize(("rows", "width", "heads", "fewer"), [(2, 1, 4, 2), (1, 5, 2, 2), (3, 64, 4, 1), (2, 65, 4, 2), (1, 200, 6, 2)])
+@pytest.mark.parametrize(
+    ("rows", "width", "heads", "fewer"), [(2, 1, 4, 2), (1, 5, 2, 2), (3, 64, 4, 1), (2, 65, 4, 2), (1, 200, 6, 2), (1, 600, 2, 1)]
+)
 def test_attention_in_blocks_is_torchs(rows: int, width: int, heads: int, fewer: int) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v, grad = (torch.randn(rows, width, count, 16, generator=generator) for count in (heads, fewer, fewer, heads))

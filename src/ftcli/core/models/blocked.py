@@ -3,7 +3,8 @@
 On a CPU torch's flash kernel computes 100 GFLOP/s where its matrix products do 400 in bfloat16, and in its backward pass less. Measured, forward and
 backward, 2 cores of an AMD EPYC with avx512_bf16, 4 heads of 64 over 2, milliseconds of the kernel → of the blocks: 16 texts of 216 tokens 38 → 15
 in bfloat16 and 25 → 19 in float32; 8 of 512 88 → 24 and 71 → 46; 4 of 1,024 71 → 37 and 96 → 77. Scores are rounded to the products' type,
-as transformers' eager attention rounds them. What is kept for the backward pass are half of all scores, which the kernel computes again.
+as transformers' eager attention rounds them. Half of all scores are kept for the backward pass in rows of up to `KEPT` slots, and computed again in
+longer ones, as the kernel does.
 Texts that stand side by side keep the kernel: one text's blocks are too few for two threads, and each new length has oneDNN write new code (54 texts of
 60 tokens on average: 82 → 127 ms).
 """
@@ -18,8 +19,10 @@ import torch
 Tensor = torch.Tensor
 BLOCK = 64
 """Queries; 108 and 128 were slower for 216 tokens, and no different for longer texts."""
+KEPT = 512
+"""Slots of the longest rows whose scores are kept: with Qwen3-0.6B they are a fifth of what a layer keeps besides."""
 LONGEST = 1_024
-"""Slots; half of all scores of longer rows would be more than all else that a layer keeps."""
+"""Slots of the longest rows in 16 bits. In 32 the kernel is as fast where scores are computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,15 @@ class Kept:
     k: Tensor
     v: Tensor
     shares: list[Tensor]
-    """Of each block, [B × K, queries × G, keys seen]."""
+    """Of each block, [B × K, queries × G, keys seen]; none: they are computed again."""
     sizes: tuple[int, int, int, int]
     """B, S, K (heads of keys), D."""
     scale: float
+
+
+def fits(width: int, kind: torch.dtype) -> bool:
+    """Whether rows of so many slots go by blocks."""
+    return width <= (KEPT if kind == torch.float32 else LONGEST)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, kind: torch.dtype) -> tuple[Tensor, Kept]:
@@ -44,11 +52,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, kind: torch.dtype) 
     q, k, v = (_folded(part, sizes, kind) for part in (q, k, v))
     out, shares = torch.empty_like(q), []
     for begin, end in _blocks(width):
-        scores = _times(q[:, begin * group : end * group], k[:, :end].transpose(1, 2), scale)
-        scores[:, :, begin:] += _later(end - begin, group, kind)
-        share = torch.softmax(scores, -1)
+        share = _share(q, k, begin, end, scale)
         out[:, begin * group : end * group] = torch.bmm(share, v[:, :end])
-        shares.append(share)
+        if width <= KEPT:
+            shares.append(share)
     return _unfolded(out, sizes), Kept(q, k, v, shares, sizes, scale)
 
 
@@ -60,8 +67,9 @@ def attend_back(grad: Tensor, kept: Kept) -> tuple[Tensor, Tensor, Tensor]:
     grad = _folded(grad, kept.sizes, q.dtype)
     dq = torch.empty_like(q)
     dk, dv = (torch.zeros(k.shape, dtype=torch.float32) for _ in range(2))
-    for (begin, end), share in zip(_blocks(width), kept.shares, strict=True):
+    for number, (begin, end) in enumerate(_blocks(width)):
         part = slice(begin * group, end * group)
+        share = kept.shares[number] if kept.shares else _share(q, k, begin, end, scale)
         dv[:, :end] += torch.bmm(share.transpose(1, 2), grad[:, part])
         dshare = torch.bmm(grad[:, part], v[:, :end].transpose(1, 2))
         dscores = torch._softmax_backward_data(dshare, share, -1, share.dtype)
@@ -72,6 +80,14 @@ def attend_back(grad: Tensor, kept: Kept) -> tuple[Tensor, Tensor, Tensor]:
 
 def _blocks(width: int) -> list[tuple[int, int]]:
     return [(begin, min(begin + BLOCK, width)) for begin in range(0, width, BLOCK)]
+
+
+def _share(q: Tensor, k: Tensor, begin: int, end: int, scale: float) -> Tensor:
+    """What the queries of a block take from the keys that they see."""
+    group = q.shape[1] // k.shape[1]
+    scores = _times(q[:, begin * group : end * group], k[:, :end].transpose(1, 2), scale)
+    scores[:, :, begin:] += _later(end - begin, group, q.dtype)
+    return torch.softmax(scores, -1)
 
 
 def _times(a: Tensor, b: Tensor, scale: float) -> Tensor:

@@ -174,7 +174,7 @@ def _attend(
 ) -> tuple[Tensor, Kept | Graph]:
     """Heads [B, S, h, D] → the same, in `kind`, and what the backward pass needs."""
     width = q.shape[1]
-    if mask is None and width <= blocked.LONGEST:
+    if mask is None and blocked.fits(width, kind):
         return blocked.attend(q, k, v, scale=scale, kind=kind)
     with torch.enable_grad():
         leaves = [part.detach().to(kind).transpose(1, 2).requires_grad_() for part in (q, k, v)]
