@@ -2,7 +2,7 @@
 
 On a CPU torch's flash kernel computes 100 GFLOP/s where its matrix products do 400 in bfloat16, and in its backward pass less. Measured, forward and
 backward, 2 cores of an AMD EPYC with avx512_bf16, 4 heads of 64 over 2, milliseconds of the kernel → of the blocks: 16 texts of 216 tokens 38 → 15
-in bfloat16 and 25 → 19 in float32; 8 of 512 88 → 24 and 71 → 46; 4 of 1,024 71 → 37 and 96 → 77. Scores are rounded to the products' type,
+in bfloat16 and 25 → 19 in float32; 8 of 512 57 → 28 and 58 → 41; 4 of 1,024 64 → 52 and 74 → 71 (computed again). Scores are rounded to the products' type,
 as transformers' eager attention rounds them. Half of all scores are kept for the backward pass in rows of up to `KEPT` slots, and computed again in
 longer ones, as the kernel does.
 Texts that stand side by side keep the kernel: one text's blocks are too few for two threads, and each new length has oneDNN write new code (54 texts of
