@@ -82,7 +82,7 @@ def tried(
 
 
 def head_tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], truths: Sequence[Computed], head: LeanHead) -> str | None:
-    """As `_tried`, of the output layer in pieces."""
+    """As `tried`, of the output layer in pieces."""
     found = _with(model, task, batches, head.forwards, head)
     if isinstance(found, str):
         return found

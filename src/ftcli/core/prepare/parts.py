@@ -5,7 +5,7 @@ The parts work in one directory beside the output. It is laid out like an attemp
     .NAME.KEY.parts/
         tmp/, data/, records/, labels/
         parts/plan.json        how many parts there are, and the inputs that KEY stands for
-        parts/3-of-16/         lease; sources.json, written last: the part is finished, with what it saw of every source (`sightings`)
+        parts/3-of-16/         lease; sources.json, written last: the part is finished, with what it saw of every source (`source_versions`)
 
 KEY covers what the fingerprint covers, with name, size and modification time of a source in place of its content: no part reads what is
 another one's to read. Each hashes the files that begin in its shards, and the fingerprint is settled from those hashes when all are there.

@@ -33,7 +33,7 @@ ELSEWHERE = OWN | {
     "deepspeed",
     *COMPILING,
 }
-"""Set fields of `train` that get special treatment below or in `core.train`."""
+"""Set fields of `train` that get special treatment below or in `ftcli.core.training.train`."""
 PACKAGES = {"tensorboard": ("tensorboard",), "azure_ml": ("azureml",), "comet_ml": ("comet_ml",), "dvclive": ("dvclive",)}
 """Import name of a tracker's library where it is not the tracker's own name."""
 PIP = {"azureml": "azureml-mlflow", "comet_ml": "comet-ml"}
@@ -85,7 +85,7 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     trackers(settings.tracking.report_to)
     fixed: dict[str, Any] = {
         "output_dir": str(train.output_dir),
-        "report_to": [],  # `core.trackers` tells them, so that none can end the run
+        "report_to": [],  # `ftcli.core.training.trackers` tells them, so that none can end the run
         "run_name": settings.tracking.run_name,
         "dataloader_num_workers": loader.num_workers,
         "dataloader_pin_memory": loader.pin_memory and on_gpu,

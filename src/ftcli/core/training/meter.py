@@ -19,7 +19,7 @@ TOKENS = "tokens"
 ROWS = "rows"
 """Key under which it carries its row numbers."""
 TEXTS = "texts"
-"""Key under which it carries the tokens of each text, where its collator knows them, for `core.side_by_side`."""
+"""Key under which it carries the tokens of each text, where its collator knows them, for `ftcli.core.models.side_by_side`."""
 
 
 class Counted:

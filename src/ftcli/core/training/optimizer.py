@@ -43,5 +43,5 @@ def made_of(arguments: TrainingArguments, name: str) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         raise SettingsError(
             f"{said} cannot be made with train.{more} = {getattr(arguments, more) or {}}: {error}",
-            f"Set train.{more} to what it takes, or leave train.{name} out.",
+            f"Set what the message names, or train.{more}, to what it takes; or leave train.{name} out.",
         ) from error

@@ -14,7 +14,7 @@ from ftcli.core.training.optimizer import OptimizerTrainer
 class Timed(OptimizerTrainer):
     """Every override only puts the part of the meter around what Trainer does there; one keeps what Trainer would find again for every batch.
 
-    On a GPU they are the GPU's (`core.clock`): a part lasts from when the work before it is done until its own is.
+    On a GPU they are the GPU's (`ftcli.core.training.clock`): a part lasts from when the work before it is done until its own is.
     """
 
     meter: Meter
