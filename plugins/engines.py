@@ -83,6 +83,7 @@ class GigatokenEngine(_FlatEngine):
 
     name = "gigatoken"
     rank = 10
+    single_threaded = True
     distribution = "gigatoken"
 
     def build(self, backend_json: str, threads: int) -> Encoder:

@@ -18,9 +18,6 @@ from ftcli.records import ShardPlan
 if TYPE_CHECKING:
     from ftcli.core.processes.child import Child, ChildDied
 
-PRELOAD = ("ftcli.core.prepare.encode",)
-"""What every worker needs: 0.4 s, spent while the command itself still loads the tokenizer."""
-
 Work = tuple[Callable[[ShardPlan], Any], ShardPlan]
 
 
@@ -28,35 +25,72 @@ class Local:
     """Always worker processes, also one: an engine that crashes then ends a worker and not the run.
 
     A pipe each, so that a worker that is killed leaves no lock behind that another one waits for, and so that it is known which shard it had.
+
+    Where the engine starts no thread, workers are copies of one process that loads it for all of them, and that does no work itself.
     """
 
     name = "local"
 
     def __init__(self) -> None:
         self._workers: list[Child] = []
+        self._original: Child | None = None
+        """What workers are copies of."""
+        self._wanted = 0
         self._threads = 1
         self._reached: dict[int, tuple[int, str]] = {}
         """Worker's pid → rows of its shard that it has told of, and the last file."""
 
     def start(self, workers: int) -> None:
         """See `ftcli.contracts.Executor`. More may be started than are needed in the end; `start` again ends what is too many."""
+        self._wanted = workers
         self._threads = max(1, usable_cores() // workers)
-        while len(self._workers) < workers:
-            self._workers.append(self._new())
+        if self._original is None:
+            self._fill()
         surplus = self._workers[workers:]
         del self._workers[workers:]
         _end(surplus)
 
+    def start_copies(self, workers: int) -> None:
+        """See `ftcli.contracts_executor.Copying`."""
+        if self._workers or self._original is not None:
+            self.start(workers)
+            return
+        self._wanted, self._threads = workers, 1
+        self._original = self._fresh()
+
+    def _fill(self) -> None:
+        """As many workers as are wanted; copies, where there is something to copy."""
+        while len(self._workers) < self._wanted:
+            self._workers.append(self._new())
+
     def _new(self) -> Child:
+        if self._original is None:
+            return self._fresh()
+        from ftcli.core.processes.child import ChildDied
+
+        try:
+            copy = self._original.copy()
+        except ChildDied:
+            _end([self._original])
+            self._original = None
+            return self._fresh()
+        if copy is None:  # it works itself, beside fresh ones
+            copy, self._original = self._original, None
+        return copy
+
+    def _fresh(self) -> Child:
+        from ftcli.core.processes import reserve
         from ftcli.core.processes.child import Child
 
-        return Child(PRELOAD, self._threads)
+        return reserve.take(self._threads) or Child(reserve.PRELOAD, self._threads)
 
     def each(self, function: Callable[[], Any]) -> list[Any]:
         from ftcli.core.processes.child import ChildDied
 
         failed: Exception | None = None
         workers, answers = self._workers, []
+        if self._original is not None and not workers:
+            return [self._ask_original(function)]
         for worker in workers:
             worker.call(function)
         for place, worker in enumerate(workers):
@@ -66,15 +100,25 @@ class Local:
                 _end([worker])
                 if workers is self._workers:  # else `close`, from another thread, has ended it
                     workers[place] = self._new()
-                failed = WorkerDied(
-                    f"the worker process {worker.pid} ended {died.how} while it got ready",
-                    "An engine may have crashed: --tokenizer-engine hf.",
-                )
+                failed = _unready(worker, died)
             except Exception as error:  # noqa: BLE001 - the others' answers must not be left in their pipes
                 failed = error
         if failed is not None:
             raise failed
         return answers
+
+    def _ask_original(self, function: Callable[[], Any]) -> Any:
+        from ftcli.core.processes.child import ChildDied
+
+        original = self._original
+        assert original is not None
+        try:
+            return original.ask(function)
+        except ChildDied as died:
+            _end([original])
+            if self._original is original:  # else `close`, from another thread, has ended it
+                self._original = self._fresh()
+            raise _unready(original, died) from None
 
     def run(
         self,
@@ -86,6 +130,7 @@ class Local:
         """See `ftcli.contracts.Executor`. Leaving early, or an error, ends the workers: nothing goes on behind anybody's back."""
         waiting: deque[Work] = deque((function, shard) for shard in shards)
         busy: dict[Any, tuple[Child, Work]] = {}
+        self._fill()
         try:
             for worker in self._workers[: len(shards)]:
                 _give(worker, waiting.popleft(), busy)
@@ -145,7 +190,15 @@ class Local:
 
     def close(self) -> None:
         workers, self._workers = self._workers, []
+        original, self._original = self._original, None
         _end(workers)
+        _end([original] if original is not None else [])
+
+
+def _unready(worker: Child, died: ChildDied) -> WorkerDied:
+    return WorkerDied(
+        f"the worker process {worker.pid} ended {died.how} while it got ready", "An engine may have crashed: --tokenizer-engine hf."
+    )
 
 
 def _give(worker: Child, work: Work, busy: dict[Any, tuple[Child, Work]]) -> None:

@@ -26,8 +26,8 @@ from ftcli.pluginmanager import Plugins
 from ftcli.records import Piece, ShardPlan
 from timing import PATIENCE, until
 
-WAYS = (1, 2)
-"""Numbers of workers."""
+WAYS = (1, 2, -2)
+"""Numbers of workers; below 0, of workers that are copies of one process."""
 
 
 def shards(count: int) -> list[ShardPlan]:
@@ -38,7 +38,10 @@ def run(
     function: Callable[[ShardPlan], Any], count: int, workers: int, on_progress: Callable[..., None] = lambda *_: None, rescue: Any = None
 ) -> Iterator[Any]:
     executor = Plugins(allow=()).registry("executor").get("local")()
-    executor.start(workers)
+    if workers < 0:
+        executor.start_copies(-workers)
+    else:
+        executor.start(workers)
     with closing(executor):
         yield from executor.run(function, shards(count), on_progress, rescue)
 
@@ -264,9 +267,10 @@ def test_what_cannot_travel_arrives_in_words(kind: str, words: str) -> None:
 
 
 @pytest.mark.fault
+@pytest.mark.parametrize("workers", [2, -2])
 @pytest.mark.parametrize(("how", "words"), [("kill", "by SIGKILL"), ("abort", "by SIGABRT"), ("exit", "with exit code 7")])
-def test_a_worker_that_dies_is_an_error_naming_its_file_and_the_way_on(how: str, words: str, tmp_path: Path) -> None:
-    results = run(partial(die, how=how, marks=tmp_path), 8, 2)
+def test_a_worker_that_dies_is_an_error_naming_its_file_and_the_way_on(how: str, words: str, workers: int, tmp_path: Path) -> None:
+    results = run(partial(die, how=how, marks=tmp_path), 8, workers)
 
     with pytest.raises(WorkerDied) as caught:
         list(results)
@@ -298,8 +302,9 @@ def test_a_worker_that_was_killed_from_outside_is_not_rescued(tmp_path: Path) ->
         list(run(partial(die, how="kill", marks=tmp_path), 3, 1, rescue=lambda *_: double))
 
 
-def test_a_caller_that_leaves_ends_the_workers(tmp_path: Path) -> None:
-    results = run(where, 50, 2)
+@pytest.mark.parametrize("workers", [2, -2])
+def test_a_caller_that_leaves_ends_the_workers(workers: int, tmp_path: Path) -> None:
+    results = run(where, 50, workers)
     next(results)
     assert _children()
 
@@ -309,9 +314,10 @@ def test_a_caller_that_leaves_ends_the_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault
-def test_a_worker_that_does_not_end_by_itself_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("workers", [2, -2])
+def test_a_worker_that_does_not_end_by_itself_is_killed(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ftcli.core.processes.child.STOP_SECONDS", 0.2)
-    results = run(partial(stubborn_end, marks=tmp_path), 2, 2)
+    results = run(partial(stubborn_end, marks=tmp_path), 2, workers)
     next(results)
 
     results.close()  # type: ignore[attr-defined]

@@ -57,7 +57,7 @@ def test_a_peak_stays_after_the_memory_is_given_back(monkeypatch: pytest.MonkeyP
         until(lambda: seen.now_mb < start + 40)
 
         assert seen.peak_mb > start + 60
-        assert seen.peak_mb > seen.largest_mb > 60
+        assert seen.peak_mb >= seen.largest_mb > 60
 
 
 @pytest.mark.skipif(not psutil.LINUX, reason="elsewhere psutil looks through all processes")

@@ -21,7 +21,7 @@ SOURCE = Path(ftcli.__file__).parent
 PLUGINS = Path(ftcli.plugins.__file__).parent
 HEAVY = {"torch", "transformers", "datasets", "numpy", "pyarrow"}
 LAYERS = (
-    {"ftcli", "errors", "records", "contracts", "contracts_export", "hookspecs", "markers"},
+    {"ftcli", "errors", "records", "contracts", "contracts_executor", "contracts_export", "hookspecs", "markers"},
     {
         "fields",
         "masking",

@@ -97,9 +97,10 @@ def go_on(process: subprocess.Popen[str]) -> None:
 
 
 def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The worker processes of a run; none where it has ended."""
+    """The worker processes of a run, without the one that they are copies of; none where it has ended."""
     try:
-        return [child for child in psutil.Process(process.pid).children() if "ftcli.core.processes.child" in " ".join(child.cmdline())]
+        below = psutil.Process(process.pid).children(recursive=True)
+        return [child for child in below if "ftcli.core.processes.child" in " ".join(child.cmdline()) and not child.children()]
     except psutil.NoSuchProcess:
         return []
 

@@ -319,6 +319,12 @@ def test_plugins_see_every_logged_step_and_their_failure_is_theirs(bench: Bench,
             SettingsError,
             "cannot be made.*num_decay_steps",
         ),
+        (
+            {"train__optim_args": "foo=1", "train__verify": False},
+            SettingsError,
+            "does not read foo of train.optim_args",
+        ),
+        ({"train__optim_args": "foo", "train__verify": False}, SettingsError, "cannot be made.*'foo' is not name=value"),
         ({"train__optim": "lomo", "train__verify": False}, MissingExtraError, "train.optim = lomo needs a package"),
         (
             {"train__gradient_checkpointing": True, "train__gradient_checkpointing_kwargs": {"reentrant": False}},

@@ -124,7 +124,7 @@ class Engine(Protocol):
         Args:
             backend_json: the tokenizer's serialised backend; empty for a slow tokenizer.
             folder: the tokenizer folder, for the engine that loads it whole (`hf`).
-            threads: threads the encoder may use.
+            threads: threads the encoder may use. A class that starts none for one says `single_threaded = True`: workers are then copies.
 
         Raises:
             EngineError: this tokenizer is not of a kind that the engine handles.

@@ -74,7 +74,7 @@ def apply(
             notes.append(f"{variable}={yours} is yours and kept; ftcli would set {tweak.value} ({tweak.reason})")
     target.update(added)
     if target is os.environ:
-        _tell_malloc(added)
+        tell_malloc(added)
         notes += _too_late(added)
     for note in notes:
         say(note)
@@ -104,7 +104,7 @@ def _too_late(added: Mapping[str, str]) -> list[str]:
     return [f"{', '.join(threads)}: too late for {' and '.join(loaded)}, imported before; set before Python starts: source optimize_env.sh"]
 
 
-def _tell_malloc(added: Mapping[str, str]) -> None:
+def tell_malloc(added: Mapping[str, str]) -> None:
     """Have this process's glibc follow at once what its children will read when they start."""
     told = {MALLOPT[variable]: int(value) for variable, value in added.items() if variable in MALLOPT and value.isdecimal()}
     if told and sys.platform == "linux":

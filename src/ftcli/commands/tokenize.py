@@ -12,7 +12,7 @@ from typing import Any
 from ftcli.commands.outgoing import run_outgoing
 from ftcli.commands.part import run_part
 from ftcli.context import Context
-from ftcli.contracts import Distant, Executor
+from ftcli.contracts import Distant, Engine, Executor
 from ftcli.core.benchmark.floor import SHARES, beside_machine, verdict
 from ftcli.core.benchmark.measure import peak_rss_mb
 from ftcli.core.engines.engine import proved_engine
@@ -31,6 +31,7 @@ from ftcli.core.prepare.tally import Tally, rating
 from ftcli.core.prepare.work import Record, make_shards
 from ftcli.core.prepare.workload import Workload, thread_count, worker_count, worker_threads
 from ftcli.core.prepare.write import split_metadata
+from ftcli.core.processes import reserve
 from ftcli.core.processes.footprint import Footprint
 from ftcli.core.publishing.inputs import recorded
 from ftcli.core.publishing.publish import Attempt, check_place
@@ -80,6 +81,8 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
     if unkept := hashes.prepare():
         context.note(unkept)
     executor = context.plugins.registry("executor").get(context.settings.runtime.executor, "runtime.executor")()
+    if isinstance(executor, Distant):
+        reserve.drop()
     try:
         apart = Apart(context.plugins, thread_count(context))
         with closing(Early(apart, executor, context.plugins)) as early, closing(executor), Footprint() as footprint:
@@ -105,7 +108,7 @@ def _settle(context: Context, executor: Executor, apart: Apart, early: Early, ha
     def get_ready(plan: Plan) -> None:
         if this_rank():  # most ranks only wait
             return
-        _start(context, executor, early, plan)
+        _start(context, executor, early, plan, engine or None)
         if known and engine:
             early.begin(engine.name, known.backend)
         else:
@@ -114,11 +117,11 @@ def _settle(context: Context, executor: Executor, apart: Apart, early: Early, ha
     return settle(context, get_ready, hashes, known)
 
 
-def _start(context: Context, executor: Executor, early: Early, plan: Plan) -> None:
+def _start(context: Context, executor: Executor, early: Early, plan: Plan, engine: Engine | None = None) -> None:
     if context.room is None and isinstance(executor, Distant):
         context.room = executor.connect(context.settings)
     workers = worker_count(context, plan).value
-    early.start(workers, worker_threads(context, workers))
+    early.start(workers, worker_threads(context, workers), engine)
 
 
 def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe, footprint: Footprint) -> Report:

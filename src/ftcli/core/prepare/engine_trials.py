@@ -13,6 +13,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ftcli.contracts import Encoded, Encoder, Engine, Executor
+from ftcli.contracts_executor import Copying
 from ftcli.core.engines.backend import Backend
 from ftcli.core.engines.guard import guarded
 from ftcli.core.engines.proof import differing_rows
@@ -75,11 +76,15 @@ class Early:
         self._loading: tuple[str, Future[Any]] | None = None
         self._workers = self._threads = 1
 
-    def start(self, workers: int, threads: int) -> None:
-        """Start so many workers with so many threads each, unless they are at work already."""
+    def start(self, workers: int, threads: int, engine: Engine | None = None) -> None:
+        """Start so many workers with so many threads each, unless they are at work already; `engine` is what they will probably load."""
         if self._loading is None:
             self._workers, self._threads = workers, threads
-            self._executor.start(workers)
+            alone = getattr(engine, "single_threaded", False) and threads == 1 and workers > 1
+            if alone and isinstance(self._executor, Copying):
+                self._executor.start_copies(workers)
+            else:
+                self._executor.start(workers)
 
     def begin(self, name: str, backend: Backend) -> None:
         """Let the workers load an engine while this process goes on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pickle
@@ -9,10 +10,13 @@ import signal
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from ftcli.core import progress
 from ftcli.errors import FtcliError
@@ -20,6 +24,8 @@ from ftcli.errors import FtcliError
 STOP_SECONDS = 5.0
 """A process that does not end by itself within this time after SIGTERM is killed."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+JEMALLOC = "jemalloc_bg_thd"
+"""The thread of pyarrow's allocator: it has handlers for forks of its own."""
 _CODE = "import sys; sys.path[:] = {path!r}; from ftcli.core.processes.child import serve; serve({descriptor}, {preload!r})"
 
 
@@ -31,18 +37,35 @@ class ChildDied(Exception):  # noqa: N818 - its owner turns it into words for pe
         self.how, self.signal = how, signal_
 
 
+class Process(Protocol):
+    """What a `Child` asks of its process, in the words of `subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None
+
+    def wait(self, timeout: float | None = None) -> int | None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Child:
     """One process, fresh: it imports nothing of the caller's script and shares neither locks nor threads with it.
 
-    Not a fork, which copies the locks of thread pools in whatever state they are, and not `multiprocessing`'s spawn, which imports the
-    caller's main module again. The pipe is the only tie: when this process ends, however it ends, the child ends at its next message.
+    Not a fork of this process, which copies the locks of thread pools in whatever state they are, and not `multiprocessing`'s spawn, which
+    imports the caller's main module again. The pipe is the only tie: when this process ends, however it ends, the child ends at its next
+    message.
 
     Args:
         preload: modules to import while nobody waits yet.
         threads: threads its libraries compute with, or fewer where a variable says so already; None leaves the variables alone.
+        tie: the pipe to, and the process of, a child that there is already.
     """
 
-    def __init__(self, preload: Sequence[str] = (), threads: int | None = None) -> None:
+    def __init__(self, preload: Sequence[str] = (), threads: int | None = None, tie: tuple[Connection, Process] | None = None) -> None:
+        self._sent: Callable[..., Any] | bytes | None = None
+        if tie is not None:
+            self.pipe, self.process = tie
+            return
         self.pipe, theirs = Pipe()
         code = _CODE.format(path=sys.path, descriptor=theirs.fileno(), preload=tuple(preload))
         with theirs:
@@ -51,9 +74,45 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a library prints must not end in a report on stdout
-                env={**os.environ, **_limits(threads)},
+                env={**os.environ, **limits(threads)},
             )
-        self._sent: Callable[..., Any] | bytes | None = None
+
+    def adopt(self, threads: int | None = None) -> None:
+        """Give a child that was started before they were settled the variables that one started now would get."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send(("variables", {**os.environ, **limits(threads)}))
+
+    def copy(self) -> Child | None:
+        """A copy of the process as it is now, with all that it has loaded; None where there can be none, because it has threads.
+
+        A fork keeps one thread of all. So what is copied has only one: nothing it waits for can be lost. The copy is a child of the
+        process that it is a copy of, which tells how it ended.
+
+        Raises:
+            ChildDied: the process ended.
+        """
+        if not hasattr(os, "pidfd_open"):
+            return None
+        from multiprocessing.reduction import send_handle
+
+        from ftcli.core.processes.copied import Copied
+
+        pipe, theirs = Pipe()
+        with theirs:
+            with suppress(BrokenPipeError, ConnectionResetError):  # it died: the answer tells
+                self.pipe.send(("copy", None))
+                send_handle(self.pipe, theirs.fileno(), self.pid)
+            pid = self.answer()
+        return None if pid is None else Child(tie=(pipe, Copied(pid, self)))
+
+    def exit_code(self, pid: int) -> int | None:
+        """Of a copy that has ended; None where this process has ended as well, so that nobody knows."""
+        try:
+            self.pipe.send(("ended", pid))
+            code: int | None = self.answer()
+        except (ChildDied, OSError):
+            return None
+        return code
 
     @property
     def pid(self) -> int:
@@ -105,7 +164,7 @@ class Child:
             with suppress(ValueError):
                 killer = signal.Signals(-code)
                 return ChildDied(f"by {killer.name}", killer)
-        return ChildDied(f"with exit code {code}", None)
+        return ChildDied("with the process that it was a copy of" if code is None else f"with exit code {code}", None)
 
     def stop(self) -> None:
         """Ask it to end; `join` waits."""
@@ -121,7 +180,7 @@ class Child:
             self.process.wait()
 
 
-def _limits(threads: int | None) -> Mapping[str, str]:
+def limits(threads: int | None) -> Mapping[str, str]:
     """Set from outside, because some libraries read them when they are imported."""
     if threads is None:
         return {}
@@ -147,16 +206,65 @@ def serve(descriptor: int, preload: Sequence[str]) -> None:
             if kind == "function":
                 function, pickled = None, payload
                 continue
+            if kind == "variables":
+                _adopt(payload)
+                continue
+            if kind == "copy":
+                pipe = _copied(pipe)
+                continue
+            if kind == "ended":
+                pipe.send(("done", os.waitstatus_to_exitcode(os.waitpid(payload, 0)[1])))
+                continue
             try:
                 function = function or pickle.loads(pickled)  # noqa: S301 - from our parent; here and not earlier, so that a failure has a way back
                 assert function is not None
-                with progress.to(lambda *told: pipe.send(("progress", told))):
+                with progress.to(partial(_tell, pipe)):
                     answer = ("done", function(*payload))
             except ConnectionError:
                 raise
             except BaseException as error:  # noqa: BLE001 - a panic in a Rust engine is a BaseException; the parent raises it
                 answer = ("failed", portable(error))
             pipe.send(answer)
+
+
+def _tell(pipe: Connection, *told: object) -> None:
+    pipe.send(("progress", told))
+
+
+def _adopt(variables: Mapping[str, str]) -> None:
+    from ftcli.environment import tell_malloc
+
+    added = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+    os.environ.update(added)
+    tell_malloc(added)
+
+
+def _copied(pipe: Connection) -> Connection:
+    """Fork, if this process has one thread only; the pipe by which whoever returns from here is talked to."""
+    from multiprocessing.reduction import recv_handle
+
+    descriptor = recv_handle(pipe)
+    pid = None
+    try:
+        if not _other_threads():
+            gc.freeze()  # else the copy's first look for garbage writes to every page
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # Python 3.12 counts jemalloc's thread
+                pid = os.fork()
+            if not pid:
+                pipe.close()
+                return Connection(descriptor)
+        os.close(descriptor)
+    except OSError:  # no memory, too many processes: whoever asked does without
+        os.close(descriptor)
+    pipe.send(("done", pid))
+    return pipe
+
+
+def _other_threads() -> bool:
+    """Whether there is a thread beside this one, but for jemalloc's, which starts it anew after a fork."""
+    tasks = Path("/proc/self/task")
+    names = [Path(task, "comm").read_text().strip() for task in tasks.iterdir()]
+    return len(names) - names.count(JEMALLOC) > 1
 
 
 def portable(error: BaseException) -> BaseException:

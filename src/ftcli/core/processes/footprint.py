@@ -12,7 +12,7 @@ from typing import Self
 import psutil
 
 INTERVAL = 1.0
-"""Seconds between samples: two processes take 0.2 ms to look at."""
+"""Seconds between samples: two processes take 2 ms to look at."""
 
 
 def family(pid: int) -> list[int]:
@@ -38,14 +38,28 @@ def family(pid: int) -> list[int]:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Resident size summed over the processes that are still there. Pages that several of them share count once for each."""
-    total = 0
-    for pid in pids:
-        try:
-            total += psutil.Process(pid).memory_info().rss
-        except psutil.Error:  # it ended meanwhile
-            continue
-    return total
+    """Resident size summed over the processes that are still there.
+
+    On Linux a page that several of them share counts once, in equal parts: workers that are copies share what was loaded before.
+    """
+    return sum(map(_share, pids))
+
+
+def _share(pid: int) -> int:
+    """0.4 to 5 ms for a process of 1 GB."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    except (OSError, StopIteration):  # another system, another user's process, or it ended meanwhile
+        return _whole(pid)
+
+
+def _whole(pid: int) -> int:
+    try:
+        size: int = psutil.Process(pid).memory_info().rss
+    except psutil.Error:  # it ended meanwhile
+        return 0
+    return size
 
 
 class Footprint:
@@ -72,9 +86,10 @@ class Footprint:
         return self._largest / 1e6
 
     def sample(self) -> None:
-        sizes = [resident_bytes([pid]) for pid in family(os.getpid())]
-        self._now = sum(sizes)
-        self._peak, self._largest = max(self._peak, self._now), max(self._largest, *sizes)
+        pids = family(os.getpid())
+        self._now = resident_bytes(pids)
+        self._largest = max(self._largest, *map(_whole, pids))
+        self._peak = max(self._peak, self._now, self._largest)
 
     def __enter__(self) -> Self:
         self.sample()

@@ -16,7 +16,7 @@ from ftcli.context import Context
 from ftcli.core.batches.order import ORDERS
 from ftcli.core.distributed import group
 from ftcli.core.distributed.sharding import sharding
-from ftcli.core.training.optimizer import made_of
+from ftcli.core.training.optimizer import made_of, refuse_ignored
 from ftcli.core.training.schedule import Schedule
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
 from ftcli.settings_train import OWN
@@ -163,6 +163,8 @@ def _evaluation(context: Context, *, held_out: bool) -> dict[str, Any]:
 
 def _refuse_what_cannot_be_made(arguments: TrainingArguments) -> None:
     """What a Trainer would find out when the run's folder is begun already."""
+    with made_of(arguments, "optim"):
+        refuse_ignored(arguments)
     with made_of(arguments, "optim"), suppress(TypeError, ValueError):  # some need the model to say more
         Trainer.get_optimizer_cls_and_kwargs(arguments)
     kind = str(arguments.lr_scheduler_type.value)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import copy
 from typing import Any
 
 from transformers import Trainer, TrainingArguments
@@ -19,11 +20,71 @@ class OptimizerTrainer(Trainer):  # type: ignore[misc]
 
     def create_optimizer(self, model: Any = None) -> Any:
         with made_of(self.args, "optim"):
+            refuse_ignored(self.args, self.model if model is None else model)
             return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         with made_of(self.args, "lr_scheduler_type"):
             return super().create_scheduler(num_training_steps, optimizer)
+
+
+def refuse_ignored(arguments: TrainingArguments, model: Any = None) -> None:
+    """
+    Raises:
+        SettingsError: `optim_args` holds what the optimizer does not read.
+        ValueError: they are not names with values.
+    """
+    unread = ignored(arguments, model)
+    if unread:
+        raise SettingsError(
+            f"train.optim = {arguments.optim.value} does not read {', '.join(unread)} of train.optim_args = {arguments.optim_args}",
+            "Leave it out, or correct its name; weight decay, betas and epsilon are settings of their own (ftcli settings --all).",
+        )
+
+
+def ignored(arguments: TrainingArguments, model: Any = None) -> list[str]:
+    """The names in `optim_args` that transformers leaves aside without a word: what is made is the same without them, and with other values.
+
+    Raises:
+        ValueError: they are not names with values.
+    """
+    given = (arguments.optim_args or "").replace(" ", "")
+    if not given:
+        return []
+    if wrong := [pair for pair in given.split(",") if pair.count("=") != 1]:
+        raise ValueError(f"{wrong[0]!r} is not name=value")
+    words = dict(pair.split("=") for pair in given.split(","))
+    whole = _made(arguments, model, words)
+    if whole is None:  # its maker says why
+        return []
+    return [
+        name
+        for name, value in words.items()
+        if whole == _made(arguments, model, {other: word for other, word in words.items() if other != name})
+        and whole == _made(arguments, model, {**words, name: _other(value)})
+    ]
+
+
+def _made(arguments: TrainingArguments, model: Any, words: dict[str, str]) -> str | None:
+    """The class and its arguments in words; None where it cannot be made."""
+    trial = copy(arguments)
+    trial.optim_args = ",".join(f"{name}={value}" for name, value in words.items())
+    try:
+        return repr(Trainer.get_optimizer_cls_and_kwargs(trial, model))
+    except Exception:  # noqa: BLE001 - a handler may fail in any way over a value
+        return None
+
+
+def _other(value: str) -> str:
+    """Another value of its kind: one that is the default is not one that nobody reads."""
+    if value.lower() in {"true", "false"}:
+        return "false" if value.lower() == "true" else "true"
+    try:
+        return str(int(value) + 1)
+    except ValueError:
+        with suppress(ValueError):
+            return str(float(value) + 1)
+        return f"{value}_"
 
 
 @contextmanager

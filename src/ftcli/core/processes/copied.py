@@ -1,0 +1,54 @@
+"""A process that one of our children forked."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ftcli.core.processes.child import Child
+
+
+class Copied:
+    """What `subprocess.Popen` is for a child of one's own.
+
+    The process that forked it waits for it when asked, and not before: until then its pid is not given to another one.
+    """
+
+    def __init__(self, pid: int, original: Child) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._original = original
+        self._ended = False
+        self._descriptor = os.pidfd_open(pid)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The exit code, as `Popen.wait` gives it; None where nobody knows it any more.
+
+        Raises:
+            subprocess.TimeoutExpired: it goes on.
+        """
+        if not self._ended:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLIN)
+            if not poll.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            self._ended = True
+            os.close(self._descriptor)
+            self.returncode = self._original.exit_code(self.pid)
+        return self.returncode
+
+    def terminate(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if not self._ended:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, number)

@@ -1,0 +1,221 @@
+"""Workers that are copies of one process, and the process that is started before it is known what for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from ftcli.core.processes import child as child_module
+from ftcli.core.processes import reserve
+from ftcli.core.processes.child import Child, ChildDied
+from ftcli.errors import WorkerDied
+from ftcli.pluginmanager import Plugins
+from test_executors import PATIENCE, die, recall, remember, shards, where
+from timing import until
+
+
+@pytest.fixture(autouse=True)
+def _no_child_stays() -> Iterator[None]:
+    yield
+    reserve.drop()
+    until(lambda: not psutil.Process().children(recursive=True), 0.05)
+
+
+@pytest.fixture
+def local() -> Iterator[Any]:
+    executor = Plugins(allow=()).registry("executor").get("local")()
+    with closing(executor):
+        yield executor
+
+
+# -- what the children do ----------------------------------------------------------------------------------------------
+
+
+def hold_a_lock() -> None:
+    """A thread that holds a lock for good, as those of a pool may at any moment."""
+    lock = threading.Lock()
+    lock.acquire()
+    threading.Thread(target=time.sleep, args=(PATIENCE,), daemon=True).start()
+
+
+def parent_of(_: object) -> tuple[int, int]:
+    time.sleep(0.05)
+    return os.getpid(), os.getppid()
+
+
+def variables(*names: str) -> list[str | None]:
+    return [os.environ.get(name) for name in names]
+
+
+def encoded(backend: str) -> tuple[list[int], bool]:
+    """Ids of a text by gigatoken, and whether it has started a thread."""
+    engine = Plugins(allow=()).registry("engine").get("gigatoken")()
+    encoder = engine.load(backend, Path(), 1)
+    ids = encoder.encode(pa.array(["abba"] * 5_000, pa.large_string())).ids
+    return ids[: 4 * len(ids) // 5_000].tolist(), child_module._other_threads()
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_loaded_before_is_there_in_every_copy(local: Any) -> None:
+    local.start_copies(2)
+    local.each(partial(remember, "once"))
+    original = local._original.pid
+
+    found = list(local.run(recall, shards(6), lambda *_: None))
+    families = set(local.run(parent_of, shards(6), lambda *_: None))
+
+    assert {word for word, _ in found} == {"once"}
+    assert len({pid for _, pid in found}) == 2
+    assert {parent for _, parent in families} == {original}
+    assert {pid for _, pid in found} == {pid for pid, _ in families}
+
+
+def test_a_process_with_threads_is_not_copied_but_works_itself(local: Any) -> None:
+    local.start_copies(2)
+    local.each(hold_a_lock)
+    original = local._original.pid
+
+    pids = set(local.run(where, shards(6), lambda *_: None))
+
+    assert original in pids
+    assert len(pids) == 2
+
+
+@pytest.mark.fault
+def test_an_original_that_was_killed_is_replaced_by_fresh_workers(local: Any) -> None:
+    local.start_copies(2)
+    local.each(partial(remember, "gone"))
+    os.kill(local._original.pid, signal.SIGKILL)
+
+    assert len(set(local.run(where, shards(6), lambda *_: None))) == 2
+
+
+@pytest.mark.fault
+def test_an_original_that_dies_while_it_loads_is_named_and_the_next_one_works(local: Any) -> None:
+    local.start_copies(2)
+    with pytest.raises(WorkerDied, match=r"the worker process \d+ ended by SIGABRT while it got ready"):
+        local.each(os.abort)
+
+    assert local.each(partial(remember, "again")) == [None]
+    assert {word for word, _ in local.run(recall, shards(4), lambda *_: None)} == {"again"}
+
+
+@pytest.mark.fault
+def test_a_copy_whose_original_is_gone_is_said_to_have_ended_with_it(local: Any, tmp_path: Path) -> None:
+    local.start_copies(2)
+    running = local.run(partial(die, how="kill", marks=tmp_path), shards(3), lambda *_: None)
+    next(running)
+    os.kill(local._original.pid, signal.SIGKILL)
+
+    with pytest.raises(WorkerDied, match="ended with the process that it was a copy of in shard 2"):
+        list(running)
+
+
+def test_a_number_that_changes_holds_for_copies_too(local: Any) -> None:
+    local.start_copies(3)
+    local.start(2)
+    assert len(set(local.run(where, shards(8), lambda *_: None))) == 2
+    local.start(1)
+    assert len(set(local.run(where, shards(4), lambda *_: None))) == 1
+
+
+def test_gigatoken_loaded_for_one_thread_starts_none(tmp_path: Path) -> None:
+    """As `single_threaded` says."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(["abba abba"], trainers.BpeTrainer(vocab_size=260, initial_alphabet=alphabet, show_progress=False))
+    process = Child(threads=1)
+    try:
+        assert process.ask(encoded, tokenizer.to_str()) == (tokenizer.encode("abba").ids * 4, False)
+    finally:
+        process.stop()
+        process.join()
+
+
+# -- the reserve -------------------------------------------------------------------------------------------------------
+
+
+def test_a_reserve_gets_the_variables_of_the_time_when_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FTCLI_TEST_VARIABLE", "before")
+    reserve.prepare()
+    monkeypatch.setenv("FTCLI_TEST_VARIABLE", "after")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    taken = reserve.take(3)
+
+    assert taken is not None
+    assert reserve.take(3) is None
+    assert taken.ask(variables, "FTCLI_TEST_VARIABLE", "OMP_NUM_THREADS") == ["after", "3"]
+    taken.stop()
+    taken.join()
+
+
+def test_a_reserve_that_nobody_took_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve.prepare()
+    (pid,) = [process.pid for process in psutil.Process().children()]
+
+    reserve.drop()
+
+    assert not psutil.pid_exists(pid)
+    assert reserve.take(1) is None
+
+
+@pytest.mark.fault
+def test_a_reserve_that_died_says_so_when_it_is_asked() -> None:
+    reserve.prepare()
+    os.kill(reserve._ready[0].pid, signal.SIGKILL)
+    taken = reserve.take(1)
+
+    assert taken is not None
+    with pytest.raises(ChildDied, match="by SIGKILL"):
+        taken.ask(variables, "PATH")
+    taken.join()
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "wanted"),
+    [
+        (["tokenize", "a.jsonl"], "", True),
+        (["tokenize", "a.jsonl"], "0", True),
+        (["tokenize", "a.jsonl"], "1", False),
+        (["tokenize"], "", False),
+        (["tokenize", "--help"], "", False),
+        (["verify", "tokenize"], "", False),
+        ([], "", False),
+    ],
+)
+def test_only_a_command_that_works_has_a_reserve(words: list[str], rank: str, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if rank:
+        monkeypatch.setenv("RANK", rank)
+    else:
+        monkeypatch.delenv("RANK", raising=False)
+
+    assert reserve.belongs(words) is wanted
+
+
+def test_a_command_that_is_refused_leaves_no_process_behind() -> None:
+    """Whoever reads its standard error to the end would wait for one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ftcli", "tokenize", "--no-such-option"], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+    assert done.returncode == 2
+    assert "--no-such-option" in done.stderr
