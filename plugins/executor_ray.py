@@ -117,7 +117,8 @@ class Ray:
                         raise self._pool.placed(payload, worker)
                     else:
                         error = self._death(worker, payload, work[1], told[work[1].index])
-                        self._pool.replace(worker)
+                        if payload is None or payload.lost:
+                            self._pool.replace(worker)
                         waiting.appendleft((self._again(error, payload, work, kills, rescue), work[1]))
         except BaseException:
             self.close()
@@ -157,7 +158,7 @@ class Ray:
                     self._pool.replace(worker)
                     if payload is not None and not payload.killed:
                         failed = WorkerDied(
-                            f"the worker process {worker.pid} on the node {self._pool.name(worker)} ended {payload.how} while it got ready",
+                            f"the worker process {payload.pid} on the node {self._pool.name(worker)} ended {payload.how} while it got ready",
                             "An engine may have crashed: --tokenizer-engine hf.",
                         )
         if failed is not None:
@@ -168,7 +169,7 @@ class Ray:
         file = told.file or (shard.pieces[0].path if shard.pieces else "no file")
         how = "with its ray worker or its node" if died is None else died.how
         return WorkerDied(
-            f"the worker process {worker.pid} on the node {self._pool.name(worker)} ended {how} in shard {shard.index}, after"
+            f"the worker process {died.pid if died else worker.pid} on the node {self._pool.name(worker)} ended {how} in shard {shard.index}, after"
             f" {told.now[1]:,} of its rows, in {file}",
             f"An engine may have crashed. {AGAIN}",
         )

@@ -57,6 +57,7 @@ OTHER_VALUES: dict[str, Any] = {
     "use_cpu": True,
     "push_to_hub": False,
     "enable_jit_checkpoint": False,
+    "optim_args": "momentum=0.9",
     "auto_find_batch_size": None,  # refused
     "ignore_data_skip": None,  # refused
     "dataloader_in_order": None,  # refused
@@ -94,7 +95,7 @@ PASSED_ON = sorted(set(TrainSettings.model_fields) - OWN - NOT_HERE - {"output_d
 @pytest.mark.parametrize("name", PASSED_ON)
 def test_every_field_arrives_under_its_own_name(tmp_path: Path, name: str) -> None:
     value = _other(name)
-    takes_it = {"train__lr_scheduler_type": "cosine"} if name == "lr_scheduler_kwargs" else {}
+    takes_it = {"lr_scheduler_kwargs": {"train__lr_scheduler_type": "cosine"}, "optim_args": {"train__optim": "sgd"}}.get(name, {})
     arguments = make_arguments(_context(tmp_path, **{f"train__{name}": value, **takes_it}), held_out=True)
     assert getattr(arguments, name) == value
 

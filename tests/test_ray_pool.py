@@ -90,7 +90,12 @@ class Played:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=make))
 
     def kill(self, handle: Any, no_restart: bool) -> None:
-        handle.actor._child.stop()
+        end(handle.actor)
+
+
+def end(actor: Any) -> None:
+    actor._end_copy()
+    actor._original.stop()
 
 
 @pytest.fixture
@@ -100,8 +105,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     monkeypatch.setattr("ftcli.plugins.executor_ray.require_ray", lambda: None)
     yield ray
     for actor in ray.actors:
-        actor._child.stop()
-        actor._child.join()
+        end(actor)
+        actor._original.join()
 
 
 def executor(workers: int = 1) -> Ray:

@@ -164,7 +164,9 @@ class Child:
             with suppress(ValueError):
                 killer = signal.Signals(-code)
                 return ChildDied(f"by {killer.name}", killer)
-        return ChildDied("with the process that it was a copy of" if code is None else f"with exit code {code}", None)
+        if code is None:  # nobody but the system, or a person, ends an idle process
+            return ChildDied("with the process that it was a copy of", signal.SIGKILL)
+        return ChildDied(f"with exit code {code}", None)
 
     def stop(self) -> None:
         """Ask it to end; `join` waits."""
