@@ -11,8 +11,8 @@ from signal import SIGKILL
 from typing import Any
 
 from ftcli.core.processes.child import Child, ChildDied
+from ftcli.core.processes.reserve import PRELOAD
 
-PRELOAD = ("ftcli.core.prepare.encode",)
 LOOK_SECONDS = 0.1
 
 
@@ -56,7 +56,7 @@ class Entered:
     node: str
     """Ray's id of the node."""
     pid: int
-    """Of the process that does the work."""
+    """Of the process that loads; what does the work is a copy of it."""
     sees: bool
     """Whether it sees what the marker marks; True without one."""
 

@@ -1,6 +1,6 @@
 """A worker that is started before the command knows what it needs one for: it imports while the command does.
 
-Two cores: the first row of `ftcli tokenize` is encoded 0.6 s sooner.
+Two cores: the first row of `ftcli tokenize` is encoded 0.6 s sooner, with what copies of it save (decision 0041).
 """
 
 from __future__ import annotations
