@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 EXACT = 0.02
 """Largest |logged / true - 1| of the first loss; sound trainers are at 1e-6, faults at the accumulation steps."""
+EXPLODED = 10.0
+"""Times the first loss, or what the first logits imply where that is more, from which two steps overshoot for certain."""
 LONG, WHISPER = 1000, (0.003, 0.0005)
 """Steps that a learning rate gets at the least to lower the loss of one batch by these shares, else it warns and fails. Two layers of 32 units and random weights, for
 which a rate must be larger than for any model in use: 1e-6 does it, 1e-7 and 1e-9 do not."""
@@ -29,13 +31,15 @@ MOVED = 0.5
 def two_steps(probe: Probe) -> Check:
     from ftcli.core.verify.budget import affordable, told, within
     from ftcli.core.verify.forward import descend, forward
+    from ftcli.core.verify.rehearsal import own_optimizer
     from ftcli.core.verify.verdict import failed, passed, warned
 
-    rate, whole, _ = probe.settings.train.learning_rate, _finite(probe), probe.gradients
+    train, whole, _ = probe.settings.train, _finite(probe), probe.gradients
+    rate, chance = train.learning_rate, whole.implied_loss
     probe.require_memory(5)  # weights, a copy of them, gradients and AdamW's two moments
     rows = within(probe.rows, affordable(probe.model, passes=9, least=128))  # two steps of three passes, and the losses between them
     result = whole if rows is probe.rows else forward(probe.model, probe.collate(rows), probe.task)
-    losses, moved = descend(result, rate, steps=2)
+    losses, moved = descend(result, own_optimizer(probe), steps=2, clip=train.max_grad_norm)
     evidence: dict[str, Any] = {"losses": [round(loss, 5) for loss in losses], "learning_rate": rate, "weights_moved": round(moved, 4)}
     evidence |= told(rows, probe.rows)
     if not all(map(math.isfinite, losses)):
@@ -44,6 +48,12 @@ def two_steps(probe: Probe) -> Check:
         return failed(
             f"two steps at {rate:g} change {moved:.1%} of the weights that have a gradient: most updates are smaller than a weight's last bit",
             "Raise --learning-rate.",
+            **evidence,
+        )
+    if losses[-1] > EXPLODED * max(losses[0], chance):
+        return failed(
+            f"two steps of {train.optim} at {rate:g} raise the batch's loss from {losses[0]:.2f} to {losses[-1]:.2f}: every step overshoots",
+            "Lower --learning-rate.",
             **evidence,
         )
     change = max(abs(after - before) for before, after in pairwise(losses)) / losses[0] if losses[0] > 0 else 1.0

@@ -33,6 +33,60 @@ def test_what_training_lets_through_is_quiet(world: World) -> None:
     world.quiet("half is dropped in training", world.run("classify", "qwen3"), stages=MODEL, plugins=world.model(DROP.format(rate=0.5)))
 
 
+NOISE = "model.{place}.register_forward_hook(lambda module, given, output: output + {size} * torch.randn_like(output) if module.training else output)"
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "status", "words"),
+    [
+        ("functional dropout of 0.95", DROP.format(rate=0.95), "fail", "of the gradient in common"),
+        ("functional dropout of 0.8", DROP.format(rate=0.8), "warn", "of the gradient in common"),
+        ("noise on the embeddings", NOISE.format(place="model.embed_tokens", size=1), "fail", "of the gradient in common"),
+        ("noise on the logits", NOISE.format(place="score", size=10), "warn", "in evaluation mode"),
+    ],
+)
+def test_noise_that_no_setting_names_is_found(world: World, what: str, change: str, status: str, words: str) -> None:
+    world.caught(
+        f"O3: {what}", world.run("classify", "qwen3"), "FT416", status=status, words=words, stages=MODEL, plugins=world.model(change)
+    )
+
+
+def test_a_model_that_knows_the_rows_is_not_accused_of_noise(world: World, tmp_path: Path) -> None:
+    """Of a loss that is next to nothing the gradient is noise, whatever the dropout is."""
+    rows = [(ids, 0) for ids, _ in world.rows(world.labelled_wordpiece)]
+    config = world.config("bert", hidden_dropout_prob=0.3)
+    values = {
+        **world.run("classify", **{"model.config": config}),
+        **world.rewritten(tmp_path / "one", {"train": rows}, like=world.labelled_wordpiece),
+    }
+    sure = world.model("model.classifier.bias.data[0] = 20.0")
+    evidence = world.quiet("rows that are known", values, stages=MODEL, select=("FT416",), plugins=sure)["FT416"].evidence
+    assert "kept" not in evidence
+    unsure = world.model("model.classifier.bias.data[0] = 0.0")
+    assert world.quiet("rows that are not", values, stages=MODEL, select=("FT416",), plugins=unsure)["FT416"].evidence["kept"] > 0.2
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adafactor", 1e-3), ("adamw_8bit", 1e-3)])
+def test_steps_are_those_of_the_runs_optimizer(world: World, optimizer: str, rate: float) -> None:
+    """AdamW overshoots at 0.1; SGD does not."""
+    values = world.run("classify", "qwen3", **{"train.optim": optimizer, "train.learning_rate": rate})
+    world.quiet(f"{optimizer} at {rate:g}", values, stages=STEPS, select=("FT501",))
+
+
+@pytest.mark.parametrize(("rate", "status"), [(1.0, "fail"), (0.1, "warn")])
+def test_a_learning_rate_that_overshoots_by_far_fails(world: World, rate: float, status: str) -> None:
+    values = world.run("classify", "qwen3", **{"train.learning_rate": rate})
+    world.caught(
+        f"O3: learning rate {rate:g}, classify",
+        values,
+        "FT501",
+        status=status,
+        words="the batch's loss" if status == "fail" else "did not lower",
+        stages=STEPS,
+        select=("FT501",),
+    )
+
+
 @pytest.mark.parametrize(("rate", "status"), [(0.95, "fail"), (0.1, "pass")])
 def test_layers_that_are_left_out_count_as_dropout(world: World, rate: float, status: str) -> None:
     config = world.config("opt", layerdrop=rate, ffn_dim=64, word_embed_proj_dim=32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +113,7 @@ def inputs_of(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def forward(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Task) -> Forward:
-    """Run the batch, which has a target, in evaluation mode, in the model's own type."""
+    """Run the batch, which has a target, in the mode that the model is in (a probe's: evaluation), in its own type."""
     batch = {name: value.to(model.device) for name, value in batch.items()}
     with torch.no_grad():
         logits = model(**inputs_of(batch)).logits
@@ -135,8 +135,10 @@ def relative_change(alone: torch.Tensor, together: torch.Tensor, unit: float) ->
     return float((alone - together).abs().max()) / unit
 
 
-def descend(result: Forward, learning_rate: float, steps: int) -> tuple[list[float], float]:
-    """Take AdamW steps on one batch and put the weights back.
+def descend(
+    result: Forward, make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer], steps: int, clip: float = 0.0
+) -> tuple[list[float], float]:
+    """Take steps of the optimizer that `make` makes on one batch, gradients clipped to the norm `clip` (0: not), and put the weights back.
 
     Returns:
         The loss before each step and after the last, in evaluation mode; the share that moved of the weights with a `LARGE` gradient.
@@ -145,7 +147,7 @@ def descend(result: Forward, learning_rate: float, steps: int) -> tuple[list[flo
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     before = [parameter.detach().clone() for parameter in parameters]
     reached = [torch.zeros_like(parameter, dtype=torch.bool) for parameter in parameters]
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
+    optimizer = make(parameters)
     losses = [result.loss]
     for _ in range(steps):
         optimizer.zero_grad()
@@ -154,6 +156,8 @@ def descend(result: Forward, learning_rate: float, steps: int) -> tuple[list[flo
         for had, parameter in zip(reached, parameters, strict=True):
             if parameter.grad is not None:
                 had.logical_or_(parameter.grad.abs() > LARGE)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(parameters, clip)
         optimizer.step()
         losses.append(forward(model, batch, result.task).loss)
     moved = total = 0

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel, set_seed
+from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 from transformers.utils import logging as transformers_logging
 
 from ftcli.contracts import Task
@@ -25,6 +26,7 @@ from ftcli.core.training.health import Watch
 from ftcli.core.training.meter import Meter
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.core.verify.forward import LARGE
+from ftcli.core.verify.missing import Missing
 from ftcli.errors import FtcliError, ModelError
 from ftcli.settings import update
 
@@ -160,8 +162,7 @@ def rehearse(probe: Probe, *, updates: int, accumulation: int, watch_weights: bo
     many = Few(rows).rows([place % len(rows) for place in range(MICRO_ROWS * wanted * updates)])
     heard = _Heard(probe.task)
     with tempfile.TemporaryDirectory() as folder, restored(model), _quiet():
-        changes = {**OFF, "train.output_dir": Path(folder), "train.max_steps": updates, "train.gradient_accumulation_steps": wanted}
-        arguments = make_arguments(probe.context.with_settings(update(settings, changes)), held_out=False)
+        arguments = _arguments(probe, Path(folder), updates, wanted)
         model.to(HALF.get(probe.ready("learned_type") or "", torch.float32) if watch_weights else torch.float32)
         try:
             set_seed(settings.train.seed)
@@ -198,6 +199,31 @@ def rehearse(probe: Probe, *, updates: int, accumulation: int, watch_weights: bo
             forgotten=_forgotten(model, heard.leaves, trainer.optimizer),
             digest=float(sum(parameter.detach().double().sum() for parameter in model.parameters())),
         )
+
+
+def own_optimizer(probe: Probe) -> Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]:
+    """What makes the run's optimizer, at its peak rate and without weight decay; AdamW where the run's is an Adam that cannot be made on this CPU.
+
+    Raises:
+        Missing: it cannot be made here, and is no Adam; FT502 says why.
+    """
+    rate, name = probe.settings.train.learning_rate, probe.settings.train.optim
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        try:
+            arguments = _arguments(probe, Path(folder), updates=1, accumulation=1)
+            kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, probe.model)
+            made = partial(kind, **{**options, "weight_decay": 0.0})
+            made([torch.nn.Parameter(torch.zeros(2, 2))])
+        except Exception as error:  # whatever an optimizer's library raises
+            if "adam" not in name:
+                raise Missing(f"train.optim = {name} cannot be made here (see FT502)") from error
+            return partial(torch.optim.AdamW, lr=rate, weight_decay=0.0)
+    return made
+
+
+def _arguments(probe: Probe, folder: Path, updates: int, accumulation: int) -> TrainingArguments:
+    changes = {**OFF, "train.output_dir": folder, "train.max_steps": updates, "train.gradient_accumulation_steps": accumulation}
+    return make_arguments(probe.context.with_settings(update(probe.settings, changes)), held_out=False)
 
 
 def _moved(model: PreTrainedModel, before: list[torch.Tensor], reached: list[torch.Tensor]) -> float:
