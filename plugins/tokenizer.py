@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+SUFFIXES, SPARE = frozenset({".json", ".txt", ".jinja", ".model"}), frozenset({".txt", ".model"})
+"""Of a tokenizer's files, and of those that nobody reads where there is a tokenizer.json."""
 MOST_BYTES = 256 << 20
 """Of one file. The largest vocabularies (262,144 tokens) take 33 MB."""
 PACKAGES = ("sentencepiece", "tiktoken", "protobuf")
@@ -52,8 +55,9 @@ def _check_folder(path: str) -> None:
                 f"A tokenizer folder has one of {', '.join(FILES)}; or make one: ftcli train-tokenizer",
             )
         for file in sorted(folder.iterdir()):
-            if file.suffix in {".json", ".txt", ".jinja", ".model"} and not file.is_dir():
+            if file.suffix in SUFFIXES and not file.is_dir():
                 _check_file(file)
+        _refuse_pointers(folder, SUFFIXES - SPARE if (folder / "tokenizer.json").is_file() else SUFFIXES)
     elif folder.exists():
         raise TokenizerError(f"{path} is a file", "Give the folder that holds it.")
     elif path.count("/") > 1 or path.startswith((".", "/", "~")):
@@ -70,6 +74,15 @@ def _check_file(file: Path) -> None:
         raise TokenizerError(
             f"{file} has {file.stat().st_size:,} bytes; no tokenizer's file is that large", "Copy it again from its source."
         )
+
+
+def _refuse_pointers(folder: Path, suffixes: frozenset[str]) -> None:
+    """A vocab.txt that is a pointer makes a tokenizer of three words, without a sound."""
+    from ftcli.core.files.pointers import refuse_pointer
+
+    for file in sorted(folder.iterdir()):
+        if file.suffix in suffixes:
+            refuse_pointer(file, TokenizerError)
 
 
 def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraError:
@@ -90,6 +103,29 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
             f"the tokenizer {path} is neither a folder here nor to be had from the hub: {text[:200]}",
             "Check the name, the network and HF_TOKEN; without a network give a folder.",
         )
+    _refuse_pointers(Path(path), SUFFIXES)
+    if wrong := _wrong_kind(Path(path) / "tokenizer.json"):
+        return TokenizerError(
+            f"{path}/tokenizer.json is {wrong}, not a tokenizer of Hugging Face's tokenizers",
+            "Give the folder of the tokenizer that the model was trained with; or make one: ftcli train-tokenizer",
+        )
     return TokenizerError(
         f"the tokenizer {path} cannot be loaded: {type(error).__name__}: {text[:200]}", "A file in the folder is damaged or missing."
     )
+
+
+def _wrong_kind(file: Path) -> str:
+    """What a tokenizer.json is that holds no tokenizer; nothing where it may hold one."""
+    try:
+        content = json.loads(file.read_bytes())
+        if isinstance(content, str):  # Keras writes JSON, and programs that save it write it as JSON again
+            content = json.loads(content)
+    except (OSError, ValueError):
+        return ""
+    if not isinstance(content, dict):
+        return f"a JSON {'list' if isinstance(content, list) else 'value'}"
+    if "model" in content:
+        return ""
+    if {"class_name", "config"} <= content.keys():
+        return "a tokenizer of Keras"
+    return f"a JSON object with {', '.join(sorted(content)[:5]) or 'nothing in it'}"

@@ -15,6 +15,8 @@ GOOD = b'{"text": "one", "label": "x"}\n{"text": "two", "label": "y"}\n'
 SIZE = len(GOOD)
 HEAD = b"text,label\none,x\ntwo,y\n"
 DEEP = 100_000
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0f" * 32 + b"\nsize 1503300328\n"
+POINTED = ("a.jsonl", "a.txt", "a.csv", "a.json", "a.parquet", "a.arrow", "a.pkl", "a.jsonl.gz")
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,10 @@ CASES = (
     whole("cut JSON array", "a.json", b'[{"text": "one"}, {"te', "not JSON"),
     whole("UTF-16", "a.jsonl", GOOD.decode().encode("utf-16"), "the text is UTF-16"),
     whole("UTF-16 without a mark", "a.jsonl", GOOD.decode().encode("utf-16-le"), "binary data"),
+    *(
+        whole(f"a Git LFS pointer as {name}", name, POINTER, "is a Git LFS pointer, not the file itself (1,503,300,328 bytes)")
+        for name in POINTED
+    ),
     whole("gzip cut off", "a.jsonl.gz", gzip.compress(ROWS, mtime=0)[:-20], "the compressed data end too early"),
     whole("gzip with a bad sum", "a.jsonl.gz", _bad_crc(ROWS), "damaged or not gzip data"),
     whole("not gzip", "a.jsonl.gz", GOOD, "damaged or not gzip data"),

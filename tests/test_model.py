@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
+from bad_corpus import POINTER
 from ftcli.core.batches.tasks import Classify, Pretrain
 from ftcli.core.models.config import from_file
 from ftcli.core.models.model import build
@@ -225,6 +226,13 @@ def test_weights_that_are_not_loaded_are_an_error(tmp_path: Path, store: Store, 
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match="weights of the model itself are not in the file"):
         build(context(model__name_or_path=str(folder)), Pretrain(), store, tokenizer)
+
+
+def test_weights_that_are_a_pointer_of_git_lfs_are_named(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    tiny_model().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").write_bytes(POINTER)
+    with pytest.raises(ModelError, match=r"model\.safetensors is a Git LFS pointer"):
+        build(context(model__name_or_path=str(tmp_path / "model")), Classify(), store, tokenizer)
 
 
 def test_weights_that_could_run_code_are_not_loaded(tmp_path: Path, store: Store, tokenizer: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ftcli.plugins.tokenizer import load_tokenizer
 
+from bad_corpus import POINTER
 from ftcli.errors import FtcliError, MissingExtraError, TokenizerError, UsageError
 from ftcli.settings import Settings, update
 from ftcli.testing import tiny_tokenizer
@@ -48,6 +49,40 @@ def test_a_folder_without_tokenizer_files_is_refused_and_what_is_there_is_named(
 def test_an_empty_vocabulary_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Qwen2Tokenizer"}))
     with pytest.raises(TokenizerError, match="has no vocabulary"):
+        _load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, name: str) -> None:
+    folder = tiny_tokenizer(tmp_path / "tokenizer")
+    (folder / name).write_bytes(POINTER)
+    with pytest.raises(TokenizerError, match=f"{name} is a Git LFS pointer") as refused:
+        _load(folder)
+    assert "git lfs pull" in refused.value.hint
+
+
+def test_a_pointer_that_nobody_reads_is_passed_over(tmp_path: Path) -> None:
+    folder = tiny_tokenizer(tmp_path / "tokenizer")
+    for name in ("tokenizer.model", "vocab.txt", "model.safetensors"):
+        (folder / name).write_bytes(POINTER)
+    assert len(_load(folder)) == 384
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(TokenizerError, match="is a Git LFS pointer"):
+        _load(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (json.dumps(json.dumps({"class_name": "Tokenizer", "config": {"num_words": 10}})), "a tokenizer of Keras"),
+        (json.dumps({"class_name": "Tokenizer", "config": {}}), "a tokenizer of Keras"),
+        (json.dumps({"a": 1, "b": 2}), "a JSON object with a, b"),
+        (json.dumps(["a", "b"]), "a JSON list"),
+    ],
+)
+def test_a_tokenizer_of_another_library_is_named(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(TokenizerError, match=f"{words}, not a tokenizer of Hugging Face"):
         _load(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, s
 
 from ftcli.context import Context
 from ftcli.contracts import Task
+from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.models.adapter import check_choice, loading
 from ftcli.core.models.adapter_base import base_of
 from ftcli.core.models.config import from_file, parse_overrides
@@ -62,6 +64,7 @@ def _from_config(context: Context, task: Task, store: Store, tokenizer: PreTrain
 def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     settings = context.settings
     source = base_of(str(settings.model.name_or_path))
+    refuse_pointers(source)
     where: dict[str, Any] = {"revision": settings.model.revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
     config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where))
     for name, value in parse_overrides(settings.model.config_overrides or "", config).items():
@@ -86,6 +89,16 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
         name: sorted(str(key[0] if isinstance(key, tuple) else key) for key in loaded[name]) for name in loaded if name in LOADED
     }
     return model
+
+
+def refuse_pointers(source: str) -> None:
+    """
+    Raises:
+        ModelError: weights or configuration in the folder are Git LFS pointers.
+    """
+    for file in sorted(Path(source).iterdir()) if Path(source).is_dir() else ():
+        if file.suffix in {".safetensors", ".json"}:
+            refuse_pointer(file, ModelError)
 
 
 def _check_loaded(context: Context, source: str, model: PreTrainedModel, loaded: dict[str, Any]) -> None:

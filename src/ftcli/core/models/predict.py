@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG
 from ftcli.core.models.merge import load_adapted
+from ftcli.core.models.model import refuse_pointers
 from ftcli.errors import DataError, FtcliError, ModelError, UsageError
 
 MOST_LABELS = 5
@@ -42,6 +43,7 @@ def load(name: str) -> Loaded:
         ModelError: there is none, or it neither classifies nor goes on with a text.
         MissingExtraError: it is an adapter, and peft is not installed.
     """
+    refuse_pointers(name)
     try:
         if (Path(name) / ADAPTER_CONFIG).is_file():
             model = load_adapted(Path(name))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ftcli.contracts import Columns, SourceFormat
+from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
 from ftcli.core.files.streams import data_errors
 from ftcli.core.reading.columns import WORDS, Kind
@@ -105,6 +106,8 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
             f"{unread[0]}: conversations are read from {', '.join(CHAT_FORMATS)} only", "Write them as JSON lines, a conversation a line."
         )
     target = dataset.shard_bytes or shard_size(sum(Path(file.path).stat().st_size for file in found))
+    for file in found:
+        refuse_pointer(file.path, DataError)
     pieces = [finder.formats[file.format].plan(file.path, target, settings) for file in found]
     empty = [file.path for file, planned in zip(found, pieces, strict=True) if not planned]
     if len(empty) == len(found):
