@@ -109,9 +109,10 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
             f"{path}/tokenizer.json is {wrong}, not a tokenizer of Hugging Face's tokenizers",
             "Give the folder of the tokenizer that the model was trained with; or make one: ftcli train-tokenizer",
         )
-    return TokenizerError(
-        f"the tokenizer {path} cannot be loaded: {type(error).__name__}: {text[:200]}", "A file in the folder is damaged or missing."
-    )
+    hint = "A file in the folder is damaged or missing."
+    if type(error).__name__.startswith("StrictDataclass"):  # of a kind of model, or layer, that came later or is somebody's own
+        hint = "This transformers refuses the folder's config.json: update transformers, or give a folder with the tokenizer's files alone."
+    return TokenizerError(f"the tokenizer {path} cannot be loaded: {type(error).__name__}: {text[:200]}", hint)
 
 
 def _wrong_kind(file: Path) -> str:

@@ -86,6 +86,16 @@ def test_a_tokenizer_of_another_library_is_named(tmp_path: Path, content: str, w
         _load(tmp_path)
 
 
+def test_a_configuration_that_transformers_refuses_is_told_from_a_damaged_file(tmp_path: Path) -> None:
+    folder = tiny_tokenizer(tmp_path / "tokenizer")
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 1, "layer_types": ["of_my_own"]}))
+    with pytest.raises(TokenizerError, match="layer_types") as refused:
+        _load(folder)
+    assert "refuses the folder's config.json" in refused.value.hint
+    (folder / "config.json").unlink()
+    assert len(_load(folder)) == 384
+
+
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     folder = tiny_tokenizer(tmp_path / "tokenizer")
     (folder / "tokenizer.json").write_text("{bad")
