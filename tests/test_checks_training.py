@@ -66,7 +66,7 @@ def test_a_model_that_knows_the_rows_is_not_accused_of_noise(world: World, tmp_p
     assert world.quiet("rows that are not", values, stages=MODEL, select=("FT416",), plugins=unsure)["FT416"].evidence["kept"] > 0.2
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adafactor", 1e-3), ("adamw_8bit", 1e-3)])
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adafactor", 1e-3), ("rmsprop", 1e-4), ("adamw_8bit", 1e-3)])
 def test_steps_are_those_of_the_runs_optimizer(world: World, optimizer: str, rate: float) -> None:
     """AdamW overshoots at 0.1; SGD does not."""
     values = world.run("classify", "qwen3", **{"train.optim": optimizer, "train.learning_rate": rate})

@@ -213,7 +213,7 @@ def own_optimizer(probe: Probe) -> Callable[[list[torch.nn.Parameter]], torch.op
             arguments = _arguments(probe, Path(folder), updates=1, accumulation=1)
             kind, options = Trainer.get_optimizer_cls_and_kwargs(arguments, probe.model)
             made = partial(kind, **{**options, "weight_decay": 0.0})
-            made([torch.nn.Parameter(torch.zeros(2, 2))])
+            made([parameter for parameter in probe.model.parameters() if parameter.requires_grad])
         except Exception as error:  # whatever an optimizer's library raises
             if "adam" not in name:
                 raise Missing(f"train.optim = {name} cannot be made here (see FT502)") from error
