@@ -7,7 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from ftcli.contracts import Columns, Place, Reject
 from ftcli.records import BadRow, Piece
 from ftcli.settings import Settings
 
+from .csvlayout import Layout, layout_of, wide_fields
 from .fileformat import FileFormat
 from .jsonl import drained
 
@@ -36,17 +37,8 @@ Span = tuple[int, int | None]
 """The bytes of a piece; None: to the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a file is laid out. `names` are the header's, or "0", "1" … when there is none."""
-
-    delimiter: str
-    names: tuple[str, ...]
-    header: bool
-
-
 class Csv(FileFormat):
-    """.csv (commas) and .tsv (tabs), plain (cut between rows, where its quotes are in order) or .gz/.zst (one piece).
+    """.csv (commas) and .tsv (tabs; of either, another of `DELIMITERS` with which alone the header holds all columns asked for), plain (cut between rows, where its quotes are in order) or .gz/.zst (one piece).
 
     The first line is the header, unless all columns asked for are numbers: then there is none, and "0" is the first column (but a first
     line 0, 1, 2 …, as pandas writes it for columns without names, is a header). In a .csv quotes follow RFC 4180 and a stray one is an error. In a .tsv they are characters unless the whole file
@@ -60,7 +52,7 @@ class Csv(FileFormat):
         from ftcli.core.files.cuts import record_ranges
         from ftcli.core.files.streams import codec_of
 
-        layout = _layout(path, Columns(settings.dataset.text_column, settings.dataset.label_column))
+        layout = layout_of(path, Columns(settings.dataset.text_column, settings.dataset.label_column))
         size = Path(path).stat().st_size
         if layout is None:
             return []
@@ -79,7 +71,7 @@ class Csv(FileFormat):
         from ftcli.core.reading.columns import BadValue, batch_of, check_arrow, wanted
 
         path, longest = piece.path, settings.dataset.max_line_bytes
-        layout = _layout(path, columns)
+        layout = layout_of(path, columns)
         if layout is None:
             return
         span = _span(piece)
@@ -99,7 +91,7 @@ class Csv(FileFormat):
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
         longest = settings.dataset.max_line_bytes
-        layout = _layout(piece.path, Columns(settings.dataset.text_column))
+        layout = layout_of(piece.path, Columns(settings.dataset.text_column))
         if layout is not None:
             span = _span(piece)
             quoted = _quoting(piece.path, layout.delimiter, longest, span) != "characters"
@@ -109,28 +101,6 @@ class Csv(FileFormat):
 
 def _span(piece: Piece) -> Span:
     return (piece.start, piece.stop) if piece.unit == "bytes" else (0, None)
-
-
-def _layout(path: str, columns: Columns) -> Layout | None:
-    """None when the file has no line; raises DataError when a column is missing."""
-    from ftcli.core.files.streams import bare_suffix, head
-    from ftcli.core.reading.columns import need_column, wanted
-
-    delimiter = "," if bare_suffix(path) == ".csv" else "\t"
-    size = 1 << 20
-    while b"\n" not in (start := head(path, size)) and len(start) > size - 4:  # a header of a million columns
-        size *= 4
-    text = start.decode("utf-8", errors="replace")
-    with _wide_fields():
-        first = next((row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row), None)
-    if first is None:
-        return None
-    numbers = [str(i) for i in range(len(first))]
-    header = first in (numbers, ["", *numbers[:-1]]) or not all(name.isdecimal() for _, name, _ in wanted(columns))
-    layout = Layout(delimiter, tuple(first if header else numbers), header)
-    for role, name, _ in wanted(columns):
-        need_column(path, role, name, layout.names)
-    return layout
 
 
 def _quoting(path: str, delimiter: str, longest: int, span: Span) -> Literal["quotes", "characters", "damaged"]:
@@ -144,13 +114,13 @@ def _quoting(path: str, delimiter: str, longest: int, span: Span) -> Literal["qu
     with data_errors(path), closing(_Whole(path, span)) as stream:
         if not any(b'"' in chunk for chunk in iter(lambda: stream.read(BLOCK), b"")):
             return "characters"
-    with _wide_fields():
+    with wide_fields():
         try:
             reader = csv.reader(_text(path, longest, span), delimiter=delimiter, strict=True)
             rows = sum(1 for _ in reader)
         except csv.Error:
             return "characters" if delimiter == "\t" else "damaged"
-        if delimiter == "," or rows == reader.line_num:
+        if delimiter != "\t" or rows == reader.line_num:
             return "quotes"
         try:
             plain = csv.reader(_text(path, longest, span), delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
@@ -270,7 +240,7 @@ def _records(path: str, delimiter: str, quoted: bool, longest: int, span: Span) 
             yield line[1].decode("utf-8", "surrogateescape")
 
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    with _wide_fields():
+    with wide_fields():
         reader = csv.reader(feed(), delimiter=delimiter, strict=True, quoting=quoting)
         while True:
             taken.clear()
@@ -335,13 +305,3 @@ def _fault(path: str, layout: Layout, record: _Record, names: list[str]) -> BadR
         if UNDECODED.search(fields[layout.names.index(name)]):
             return BadRow(code="not-utf8", reason=f"{name!r} is not UTF-8", field=name, hint=UTF8_HINT, **where)  # type: ignore[arg-type]
     return None
-
-
-@contextmanager
-def _wide_fields() -> Iterator[None]:
-    """The csv module's limit of 131,072 characters a field, lifted for a while."""
-    limit = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    try:
-        yield
-    finally:
-        csv.field_size_limit(limit)

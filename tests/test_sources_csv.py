@@ -152,6 +152,31 @@ def test_a_row_of_another_width_is_named_without_a_header_too(tmp_path: Path) ->
     assert refusal(file, text_column="0").message.startswith(f"{file}:2 (byte 4): 1 fields where the first line has 2")
 
 
+@pytest.mark.parametrize(("suffix", "mark"), [("csv", ";"), ("csv", "|"), ("csv", "\t"), ("tsv", ","), ("tsv", ";")])
+def test_another_delimiter_is_taken_where_only_with_it_the_header_holds_the_columns(tmp_path: Path, suffix: str, mark: str) -> None:
+    """Excel writes semicolons where the comma is the decimal sign."""
+    quoted = '"two, ""or"" ; more"' if mark != "\t" else "two, or ; more"
+    text = 'two, "or" ; more' if mark != "\t" else quoted
+    lines = [mark.join(row) for row in (("id", "text", "label"), ("1", "a,b" if mark != "," else "a;b", "x"), ("2", quoted, "y"))]
+    file = write(tmp_path / f"a.{suffix}", "\ufeff" + "\r\n".join(lines) + "\r\n")
+    assert rows(file, label_column="label") == [("a,b" if mark != "," else "a;b", "x"), (text, "y")]
+    assert refusal(file, text_column="none").hint.startswith("Columns: id, text, label.")
+
+
+def test_the_suffix_decides_where_its_delimiter_does(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", "text,label;more\na;b,c\n")
+    assert rows(file) == ["a;b"]
+    assert refusal(write(tmp_path / "b.csv", "a;b\nc;d\n"), text_column="0;").hint.startswith("Columns: a, b.")
+
+
+def test_a_large_file_with_semicolons_is_cut_between_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = [(f'row {row}; "quoted"\nand more', "x;y") for row in range(3_000)]
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, delimiter=";").writerows([("text", "label"), *table])
+    monkeypatch.setattr(csvfile, "BLOCKS", (4_000, 1 << 20))
+    assert rows(write(tmp_path / "a.csv", buffer.getvalue()), label_column="label") == table
+
+
 def test_missing_and_doubled_columns_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", "Text,label,label\na,b,c\n")
     error = refusal(file)

@@ -53,7 +53,7 @@ def label_map(
     names, ids = number(found)
     if len(names) < 2:
         raise DataError(
-            f"the column {dataset.label_column!r} holds {len(names)} distinct label(s): {', '.join(names)}",
+            f"the column {dataset.label_column!r} holds {len(names)} distinct label(s): {', '.join(map(repr, names))}",
             "A classifier needs two; check --label-column.",
         )
     moved = next((label for label, place in ids.items() if isinstance(label, int) and label != place), None)

@@ -1,0 +1,77 @@
+"""How a CSV file is laid out, told by its header."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ftcli.contracts import Columns
+
+DELIMITERS = (",", ";", "\t", "|")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a file is laid out. `names` are the header's, or "0", "1" … when there is none."""
+
+    delimiter: str
+    names: tuple[str, ...]
+    header: bool
+
+
+def layout_of(path: str, columns: Columns) -> Layout | None:
+    """None when the file has no line.
+
+    Raises:
+        DataError: a column is missing.
+    """
+    from ftcli.core.files.streams import bare_suffix, head
+    from ftcli.core.reading.columns import need_column, wanted
+
+    delimiter = "," if bare_suffix(path) == ".csv" else "\t"
+    size = 1 << 20
+    while b"\n" not in (start := head(path, size)) and len(start) > size - 4:  # a header of a million columns
+        size *= 4
+    text = start.decode("utf-8", errors="replace")
+    first = _first(text, delimiter)
+    if first is None:
+        return None
+    names = [name for _, name, _ in wanted(columns)]
+    numbers = [str(i) for i in range(len(first))]
+    header = first in (numbers, ["", *numbers[:-1]]) or not all(name.isdecimal() for name in names)
+    if header and not set(names) <= set(first):
+        delimiter, first = _other(text, names, delimiter, first)
+    layout = Layout(delimiter, tuple(first if header else numbers), header)
+    for role, name, _ in wanted(columns):
+        need_column(path, role, name, layout.names)
+    return layout
+
+
+def _first(text: str, delimiter: str) -> list[str] | None:
+    """The first row that is not blank."""
+    with wide_fields():
+        return next((row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row), None)
+
+
+def _other(text: str, names: list[str], delimiter: str, first: list[str]) -> tuple[str, list[str]]:
+    """The delimiter with which the header holds all wanted names, and that header. Where none does: of one column, what is cut into most; else what the suffix says."""
+    tried = {mark: _first(text, mark) or [] for mark in DELIMITERS if mark != delimiter}
+    for mark, row in tried.items():
+        if set(names) <= set(row):
+            return mark, row
+    mark = max(tried, key=lambda each: len(tried[each]))
+    return (mark, tried[mark]) if len(first) == 1 < len(tried[mark]) else (delimiter, first)
+
+
+@contextmanager
+def wide_fields() -> Iterator[None]:
+    """The csv module's limit of 131,072 characters a field, lifted for a while."""
+    limit = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
