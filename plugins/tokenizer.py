@@ -121,7 +121,7 @@ def _wrong_kind(file: Path) -> str:
         content = json.loads(file.read_bytes())
         if isinstance(content, str):  # Keras writes JSON, and programs that save it write it as JSON again
             content = json.loads(content)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return ""
     if not isinstance(content, dict):
         return f"a JSON {'list' if isinstance(content, list) else 'value'}"
