@@ -75,7 +75,7 @@ def test_a_label_that_is_not_among_the_names_is_refused_with_file_and_label(labe
 
 
 def test_one_label_alone_is_refused(labelled):
-    with pytest.raises(DataError, match=r"'label' holds 1 distinct label\(s\): same"):
+    with pytest.raises(DataError, match=r"'label' holds 1 distinct label\(s\): 'same'"):
         labelled(["same", "same"])
 
 
