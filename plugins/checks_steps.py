@@ -35,7 +35,7 @@ def two_steps(probe: Probe) -> Check:
     from ftcli.core.verify.verdict import failed, passed, warned
 
     train, whole, _ = probe.settings.train, _finite(probe), probe.gradients
-    rate, chance = train.learning_rate, whole.implied_loss
+    rate = train.learning_rate
     probe.require_memory(5)  # weights, a copy of them, gradients and AdamW's two moments
     rows = within(probe.rows, affordable(probe.model, passes=9, least=128))  # two steps of three passes, and the losses between them
     result = whole if rows is probe.rows else forward(probe.model, probe.collate(rows), probe.task)
@@ -50,7 +50,7 @@ def two_steps(probe: Probe) -> Check:
             "Raise --learning-rate.",
             **evidence,
         )
-    if losses[-1] > EXPLODED * max(losses[0], chance):
+    if losses[-1] > EXPLODED * max(losses[0], whole.implied_loss):
         return failed(
             f"two steps of {train.optim} at {rate:g} raise the batch's loss from {losses[0]:.2f} to {losses[-1]:.2f}: every step overshoots",
             "Lower --learning-rate.",

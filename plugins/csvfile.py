@@ -38,8 +38,9 @@ Span = tuple[int, int | None]
 
 
 class Csv(FileFormat):
-    """.csv (commas) and .tsv (tabs; of either, another of `DELIMITERS` with which alone the header holds all columns asked for), plain (cut between rows, where its quotes are in order) or .gz/.zst (one piece).
+    """.csv (commas) and .tsv (tabs), plain (cut between rows, where its quotes are in order) or .gz/.zst (one piece).
 
+    Where only another delimiter gives a header with all columns asked for, that one is taken (`layout_of`).
     The first line is the header, unless all columns asked for are numbers: then there is none, and "0" is the first column (but a first
     line 0, 1, 2 …, as pandas writes it for columns without names, is a header). In a .csv quotes follow RFC 4180 and a stray one is an error. In a .tsv they are characters unless the whole file
     is quoted properly and cannot be read as plain lines. Blank lines are skipped. Labels are strings.

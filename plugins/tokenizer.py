@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
-SUFFIXES, SPARE = frozenset({".json", ".txt", ".jinja", ".model"}), frozenset({".txt", ".model"})
-"""Of a tokenizer's files, and of those that nobody reads where there is a tokenizer.json."""
+SUFFIXES = frozenset({".json", ".txt", ".jinja", ".model"})
+READ = frozenset(
+    {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "config.json"}
+)
+"""Where there is a tokenizer.json; transformers leaves the other files alone then."""
 MOST_BYTES = 256 << 20
 """Of one file. The largest vocabularies (262,144 tokens) take 33 MB."""
 PACKAGES = ("sentencepiece", "tiktoken", "protobuf")
@@ -57,7 +60,7 @@ def _check_folder(path: str) -> None:
         for file in sorted(folder.iterdir()):
             if file.suffix in SUFFIXES and not file.is_dir():
                 _check_file(file)
-        _refuse_pointers(folder, SUFFIXES - SPARE if (folder / "tokenizer.json").is_file() else SUFFIXES)
+        _refuse_pointers(folder, READ if (folder / "tokenizer.json").is_file() else None)
     elif folder.exists():
         raise TokenizerError(f"{path} is a file", "Give the folder that holds it.")
     elif path.count("/") > 1 or path.startswith((".", "/", "~")):
@@ -76,12 +79,12 @@ def _check_file(file: Path) -> None:
         )
 
 
-def _refuse_pointers(folder: Path, suffixes: frozenset[str]) -> None:
-    """A vocab.txt that is a pointer makes a tokenizer of three words, without a sound."""
+def _refuse_pointers(folder: Path, names: frozenset[str] | None = None) -> None:
+    """Of the files `names`, or of all: a vocab.txt that is a pointer makes a tokenizer of three words, without a sound."""
     from ftcli.core.files.pointers import refuse_pointer
 
     for file in sorted(folder.iterdir()):
-        if file.suffix in suffixes:
+        if file.suffix in SUFFIXES and (names is None or file.name in names):
             refuse_pointer(file, TokenizerError)
 
 
@@ -103,7 +106,7 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
             f"the tokenizer {path} is neither a folder here nor to be had from the hub: {text[:200]}",
             "Check the name, the network and HF_TOKEN; without a network give a folder.",
         )
-    _refuse_pointers(Path(path), SUFFIXES)
+    _refuse_pointers(Path(path))
     if wrong := _wrong_kind(Path(path) / "tokenizer.json"):
         return TokenizerError(
             f"{path}/tokenizer.json is {wrong}, not a tokenizer of Hugging Face's tokenizers",

@@ -230,6 +230,8 @@ def test_weights_that_are_not_loaded_are_an_error(tmp_path: Path, store: Store, 
 
 def test_weights_that_are_a_pointer_of_git_lfs_are_named(tmp_path: Path, store: Store, tokenizer: Any) -> None:
     tiny_model().save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_bytes(POINTER)
+    build(context(model__name_or_path=str(tmp_path / "model")), Classify(), store, tokenizer)  # which nobody reads here
     (tmp_path / "model" / "model.safetensors").write_bytes(POINTER)
     with pytest.raises(ModelError, match=r"model\.safetensors is a Git LFS pointer"):
         build(context(model__name_or_path=str(tmp_path / "model")), Classify(), store, tokenizer)

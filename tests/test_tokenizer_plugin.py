@@ -63,7 +63,7 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, name: str) -> None:
 
 def test_a_pointer_that_nobody_reads_is_passed_over(tmp_path: Path) -> None:
     folder = tiny_tokenizer(tmp_path / "tokenizer")
-    for name in ("tokenizer.model", "vocab.txt", "model.safetensors"):
+    for name in ("tokenizer.model", "vocab.txt", "vocab.json", "model.safetensors"):
         (folder / name).write_bytes(POINTER)
     assert len(_load(folder)) == 384
     (folder / "tokenizer.json").unlink()

@@ -64,7 +64,8 @@ def _from_config(context: Context, task: Task, store: Store, tokenizer: PreTrain
 def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     settings = context.settings
     source = base_of(str(settings.model.name_or_path))
-    refuse_pointers(source)
+    for folder in dict.fromkeys((str(settings.model.name_or_path), source)):  # an adapter's, and its base's
+        refuse_pointers(folder)
     where: dict[str, Any] = {"revision": settings.model.revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
     config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where))
     for name, value in parse_overrides(settings.model.config_overrides or "", config).items():
@@ -96,8 +97,8 @@ def refuse_pointers(source: str) -> None:
     Raises:
         ModelError: weights or configuration in the folder are Git LFS pointers.
     """
-    for file in sorted(Path(source).iterdir()) if Path(source).is_dir() else ():
-        if file.suffix in {".safetensors", ".json"}:
+    for pattern in ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json"):
+        for file in sorted(Path(source).glob(pattern)):
             refuse_pointer(file, ModelError)
 
 
