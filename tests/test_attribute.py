@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -219,8 +220,14 @@ def test_the_page_has_the_table_and_the_waterfall(measured: Any) -> None:
         "What differs",
         "loader.collator",
         "unexplained",
+        "alone inside the noise: no difference was found",
     ):
         assert words in page
+    wide = re.search(r"<svg[^>]*factors-wide.*?</svg>", page, re.DOTALL)
+    assert wide is not None
+    bars = re.findall(r'z\n" clip-path="[^"]*" style="fill: var\(--(\w+)\)"', wide[0])
+    assert bars == ["s1", "bad", "bad", "muted", "s1"]  # base, volume, collator, texts themselves, new
+    assert re.search(r"the texts themselves from [^;]* \(inside the noise\);", wide[0])
     document = json.loads(Path(report.paths["json"]).read_text())
     assert document["metrics"]["total"]["n"] == 4
 

@@ -22,7 +22,7 @@ from report_samples import CHECKS, FULL, MACHINE, benchmark_report, tokenize_rep
 pytestmark = pytest.mark.usefixtures("drawn")
 
 WHEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
-VOID = {"meta", "link", "br", "hr", "img", "input"}
+VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
@@ -327,3 +327,30 @@ def test_text_and_lines_can_be_told_from_their_ground(scheme: int) -> None:
         assert contrast(status, "ground") >= 4.5
     for series in plot.SERIES:
         assert contrast(series, "ground") >= 3
+
+
+def test_long_names_of_settings_may_break_in_words_and_code_and_paths_stay_as_they_are() -> None:
+    long = "train.gradient_accumulation_steps"
+    factor = {
+        "name": long,
+        "base": {long: 1},
+        "new": {long: 2},
+        "counted": True,
+        "cumulative": NOTHING,
+        "share": 1.0,
+        "alone": NOTHING,
+        "taken_back": NOTHING,
+    }
+    metrics = {
+        "factors": [factor],
+        "unmeasured": [{"setting": "train.seed", "base": 1, "new": 2, "why": f"</td> /a/{long}/b"}],
+        "unexplained": {**NOTHING, "share": 0.0},
+        "total": NOTHING,
+    }
+    page = render_html(replace(FULL["tokenize"](), command="benchmark attribute", metrics=metrics, details={}), WHEN)
+    assert '<td class="t" data-label="Factor">train.<wbr>gradient_<wbr>accumulation_<wbr>steps</td>' in page
+    assert f'<td class="c" data-label="Setting">{long}</td>' in page
+    assert f'<td class="t" data-label="Factor">not measured: &lt;/td&gt; /a/{long}/b</td>' in page
+
+
+NOTHING = {"median": None, "low": None, "high": None, "n": 0, "verdict": "not measured"}

@@ -133,30 +133,49 @@ def intervals(
     return _plot(name, title, caption, "; ".join(told), draw, span="full", height=height, margins=(14, 26, 14, 4))
 
 
-def waterfall(name: str, title: str, steps: Sequence[tuple[str, float, float]], unit: str, *, caption: str = "") -> Plot:
-    """A bar each from one value to the next: (label, from, to). One that begins at 0 is a whole, the others are changes of the one above."""
-    high = max(value for _, first, last in steps for value in (first, last))
-    height = ROW_HEIGHT * len(steps) + 34
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """A bar of a waterfall. One that begins at 0 is a whole, the others are changes of the one above; `sure` is whether one is beyond the noise."""
+
+    label: str
+    first: float
+    last: float
+    sure: bool = True
+
+    @property
+    def colour(self) -> str:
+        if not self.sure:
+            return "muted"
+        return "s1" if not self.first else "bad" if self.last > self.first else "good"
+
+
+def waterfall(name: str, title: str, falls: Sequence[Fall], unit: str, *, caption: str = "", legend: tuple[Key, ...] = ()) -> Plot:
+    """A bar each from one value to the next."""
+    high = max(max(fall.first, fall.last) for fall in falls)
+    height = ROW_HEIGHT * len(falls) + 34
 
     def draw(ax: Axes, width: int) -> None:
-        for index, (label, first, last) in enumerate(steps):
-            y, colour = len(steps) - index - 0.66, "s1" if not first else "bad" if last > first else "good"
-            ax.barh(y, last - first, left=first, height=0.36, color=SENTINELS[colour])
-            if index + 1 < len(steps):
+        for index, fall in enumerate(falls):
+            y, first, last = len(falls) - index - 0.66, fall.first, fall.last
+            ax.barh(y, last - first, left=first, height=0.36, color=SENTINELS[fall.colour])
+            if index + 1 < len(falls):
                 ax.plot([last, last], [y - 0.18, y - 0.82], color=SENTINELS["muted"], linewidth=1)
             value = quantity(last, unit) if not first else f"{'+' if last >= first else '−'}{quantity(abs(last - first), unit)}"
             room = max(8, int((width - 28) / 6.7) - len(value) - 2)
-            for x, text, side in ((0, clip(label, room), "left"), (1, value, "right")):
+            for x, text, side in ((0, clip(fall.label, room), "left"), (1, value, "right")):
                 ax.text(x, y + 0.26, verbatim(text), transform=ax.get_yaxis_transform(), ha=side, color=SENTINELS["ink"])
         ax.set_xlim(0, high * 1.02)
-        ax.set_ylim(0, len(steps))
+        ax.set_ylim(0, len(falls))
         ax.set_yticks([])
         ax.xaxis.set_major_locator(MaxNLocator(max(3, width // 110)))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×" if unit == "×" else seconds(x)))
         ax.grid(visible=True, axis="x")
 
-    told = "; ".join(f"{label} from {quantity(first, unit)} to {quantity(last, unit)}" for label, first, last in steps)
-    return _plot(name, title, caption, told, draw, span="full", height=height, margins=(14, 26, 14, 4))
+    told = "; ".join(
+        f"{fall.label} from {quantity(fall.first, unit)} to {quantity(fall.last, unit)}{'' if fall.sure else ' (inside the noise)'}"
+        for fall in falls
+    )
+    return _plot(name, title, caption, told, draw, span="full", height=height, legend=legend, margins=(14, 26, 14, 4))
 
 
 def _plot(

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -43,13 +44,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+import markupsafe
 
 from ftcli import __version__
 from ftcli.core import figures
 from ftcli.core.figures import number
 from ftcli.core.reports import bars
 from ftcli.core.reports.headline import headline, lede
-from ftcli.core.reports.plot import Plot
+from ftcli.core.reports.plot import Key, Plot
 from ftcli.core.reports.tables import Table, tables
 from ftcli.errors import PublishError
 from ftcli.masking import masked, printable
@@ -57,8 +59,10 @@ from ftcli.records import STAGES, Report, to_json
 
 if TYPE_CHECKING:
     from ftcli.core.reports import plots
+    from ftcli.core.reports.plots import Fall
 
 FALLS = "Time of a whole run in multiples of the base's, the factors added one after another, the largest first."
+NOISE = "alone inside the noise: no difference was found"
 STAGE_NAMES = {"env": "environment", "steps": "first steps"}
 
 
@@ -126,8 +130,18 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(evidence=_evidence, seconds=figures.seconds)
+    environment.filters.update(evidence=_evidence, seconds=figures.seconds, breakable=_breakable)
     return environment
+
+
+def _breakable(text: str) -> markupsafe.Markup:
+    """Long names may end a line after a dot or an underscore: train.gradient_accumulation_steps."""
+    return markupsafe.Markup(_LONG_NAME.sub(lambda name: _JOINT.sub(r"\g<0><wbr>", name[0]), str(markupsafe.escape(text))))  # noqa: S704
+
+
+_LONG_NAME = re.compile(r"(?<![\w./-])(?=[a-z_.]{16})[a-z_]+\.[a-z_]+(?![\w./-])")
+"""Of a setting, and not a part of a path: those are searched for in the page's source."""
+_JOINT = re.compile(r"[._](?=\w)")
 
 
 def _write(path: Path, text: str) -> None:
@@ -172,7 +186,9 @@ def _compared_plots(metrics: Mapping[str, Any]) -> list[Plot]:
 
     found: list[Plot] = []
     if metrics.get("factors"):
-        found.append(plots.waterfall("factors", "From the base to the new configuration", _falls(metrics), "×", caption=FALLS))
+        falls = _falls(metrics, plots.Fall)
+        legend = (Key("muted", NOISE),) if any(not fall.sure for fall in falls) else ()
+        found.append(plots.waterfall("factors", "From the base to the new configuration", falls, "×", caption=FALLS, legend=legend))
     measured = [row for row in metrics.get("measurements") or () if None not in (row["median"], row["low"], row["high"])]
     for index, unit in enumerate(dict.fromkeys(row["unit"] for row in measured)):
         rows = [row for row in measured if row["unit"] == unit]
@@ -186,14 +202,15 @@ def _compared_plots(metrics: Mapping[str, Any]) -> list[Plot]:
     return found
 
 
-def _falls(metrics: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+def _falls(metrics: Mapping[str, Any], fall: type[Fall]) -> list[Fall]:
     """Bars of the waterfall: the base, every factor whose cumulative time was measured, the new configuration."""
-    steps, at = [("base", 0.0, 1.0)], 1.0
+    steps, at = [fall("base", 0.0, 1.0)], 1.0
     for factor in metrics["factors"]:
         if (reached := factor["cumulative"]["median"]) is not None:
-            steps.append((factor["name"], at, reached))
+            sure = bool(factor.get("counted")) or factor["alone"]["verdict"] in {"faster", "slower"}
+            steps.append(fall(factor["name"], at, reached, sure))
             at = reached
-    return [*steps, ("new", 0.0, metrics["total"]["median"] or at)]
+    return [*steps, fall("new", 0.0, metrics["total"]["median"] or at)]
 
 
 def _known(data: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
