@@ -212,6 +212,26 @@ def test_the_end_of_a_turn_is_no_part_of_the_next_tag_and_what_a_template_keeps_
     assert spoken == [f"{message['content']}<|end|>" for chat in CHATS for message in chat if message["role"] == "assistant"]
 
 
+@pytest.mark.parametrize("tail", ["", "{% if not add_generation_prompt %}[end]{% endif %}"])
+def test_answers_in_a_row_are_told_where_the_template_writes_the_last_one_otherwise(folders: dict[str, Path], tail: str) -> None:
+    """As Qwen3's, which puts empty thoughts into the last answer: the text before the second answer, alone, is no beginning of the whole."""
+    tokenizer = AutoTokenizer.from_pretrained(folders["plain"])
+    thoughts = "{% if m.role == 'assistant' and loop.last %}(hm) {% endif %}"
+    tokenizer.chat_template = PLAIN.replace(SAID, thoughts + SAID) + tail
+    asked = {"role": "user", "content": "two answers?"}
+    said = [{"role": "assistant", "content": words} for words in ("one", " one and\ntwo ", "three")]
+    chats = [[asked, *said], [asked, said[0], asked, *said[1:]], [asked, said[1], asked, said[2]]]
+    rendered = _template(tokenizer).render([as_document({"messages": chat}, COLUMNS) for chat in chats])
+    assert rendered.faults == {}
+    last = "three<eos>" if tail else "(hm) three<eos>"  # with a tail, what begins an answer cannot be told from what ends the whole
+    learned = [[text[start:stop] for start, stop in spans] for text, spans in zip(rendered.texts, rendered.spans, strict=True)]
+    assert learned == [
+        ["one<eos>", "one and\ntwo<eos>", last],
+        ["one<eos>", "one and\ntwo<eos>", last],
+        ["one and\ntwo<eos>", "(hm) three<eos>"],
+    ]
+
+
 def test_everything_is_learned_where_that_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
     source = _write(tmp_path / "chats.jsonl", [{"messages": chat} for chat in CHATS])
     _sft(folders["plain"], source, tmp_path / "all", dataset__assistant_only_loss=False)

@@ -210,6 +210,13 @@ def test_a_missing_column_lists_the_keys_and_the_nearest(tmp_path: Path) -> None
     assert error.hint == "Columns: texts, id. Did you mean --text-column texts?"
 
 
+@pytest.mark.parametrize("columns", [["messages"], ["conversations", "id"], ["prompt", "completion"], ["instruction", "input", "output"]])
+def test_conversations_without_their_mode_are_told_its_name(tmp_path: Path, columns: list[str]) -> None:
+    error = refusal(write(tmp_path / "a.jsonl", json.dumps(dict.fromkeys(columns, "a")) + "\n"))
+    shown = ", ".join(columns)
+    assert error.hint == f"Columns: {shown}. Conversations are read with --mode sft; one column of them as plain text with --text-column."
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

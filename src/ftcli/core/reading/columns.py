@@ -23,6 +23,15 @@ WORDS: dict[Kind, str] = {"int": "whole numbers", "string": "strings", "ints": "
 ONE: dict[Kind, Kind] = {"int": "int", "string": "string", "ints": "int", "strings": "string"}
 """The kind of a list's items; any other kind itself."""
 LEAST, MOST = -(2**63), 2**63 - 1
+CONVERSATIONS = (
+    {"messages"},
+    {"conversations"},
+    {"conversation"},
+    {"prompt", "completion"},
+    {"instruction", "output"},
+    {"instruction", "response"},
+)
+"""Columns that make a row a conversation (`ftcli.core.reading.conversation`)."""
 
 
 class BadValue(ValueError):  # noqa: N818 - turned into a BadRow by the reader, which knows the place
@@ -70,9 +79,11 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
     if name in names:
         raise BadValue(0, "duplicate-key", f"the column {name!r} exists {names.count(name)} times", name, "Rename one of them.")
     near = difflib.get_close_matches(name, names, n=1)
-    meant = f" Did you mean --{role}-column {near[0]}?" if near else f" Name one with --{role}-column."
+    meant = f"Did you mean --{role}-column {near[0]}?" if near else f"Name one with --{role}-column."
+    if role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
+        meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}.{meant}")
+    raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
 
 
 def kind_of_type(where: str, name: str, type_: pa.DataType) -> Kind:

@@ -140,9 +140,14 @@ class Template:
     def _answer(self, messages: list[Any], which: int, text: str, head: str, tools: Any, *, to_the_end: bool) -> Span:
         """The characters of message `which`; raises BadValue where the template does not let it be told."""
         if not text.startswith(head):
-            raise BadValue(
-                0, "wrong-type", f"the chat template renders the prompt before message {which + 1} differently alone than with its answer"
-            )
+            span = None if to_the_end else self._by_other_words(messages, which, text, head, tools)
+            if span is None:
+                raise BadValue(
+                    0,
+                    "wrong-type",
+                    f"the chat template renders the prompt before message {which + 1} differently alone than with its answer",
+                )
+            return span
         if to_the_end:
             return len(head), len(text)
         content = str(messages[which].get("content") or "")
@@ -150,12 +155,36 @@ class Template:
             at = text.find(words, len(head)) + len(words)
             if at >= len(words) and text.startswith(self.turn_end, at):
                 return (len(head) if which else at - len(words)), at + len(self.turn_end)
-        spoken = str(self._tokenizer.apply_chat_template(messages[: which + 1], tools=tools, tokenize=False)).rstrip()
+        spoken = self._whole(messages[: which + 1], tools).rstrip()
         if which and text.startswith(spoken) and len(spoken) > len(head):
             return len(head), len(spoken)
         raise BadValue(
             0, "wrong-type", f"the chat template shows message {which + 1} otherwise than as it is, so that its tokens cannot be told"
         )
+
+    def _by_other_words(self, messages: list[Any], which: int, text: str, head: str, tools: Any) -> Span | None:
+        """The characters of message `which`, found by other words in its place; None where that does not tell.
+
+        For a template that writes what stands before an answer otherwise where it is the end: Qwen3's puts empty thoughts into the last of
+        several answers in a row.
+        """
+        content = str(messages[which].get("content") or "")
+        others = [
+            self._whole([*messages[:which], {**messages[which], "content": words}, *messages[which + 1 :]], tools) for words in ANSWERS
+        ]
+        start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*others, strict=False)))
+        if text[:start] != others[0][:start]:
+            return None
+        before = self._whole(messages[:which], tools)
+        turn = head.removeprefix(before) if head.startswith(before) else ""  # what begins an answer
+        at = text.rfind(turn, 0, start) + len(turn) if turn in text[:start] else start
+        for words in filter(None, (content, content.strip())):
+            if text.startswith(words + self.turn_end, start):
+                return (start if self.turn_end in text[at:start] else at), start + len(words) + len(self.turn_end)
+        return None
+
+    def _whole(self, messages: list[Any], tools: Any) -> str:
+        return str(self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
 
     @property
     def turn_end(self) -> str:
