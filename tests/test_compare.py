@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ import numpy as np
 import pytest
 
 from ftcli import testing
-from ftcli.core.benchmark import against
+from ftcli.core.benchmark import against, pace
+from ftcli.core.benchmark.pace import Pace, Taken, taken
 from ftcli.errors import DataError, UsageError
 
 MACHINE = {"cpu_model": "EPYC", "cores": 2, "memory_bytes": 10, "disk_kind": "ssd", "gpus": [], "platform": "Linux", "python": "3.12"}
@@ -54,6 +57,32 @@ def test_equal_versions_are_no_regression_19_times_out_of_20() -> None:
     found = [verdicts(report({"a": around(100, seed)}), report({"a": around(100, 10_000 + seed)}))["a"] for seed in range(300)]
     assert sum(regressed for _, regressed in found) <= 15
     assert sum(verdict == "no difference" for verdict, _ in found) >= 285
+
+
+def beside(document: Mapping[str, Any], others: float | None) -> dict[str, Any]:
+    """The report, made while other processes took a share of the CPUs."""
+    return {**document, "details": {"pace": {"others": others}}}
+
+
+@pytest.mark.parametrize(
+    ("rate", "others", "verdict"),
+    [
+        (80, (0.0, 0.0), "slower"),
+        (80, (None, None), "slower"),
+        (80, (0.0, 0.5), "not decided: a busy machine"),
+        (80, (0.5, 0.0), "slower"),  # the first would have been faster alone
+        (80, (0.0, 0.05), "slower"),  # more than those can explain
+        (30, (0.0, 0.5), "slower"),
+        (130, (0.5, 0.0), "not decided: a busy machine"),
+        (130, (0.0, 0.5), "faster"),
+        (300, (0.5, 0.0), "faster"),
+        (100, (0.5, 0.5), "no difference"),
+    ],
+)
+def test_a_difference_that_other_processes_explain_is_not_decided(rate: float, others: tuple[float, float], verdict: str) -> None:
+    first, second = beside(report({"a": around(100, 1)}), others[0]), beside(report({"a": around(rate, 4)}), others[1])
+    assert verdicts(first, second) == {"a": (verdict, verdict == "slower")}
+    assert against.crowded(first, second).count("50.0") == others.count(0.5)
 
 
 def test_seconds_count_where_there_is_no_rate_and_more_of_them_are_slower() -> None:
@@ -116,3 +145,21 @@ def test_the_command_ends_with_1_on_a_regression_and_shows_other_machines(tmp_pa
     assert "0 of 1 figures are worse" in better.stdout
     assert "faster" in better.stdout
     assert testing.run("benchmark", "compare", "a.json", cwd=tmp_path).exit_code == 2
+
+
+def test_what_others_took_is_what_this_process_and_its_children_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "_cpus", lambda: [0, 1])
+    looked = Pace(taken=[Taken(10.0, 100.0, 7.0), Taken(11.0, 100.4, 7.4), Taken(12.0, 103.0, 9.0)])
+    assert looked.others == pytest.approx(0.25)  # 3 s of busy CPUs, 2 of them ours, of 4
+    assert Pace(taken=looked.taken[:1]).others is None
+    assert Pace(taken=[Taken(10.0, 100.0, 7.0), Taken(10.1, 100.1, 7.0)]).others is None
+    assert Pace(taken=[Taken(10.0, 100.0, 7.0), Taken(12.0, 101.0, 8.5)]).others == 0.0  # the system's clock ticks behind ours
+
+
+def test_cpu_time_is_read_from_the_system() -> None:
+    before = taken()
+    subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
+    after = taken()
+    assert after.clock > before.clock
+    assert after.busy >= before.busy > 0
+    assert after.own > before.own > 0

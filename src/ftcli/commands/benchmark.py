@@ -7,7 +7,8 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.benchmark.measure import LEAST_RUNS, Variant, measure
-from ftcli.core.benchmark.pace import Pace
+from ftcli.core.benchmark.pace import CROWDED, Pace
+from ftcli.core.figures import percent
 from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
 from ftcli.errors import UsageError
@@ -90,11 +91,15 @@ def _limits(context: Context, variants: Sequence[Variant], measurements: Sequenc
 
 
 def say_machine(context: Context, pace: Pace) -> None:
-    """Notes on what the machine did to the figures: its load at the start, and its own pace between the rounds."""
+    """Notes on what the machine did to the figures: its load at the start, what other processes took, and its own pace between the rounds."""
     load = context.machine.load_average
     if load is not None and load > context.machine.cores:
         context.note(
             f"the machine was busy when this began (load {load:.1f} on {context.machine.cores} cores): the intervals say how much that matters"
+        )
+    if pace.others is not None and pace.others > CROWDED:
+        context.note(
+            f"other processes took {percent(pace.others)} of the CPUs' time meanwhile: the intervals hold what that did to every round"
         )
     if pace.drift is not None and pace.drift > UNSTEADY:
         context.note(f"a fixed loop took up to {pace.drift:.0%} longer in some rounds than in others: the machine did not keep its pace")

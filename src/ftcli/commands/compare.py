@@ -30,6 +30,8 @@ def compare_reports(context: Context, files: Sequence[str]) -> tuple[dict[str, A
         context.note("the reports come from different machines: " + "; ".join(f"{key}: {old} and {new}" for key, old, new in cards))
     busy = [f"{load:.1f}" for each in (first, second) if (load := (each.get("machine") or {}).get("load_average")) is not None]
     context.note(f"load when they began: {' and '.join(busy)}" if busy else "the reports say nothing of the load")
+    if crowd := against.crowded(first, second):
+        context.note(f"{crowd}: what differs is not told from them; measure on a quiet machine")
     regressions = [f"{row['name']}, {row['unit']}" for row in rows if row["regression"]]
     metrics = {"measurements": [], "ratios": rows, "regressions": len(regressions), "machines_differ": [key for key, *_ in cards]}
     head = ["variant", "unit", "second / first", "95 % interval", "n", "verdict"]

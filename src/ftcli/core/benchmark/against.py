@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftcli.core.benchmark.measure import RESAMPLES, SURE, verdict_of
+from ftcli.core.benchmark.pace import CROWDED
 from ftcli.core.benchmark.student import difference_interval
+from ftcli.core.figures import percent
 from ftcli.errors import DataError, UsageError
 from ftcli.records import REPORT_SCHEMA
 
@@ -42,6 +44,8 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: floa
     A rate is compared as it is and seconds the other way round, so that above 1 is always faster. Where a variant has rates its seconds
     are left out: the rates say the same.
 
+    A difference is not decided where other processes can be its cause: those that took a fifth of the CPUs' time can have made anything 20 % slower.
+
     Args:
         tolerance: share by which a figure may be slower without being a regression.
 
@@ -62,8 +66,21 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: floa
         names = [", ".join(dict.fromkeys(name for name, _ in found)) for found in (old, new)]
         raise UsageError(f"the reports have no variant in common: {names[0]} and {names[1]}", "Measure the same --variants.")
     with_rates = {name for name, unit in shared if unit != "seconds"}
-    rows = [_row(key, old[key], new[key], tolerance) for key in shared if key[1] != "seconds" or key[0] not in with_rates]
+    crowd = 1 / max(0.01, 1 - _others(first)), 1 - _others(second)
+    rows = [_row(key, old[key], new[key], tolerance, crowd) for key in shared if key[1] != "seconds" or key[0] not in with_rates]
     return rows, [f"{name}, {unit}" for name, unit in (*old, *new) if ((name, unit) in old) != ((name, unit) in new)]
+
+
+def crowded(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """When other processes took a good part of the CPUs' time, in words; empty where they did not, or where the reports do not say."""
+    pairs = zip(("first", "second"), map(_others, (first, second)), strict=True)
+    found = [f"{percent(share)} of it during the {name}" for name, share in pairs if share > CROWDED]
+    return f"other processes took part of the CPUs' time, {' and '.join(found)} report" if found else ""
+
+
+def _others(document: Mapping[str, Any]) -> float:
+    """Share of the CPUs' time in other processes; 0 where the report does not say."""
+    return float(((document.get("details") or {}).get("pace") or {}).get("others") or 0.0)
 
 
 def cards_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[str]]:
@@ -77,7 +94,7 @@ def _samples(document: Mapping[str, Any]) -> dict[Key, NDArray[np.float64]]:
     return {(row["name"], row["unit"]): np.array(row.get("samples") or [row["median"]], np.float64) for row in rows}
 
 
-def _row(key: Key, old: NDArray[np.float64], new: NDArray[np.float64], tolerance: float) -> dict[str, Any]:
+def _row(key: Key, old: NDArray[np.float64], new: NDArray[np.float64], tolerance: float, crowd: tuple[float, float]) -> dict[str, Any]:
     name, unit = key
     if unit == "seconds":
         old, new = 1 / old, 1 / new
@@ -85,6 +102,8 @@ def _row(key: Key, old: NDArray[np.float64], new: NDArray[np.float64], tolerance
     student = difference_interval(old, new, SURE)
     runs = min(len(old), len(new))
     verdict = verdict_of(runs, (low, high), student)
+    if (verdict == "faster" and min(low, student[0]) < crowd[0]) or (verdict == "slower" and max(high, student[1]) > crowd[1]):
+        verdict = "not decided: a busy machine"
     worst = max(high, student[1] if math.isfinite(student[1]) else high)
     return {
         "name": name,
