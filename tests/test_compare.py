@@ -69,11 +69,11 @@ def beside(document: Mapping[str, Any], others: float | None) -> dict[str, Any]:
     [
         (80, (0.0, 0.0), "slower"),
         (80, (None, None), "slower"),
-        (80, (0.0, 0.5), "not decided: a busy machine"),
+        (80, (0.0, 0.5), "not decided: the machine changed"),
         (80, (0.5, 0.0), "slower"),  # the first would have been faster alone
         (80, (0.0, 0.05), "slower"),  # more than those can explain
         (30, (0.0, 0.5), "slower"),
-        (130, (0.5, 0.0), "not decided: a busy machine"),
+        (130, (0.5, 0.0), "not decided: the machine changed"),
         (130, (0.0, 0.5), "faster"),
         (300, (0.5, 0.0), "faster"),
         (100, (0.5, 0.5), "no difference"),
