@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import numpy as np
@@ -97,12 +98,23 @@ def test_with_a_budget_rounds_go_on_until_intervals_are_narrow_or_it_is_spent(mo
 def test_the_machine_is_looked_at_before_every_timed_round_and_at_the_end(monkeypatch):
     looks = iter([(1.0, 2.0)] * 9 + [(1.1, 2.0)] * 3)
     monkeypatch.setattr(pace_module, "_loop", lambda: next(looks))
+    monkeypatch.setattr(pace_module, "_cpus", lambda: [0])
     pace = Pace()
     measure([Variant("a", lambda: {"rows": 1.0})], repeats=3, warmup=2, pace=pace)
     assert len(pace.cpu) == 4
     assert pace.drift == pytest.approx(0.1)
     assert pace.to_details()["wall_seconds"] == [2.0] * 4
     assert Pace().drift is None
+
+
+def test_every_cpu_is_looked_at_and_none_is_kept(monkeypatch):
+    before, ran = os.sched_getaffinity(0), []
+    monkeypatch.setattr(pace_module, "_loop", lambda: ran.append(os.sched_getaffinity(0)) or (1.0 + len(ran), 2.0))
+    pace = Pace()
+    pace.look()
+    assert ran == [{cpu} for cpu in pace_module._spread(sorted(before)) for _ in range(pace_module.TRIES)]
+    assert pace.cpu == [pytest.approx(2.0 + (len(ran) / pace_module.TRIES - 1) * pace_module.TRIES / 2)]
+    assert os.sched_getaffinity(0) == before
 
 
 def test_the_loop_of_the_machine_s_own_pace_takes_time():
