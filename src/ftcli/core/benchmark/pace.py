@@ -68,6 +68,7 @@ class Pace:
 
 
 def taken() -> Taken:
+    """CPU seconds until now, as the system counts them (in steps of 0.01 s)."""
     each = psutil.cpu_times(percpu=True)
     busy = sum(
         seconds
