@@ -88,7 +88,7 @@ def _explained(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[flo
     Other processes can have taken from either report as much of its speed as they took of the CPUs. Where the fixed loop took r times as long,
     other work may have taken r² times: batches took 1.6 times as long where the loop took 1.4.
     """
-    old, new = (((each.get("details") or {}).get("pace") or {}).get("cpu_seconds") or [1.0] for each in (first, second))
+    old, new = (_pace(each).get("cpu_seconds") or [1.0] for each in (first, second))
     pace = float(np.median(old) / np.median(new)) ** 2
     low, high = min(1.0, pace) * (1 - _others(second)), max(1.0, pace) / max(0.01, 1 - _others(first))
     return low * (1 - MOMENT), high * (1 + MOMENT)
@@ -96,7 +96,12 @@ def _explained(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[flo
 
 def _others(document: Mapping[str, Any]) -> float:
     """Share of the CPUs' time in other processes; 0 where the report does not say."""
-    return float(((document.get("details") or {}).get("pace") or {}).get("others") or 0.0)
+    return float(_pace(document).get("others") or 0.0)
+
+
+def _pace(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `Pace.to_details` wrote; empty where the report does not say."""
+    return (document.get("details") or {}).get("pace") or {}
 
 
 def cards_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[str]]:
