@@ -92,8 +92,14 @@ def _accuracy(result: Result) -> Figures:
 
 
 def _planted(result: Result) -> Figures:
-    for each in result:
-        yield f"planted: {each['case']}", f"{'found' if each['found'] else 'MISSED'} ({each['said']})"
+    for case in dict.fromkeys(each["case"] for each in result):
+        tries = [each for each in result if each["case"] == case]
+        firsts = [each["metrics"]["factors"][0] for each in tries]
+        names = ", ".join(dict.fromkeys(first["name"] for first in firsts))
+        times = [first["alone"]["median"] for first in firsts]
+        shares = [first["share"] for first in firsts if first["share"] is not None] or [float("nan")]
+        said = f"first: {names}, {min(times):.2f}x to {max(times):.2f}x, share {min(shares):.3f} to {max(shares):.3f}"
+        yield f"planted: {case}", f"found {sum(each['found'] for each in tries)} of {len(tries)} times ({said})"
 
 
 def _attribute(result: Result) -> Figures:

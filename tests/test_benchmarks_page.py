@@ -35,7 +35,10 @@ RESULTS: dict[str, Any] = {
         ],
         "machine": MACHINE,
     },
-    "planted": [{"case": "sleep", "found": True, "said": "first: a|b", "machine": MACHINE}],
+    "planted": [
+        {"case": "sleep", "found": found, "metrics": {"factors": [{"name": "a|b", "alone": SPREAD, "share": share}]}, "machine": MACHINE}
+        for found, share in ((True, 0.9), (False, None))
+    ],
     "incident1": {
         "metrics": {
             "factors": [
@@ -141,3 +144,9 @@ def test_a_later_result_of_a_part_stands_for_the_older_figure(module: ModuleType
         (folder / f"{name}.json").write_text(json.dumps({"command": "c", "date": day, "result": result}), encoding="utf-8")
     rows = [line for line in module.page(folder).splitlines() if line.startswith("| job")]
     assert ["200 s" in row for row in rows] == [True]
+
+
+def test_a_planted_slowdown_says_how_often_it_was_found(module: ModuleType) -> None:
+    ((name, said),) = module.KNOWN["planted"][2](RESULTS["planted"])
+    assert name == "planted: sleep"
+    assert said == "found 1 of 2 times (first: a|b, 30.25x to 30.25x, share 0.900 to 0.900)"
