@@ -84,7 +84,8 @@ def run(command: Sequence[str], cpus: Collection[int], env: Mapping[str, str], d
                 pids = family(process.pid)
                 rss = max(rss, resident_bytes(pids))
                 if samples % PSS_EVERY == 0:
-                    pss = max(pss, sum(map(_proportional_bytes, pids)))
+                    resident, proportional = _walked_bytes(pids)
+                    rss, pss = max(rss, resident), max(pss, proportional)
                 samples += 1
                 _wait(process.pid, INTERVAL)
         except BaseException:
@@ -128,11 +129,16 @@ def _wait(pid: int, seconds: float) -> None:
         os.close(descriptor)
 
 
-def _proportional_bytes(pid: int) -> int:
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except OSError:  # it ended meanwhile
-        pass
-    return 0
+def _walked_bytes(pids: Collection[int]) -> tuple[int, int]:
+    """Resident and proportional size of the processes as the kernel counts both in one walk of their pages.
+
+    The cheap counter of `resident_bytes` lags behind by some pages of every CPU: it was seen 0.1 MB under the proportional size.
+    """
+    found = {"Rss": 0, "Pss": 0}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                name, _, size = line.partition(":")
+                if name in found:
+                    found[name] += int(size.split()[0]) * 1024
+    return found["Rss"], found["Pss"]
