@@ -100,6 +100,19 @@ def _planted(result: Result) -> Figures:
         shares = [first["share"] for first in firsts if first["share"] is not None] or [float("nan")]
         said = f"first: {names}, {min(times):.2f}x to {max(times):.2f}x, share {min(shares):.3f} to {max(shares):.3f}"
         yield f"planted: {case}", f"found {sum(each['found'] for each in tries)} of {len(tries)} times ({said})"
+    beside = [factor[way]["verdict"] for each in result for factor in each["metrics"]["factors"][1:] for way in ("alone", "taken_back")]
+    if beside:
+        yield "settings beside them that cost nothing", f"no difference {beside.count('no difference')} of {len(beside)} times"
+
+
+def _twins(result: Result) -> Figures:
+    for each in result:
+        low, high = min(each["ratios"]), max(each["ratios"])
+        said = ", ".join(f"{verdict} {count}" for verdict, count in each["verdicts"].items() if verdict != "no difference")
+        yield (
+            f"equal things: {each['action']}",
+            f"no difference {each['verdicts'].get('no difference', 0)} of {each['comparisons']} times{f' ({said})' * bool(said)}; ratios {low:.3f} to {high:.3f}",
+        )
 
 
 def _attribute(result: Result) -> Figures:
@@ -117,6 +130,7 @@ KNOWN: Mapping[str, tuple[str, str, Callable[[Result], Figures]]] = {
     "train": ("Training", "python benchmarks/train.py --json result.json", _train),
     "accuracy": ("Accuracy on the same budget", "python benchmarks/accuracy.py --json result.json", _accuracy),
     "planted": ("Planted slowdowns", "python benchmarks/planted.py --json result.json", _planted),
+    "twins": ("Equal things", "python benchmarks/twins.py --json result.json", _twins),
     "incident1": (
         "Incident 1, attributed",
         "ftcli benchmark attribute examples/incident1/base.toml examples/incident1/new.toml",

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "page.py").exists(), 
 
 MACHINE = {"cpu_model": "EPYC", "cores": 2, "memory_bytes": 2**34, "load_average": 0.5, "gpus": [{"name": "H200"}]}
 SPREAD = {"median": 30.25, "low": 29.0, "high": 31.5, "verdict": "slower"}
+NOTHING = SPREAD | {"verdict": "no difference"}
 RESULTS: dict[str, Any] = {
     "tokenize": {
         "results": [
@@ -36,8 +37,25 @@ RESULTS: dict[str, Any] = {
         "machine": MACHINE,
     },
     "planted": [
-        {"case": "sleep", "found": found, "metrics": {"factors": [{"name": "a|b", "alone": SPREAD, "share": share}]}, "machine": MACHINE}
+        {
+            "case": "sleep",
+            "found": found,
+            "metrics": {
+                "factors": [{"name": "a|b", "alone": SPREAD, "share": share}, {"name": "decoy", "alone": NOTHING, "taken_back": SPREAD}]
+            },
+            "machine": MACHINE,
+        }
         for found, share in ((True, 0.9), (False, None))
+    ],
+    "twins": [
+        {
+            "action": "batch",
+            "comparisons": 4,
+            "different": 1,
+            "verdicts": {"no difference": 3, "faster": 1},
+            "ratios": [0.9, 1.1],
+            "machine": MACHINE,
+        }
     ],
     "incident1": {
         "metrics": {
@@ -82,7 +100,7 @@ def test_a_kept_result_is_shown_with_machine_date_and_command(name: str, module:
     for row in rows:
         assert row.endswith(f"EPYC, 2 cores, 16 GiB, H200, load 0.5 | {kept['date']} | `make it` |")
         assert row.replace("\\|", "").count("|") == 6
-    assert any("30.2× (29 to 31.5)" in row or "found" in row for row in rows)
+    assert any(figure in row for figure in ("30.2× (29 to 31.5)", "found", "no difference") for row in rows)
     assert module.page(tmp_path / "results").count("not measured") == len(module.KNOWN) - 1
 
 
@@ -147,6 +165,13 @@ def test_a_later_result_of_a_part_stands_for_the_older_figure(module: ModuleType
 
 
 def test_a_planted_slowdown_says_how_often_it_was_found(module: ModuleType) -> None:
-    ((name, said),) = module.KNOWN["planted"][2](RESULTS["planted"])
-    assert name == "planted: sleep"
-    assert said == "found 1 of 2 times (first: a|b, 30.25x to 30.25x, share 0.900 to 0.900)"
+    assert dict(module.KNOWN["planted"][2](RESULTS["planted"])) == {
+        "planted: sleep": "found 1 of 2 times (first: a|b, 30.25x to 30.25x, share 0.900 to 0.900)",
+        "settings beside them that cost nothing": "no difference 2 of 4 times",
+    }
+
+
+def test_equal_things_say_how_often_they_were_called_different(module: ModuleType) -> None:
+    assert dict(module.KNOWN["twins"][2](RESULTS["twins"])) == {
+        "equal things: batch": "no difference 3 of 4 times (faster 1); ratios 0.900 to 1.100"
+    }

@@ -140,6 +140,10 @@ def test_the_command_ends_with_1_on_a_regression_and_shows_other_machines(tmp_pa
     assert worse.report["metrics"]["machines_differ"] == ["cpu_model"]
     assert any("EPYC and Xeon" in note for note in worse.report["notes"])
     assert worse.report["error"] is None
+    for name, torch in (("a", "2.12.0"), ("b", "2.13.0")):
+        files[name]["machine"]["versions"] = {"torch": torch, "numpy": "2.4.0"}
+        (tmp_path / f"{name}.json").write_text(json.dumps(files[name]))
+    assert against.cards_differ(files["a"], files["b"])[1:] == [["torch", "2.12.0", "2.13.0"]]
     better = testing.run("benchmark", "compare", "b.json", "a.json", cwd=tmp_path)
     assert better.exit_code == 0, better.stderr
     assert "0 of 1 figures are worse" in better.stdout

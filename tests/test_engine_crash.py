@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ftcli.context import Context
 from ftcli.core.engines.engine import choose_engine
-from ftcli.core.prepare.engine_trials import Apart
-from ftcli.errors import EngineError
+from ftcli.core.prepare.dialogue import load_template_early
+from ftcli.core.prepare.engine_trials import Apart, Early
+from ftcli.errors import EngineError, WorkerDied
 from ftcli.pluginmanager import Plugins
 from ftcli.testing import tiny_tokenizer
 from timing import PATIENCE
@@ -151,3 +155,45 @@ def test_without_processes_of_their_own_such_an_engine_ends_the_whole_run(tokeni
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE, env={**os.environ, "HF_HUB_OFFLINE": "1"})
 
     assert done.returncode == -6, json.dumps(done.stderr.decode())
+
+
+TOKENIZER_THAT_ENDS_A_WORKER = """
+import os
+from pathlib import Path
+from ftcli import hookimpl
+
+@hookimpl
+def load_tokenizer(settings):
+    seen = Path(__file__).with_suffix(".seen")
+    if os.getpid() != COMMAND and not seen.exists():
+        seen.touch()
+        os.abort()
+"""
+
+
+def test_a_worker_that_ends_over_the_template_while_the_command_proves_it_is_replaced(tokenizer: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "talking"
+    shutil.copytree(tokenizer, folder)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}<eos>{% endfor %}", encoding="utf-8")
+    source = tmp_path / "talk.jsonl"
+    source.write_text(json.dumps({"prompt": "one two", "completion": "three"}) + "\n", encoding="utf-8")
+    found = plugins(tmp_path, TOKENIZER_THAT_ENDS_A_WORKER.replace("COMMAND", str(os.getpid())), "ends")
+
+    prepare(folder, source, tmp_path / "out", plugins=found, **{"train.mode": "sft"})
+
+    assert (found.plugins_dir / "ends.seen").exists()  # type: ignore[operator]
+    assert manifest(tmp_path / "out")["splits"]["train"]["rows"] == 1
+
+
+def test_the_workers_load_the_template_aside_and_what_fails_there_is_left_for_later(tokenizer: Path) -> None:
+    asked = []
+
+    class Workers:
+        def each(self, function: partial[None]) -> list[None]:
+            asked.append(function.func)
+            raise WorkerDied("it ended", "")
+
+    early = Early(Apart(Plugins(allow=()), 1), Workers(), Plugins(allow=()))  # type: ignore[arg-type]
+    early.begin_template(Context.make({"tokenizer.path": str(tokenizer)}).settings)
+    early.close()
+    assert asked == [load_template_early]

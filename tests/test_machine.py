@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -406,3 +407,12 @@ def test_a_training_computes_with_the_threads_that_the_user_set(
     choice = machine.compute_threads(asked, 8)
     assert choice.value == threads
     assert choice.reason
+
+
+def test_the_card_names_the_versions_of_the_libraries_and_of_the_driver(linux: Linux) -> None:
+    assert "NVIDIA driver" not in detect().versions
+    linux.put({"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Fri Jan 24\n"})
+    found = detect().versions
+    assert found["NVIDIA driver"] == "570.86.15"
+    assert found["torch"] == version("torch")
+    assert found["ftcli"] == version("ftcli")

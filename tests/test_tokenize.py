@@ -434,7 +434,7 @@ def test_a_plugin_that_changes_while_the_run_goes_on_is_refused(bpe, source, out
 
     def meddled(job, shard):
         plugins(tmp_path / "plugins", "VALUE = 2\n")
-        job_module._plugins.cache_clear()
+        job_module.plugins_at.cache_clear()
         return encode_shard(job, shard)
 
     monkeypatch.setattr("ftcli.core.prepare.work.encode_shard", meddled)

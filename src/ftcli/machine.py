@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import shutil
 import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +22,10 @@ ROOT = Path("/")
 NO_LIMIT = 2**62
 """Bytes from which a limit of cgroup v1 is none."""
 DiskKind = Literal["ssd", "hdd", "memory", "network", "unknown"]
+LIBRARIES = (
+    "ftcli", "torch", "transformers", "tokenizers", "datasets", "pyarrow", "numpy", "accelerate", "peft", "gigatoken", "fastokens", "splintr-rs",
+)  # fmt: skip
+"""Those whose version changes what is measured."""
 FLAGS_THAT_DECIDE = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 NETWORK_FILE_SYSTEMS = {
     "nfs",
@@ -59,6 +66,7 @@ def detect(path: Path | None = None) -> Machine:
         python=platform.python_version(),
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         how=how,
+        versions=_versions() | ({"NVIDIA driver": driver} if (driver := gpu_driver()) else {}),
     )
 
 
@@ -90,6 +98,16 @@ def gpu_driver() -> str | None:
     """Version of the NVIDIA driver, by the kernel's own word; None without one. Needs no nvidia-smi and no torch."""
     found = re.search(r"Kernel Module(?: for \S+)?\s+([0-9.]+)", _read(ROOT / "proc/driver/nvidia/version") or "")
     return found[1] if found else None
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """By what the installers wrote down: nothing is imported (10 ms)."""
+    found = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def cut_to_cores(asked: int | None, origin: str, machine: Machine) -> Choice:

@@ -88,6 +88,8 @@ class Machine:
     python: str
     load_average: float | None
     how: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of ftcli, of the libraries that decide how fast it is, and of the GPU's driver; those that are installed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,9 @@ def compare_reports(context: Context, files: Sequence[str]) -> tuple[dict[str, A
         context.note(f"in one report only, and not compared: {'; '.join(alone)}")
     cards = against.cards_differ(first, second)
     if cards:
-        context.note("the reports come from different machines: " + "; ".join(f"{key}: {old} and {new}" for key, old, new in cards))
+        context.note(
+            "the reports come from different machines or versions: " + "; ".join(f"{key}: {old} and {new}" for key, old, new in cards)
+        )
     busy = [f"{load:.1f}" for each in (first, second) if (load := (each.get("machine") or {}).get("load_average")) is not None]
     context.note(f"load when they began: {' and '.join(busy)}" if busy else "the reports say nothing of the load")
     if crowd := against.crowded(first, second):

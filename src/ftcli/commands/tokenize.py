@@ -42,6 +42,7 @@ from ftcli.core.reading.read import Plan
 from ftcli.core.reading.receipt import still_there
 from ftcli.core.reading.reject import REJECTS, accept, join
 from ftcli.core.reports.report import write_report
+from ftcli.core.tokenizer.without_torch import Light, without_torch
 from ftcli.errors import DataError, PublishError, UsageError
 from ftcli.records import MANIFEST_NAME, Report, to_json
 
@@ -85,8 +86,13 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
         reserve.drop()
     try:
         apart = Apart(context.plugins, thread_count(context))
-        with closing(Early(apart, executor, context.plugins)) as early, closing(executor), Footprint() as footprint:
-            recipe = _settle(context, executor, apart, early, Stamps() if part or finish else hashes)
+        with (
+            without_torch(context.cache_dir) as light,
+            closing(Early(apart, executor, context.plugins)) as early,
+            closing(executor),
+            Footprint() as footprint,
+        ):
+            recipe = _settle(context, executor, apart, early, Stamps() if part or finish else hashes, light)
             if part is not None:
                 return run_part(context, executor, early, recipe, part, hashes, footprint)
             if finish:
@@ -99,10 +105,14 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
         raise
 
 
-def _settle(context: Context, executor: Executor, apart: Apart, early: Early, hashes: SourceHashes) -> Recipe:
+def _settle(context: Context, executor: Executor, apart: Apart, early: Early, hashes: SourceHashes, light: Light) -> Recipe:
     """The recipe; meanwhile the workers start, and load the engine where it is known which one it will be."""
     tokenizer = context.settings.tokenizer
-    known = known_tokenizer(context)
+
+    def load() -> Any:
+        return light.load(lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
+
+    known = known_tokenizer(context, load)
     engine = known and proved_engine(known.backend, context.plugins, tokenizer.engine, context.cache_dir, tokenizer.add_special_tokens)
 
     def get_ready(plan: Plan) -> None:
@@ -113,8 +123,10 @@ def _settle(context: Context, executor: Executor, apart: Apart, early: Early, ha
             early.begin(engine.name, known.backend)
         else:
             apart.start()
+        if plan.columns.chat is not None:
+            early.begin_template(context.settings)
 
-    return settle(context, get_ready, hashes, known)
+    return settle(context, get_ready, hashes, known, load)
 
 
 def _start(context: Context, executor: Executor, early: Early, plan: Plan, engine: Engine | None = None) -> None:

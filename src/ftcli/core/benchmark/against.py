@@ -105,9 +105,12 @@ def _pace(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def cards_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[str]]:
-    """Rows of what the machines differ in: figure, first, second."""
+    """Rows of what the machines differ in: figure, first, second. Versions count where both reports hold them."""
     one, two = (each.get("machine") or {} for each in (first, second))
-    return [[key, _words(one.get(key)), _words(two.get(key))] for key in CARD if one.get(key) != two.get(key)]
+    rows = [[key, _words(one.get(key)), _words(two.get(key))] for key in CARD if one.get(key) != two.get(key)]
+    old, new = (each.get("versions") or {} for each in (one, two))
+    names = sorted(set(old) | set(new)) if old and new else []
+    return rows + [[name, old.get(name, "none"), new.get(name, "none")] for name in names if old.get(name) != new.get(name)]
 
 
 def _samples(document: Mapping[str, Any]) -> dict[Key, NDArray[np.float64]]:

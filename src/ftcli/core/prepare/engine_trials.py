@@ -17,10 +17,12 @@ from ftcli.contracts_executor import Copying
 from ftcli.core.engines.backend import Backend
 from ftcli.core.engines.guard import guarded
 from ftcli.core.engines.proof import differing_rows
+from ftcli.core.prepare.dialogue import load_template_early
 from ftcli.core.prepare.job import encode_early, load_early
 from ftcli.core.processes.child import Child, ChildDied
 from ftcli.errors import EngineError, WorkerDied
 from ftcli.pluginmanager import Plugins
+from ftcli.settings import Settings
 
 PATIENCE = 120.0
 """Seconds for one batch of a proof; the slowest of the data's tokenizers took 4."""
@@ -92,6 +94,10 @@ class Early:
             self.wait()
             work = partial(load_early, name, backend, self._threads, *self._where)
             self._loading = name, self._aside.submit(self._executor.each, work)
+
+    def begin_template(self, settings: Settings) -> None:
+        """Let the workers load the tokenizer with its chat template; what fails, fails again when they get ready."""
+        self._aside.submit(self._executor.each, partial(load_template_early, settings, *self._where))
 
     def __call__(self, engine: Engine, backend: Backend, threads: int, proved: bool = False) -> Encoder:
         """

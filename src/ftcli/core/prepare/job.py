@@ -61,7 +61,7 @@ def load_early(
     name: str, backend: Backend, threads: int, plugins_dir: Path | None, allow: tuple[str, ...] | None, expected: Expected
 ) -> None:
     """Load an engine that will probably be chosen, in every worker at once, while the command still finds out whether it is."""
-    _early[:] = [loaded(name, backend, threads, _plugins(plugins_dir, allow, expected))]
+    _early[:] = [loaded(name, backend, threads, plugins_at(plugins_dir, allow, expected))]
 
 
 def encode_early(data: bytes, schema: pa.Schema) -> Encoded:
@@ -81,11 +81,12 @@ def plugins_of(job: Job) -> Plugins:
     Raises:
         PluginError: they are not those that the run was planned with.
     """
-    return _plugins(job.plugins_dir, job.allow, job.loaded)
+    return plugins_at(job.plugins_dir, job.allow, job.loaded)
 
 
 @lru_cache(maxsize=1)
-def _plugins(plugins_dir: Path | None, allow: tuple[str, ...] | None, expected: Expected) -> Plugins:
+def plugins_at(plugins_dir: Path | None, allow: tuple[str, ...] | None, expected: Expected) -> Plugins:
+    """As `plugins_of`, for a process that has no job yet."""
     plugins = Plugins(plugins_dir, allow)
     changed = sorted({info.name for info in set(plugins.describe()) ^ set(expected)})
     if changed:

@@ -25,6 +25,8 @@ from ftcli.records import SPLITS, ShardPlan, Split, to_json
 DEFAULT_MAX_LENGTH = 1024
 NO_LIMIT = 10**9
 """transformers says 10³⁰ where a tokenizer names no limit."""
+Load = Callable[[], Any]
+"""Gives the run's tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,12 @@ class Recipe:
         return ["train", *(split for split, share in zip(SPLITS[1:], self.fractions, strict=True) if share)]
 
 
-def known_tokenizer(context: Context) -> KnownTokenizer | None:
+def known_tokenizer(context: Context, load: Load) -> KnownTokenizer | None:
     """The tokenizer of the run, where an earlier one left what is needed of it; a folder that cannot be read is left to the loader to name."""
     with suppress(OSError):
         key = tokenizer_key(context)
         if key is not None:
-            return recall(context.cache_dir, key, lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
+            return recall(context.cache_dir, key, load)
     return None
 
 
@@ -89,12 +91,14 @@ def settle(
     on_plan: Callable[[Plan], None] = lambda _: None,
     hashes: SourceHashes | None = None,
     known: KnownTokenizer | None = None,
+    load: Load | None = None,
 ) -> Recipe:
     """Resolve sources, tokenizer, task and policies; every automatic choice is noted with its reason.
 
     Args:
         on_plan: called when it is known how much there is to read; loading the tokenizer, which comes next, takes seconds.
         known: the tokenizer of the run, if `known_tokenizer` has it.
+        load: loads it; default: the plugins' hook.
 
     Raises:
         UsageError: something needed was not given, or two choices contradict each other.
@@ -120,7 +124,7 @@ def settle(
     for note in plan.notes:
         context.note(note)
     chat = plan.columns.chat is not None
-    tokenizer, backend = (known, known.backend) if known and not chat else _loaded(context, settings.tokenizer.path)
+    tokenizer, backend = (known, known.backend) if known and not chat else _loaded(context, settings.tokenizer.path, load)
     template = proved_template(context, plan, tokenizer) if chat else None
     policy = _policy(context, tokenizer, backend, task, packing)
     fractions = _fractions(context, plan)
@@ -142,8 +146,8 @@ def settle(
     )
 
 
-def _loaded(context: Context, folder: str) -> tuple[Any, Backend]:
-    tokenizer = context.plugins.hook.load_tokenizer(settings=context.settings)
+def _loaded(context: Context, folder: str, load: Load | None) -> tuple[Any, Backend]:
+    tokenizer = load() if load else context.plugins.hook.load_tokenizer(settings=context.settings)
     backend = prepare_backend(tokenizer, folder)
     if (key := tokenizer_key(context)) and (lost := keep(context.cache_dir, key, tokenizer, backend)):
         context.note(lost)

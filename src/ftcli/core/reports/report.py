@@ -273,6 +273,7 @@ def _machine(machine: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
         "load_average": ("Load average", number(machine["load_average"])),
         "platform": ("Platform", machine["platform"]),
         "python": ("Python", machine["python"]),
+        "versions": ("Libraries", ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items()) or "not told"),
     }
     return [(label, value, machine["how"].get(key, "")) for key, (label, value) in lines.items()]
 

@@ -24,9 +24,8 @@ def without_torch(cache_dir: Path | None = None) -> Iterator[Light]:
 
     Where torch or transformers are imported already, nothing is hidden and nothing forgotten: there is no time left to save, and classes must not exist twice.
     """
-    hides = "torch" not in sys.modules and not any(name.partition(".")[0] == "transformers" for name in sys.modules)
     before = set(sys.modules)
-    light = Light(hides, cache_dir)
+    light = Light(can_hide(), cache_dir)
     try:
         yield light
     finally:
@@ -34,7 +33,14 @@ def without_torch(cache_dir: Path | None = None) -> Iterator[Light]:
             _forget(before)
 
 
+def can_hide() -> bool:
+    """Whether neither torch nor transformers is imported yet."""
+    return not any(name.partition(".")[0] in {"torch", "transformers"} for name in sys.modules)
+
+
 class Light:
+    """Loads without torch. By itself, outside of `without_torch`, for a process that never needs torch: nothing is forgotten."""
+
     def __init__(self, hides: bool, cache_dir: Path | None = None) -> None:
         self.hides = hides
         self._cache_dir = cache_dir
