@@ -109,9 +109,23 @@ def consistent(values: dict[str, Any], changes: Mapping[str, Any], before: Any, 
     return values
 
 
+def cache_of(config: Any) -> bool | None:
+    """`use_cache` of a model's configuration; None where its type has none (DistilBERT, ALBERT, ModernBERT, MPNet)."""
+    found: bool | None = getattr(config, "use_cache", None)
+    return found
+
+
+def set_cache(config: Any, value: bool | None) -> None:
+    """Give a configuration what `cache_of` said of it; None takes away what was set meanwhile."""
+    if value is None:
+        vars(config).pop("use_cache", None)
+    else:
+        config.use_cache = value
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"), object_hook=_number)
     except FileNotFoundError as error:
         raise ModelError(f"the model configuration {path} does not exist", "Give --model-config a config.json.") from error
     except (OSError, ValueError) as error:
@@ -119,6 +133,11 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ModelError(f"{path} holds no JSON object", "Give --model-config a config.json.")
     return values
+
+
+def _number(value: dict[str, Any]) -> Any:
+    """Numbers that JSON has no word for, as transformers writes them: {"__float__": "Infinity"}."""
+    return float(value["__float__"]) if value.keys() == {"__float__"} else value
 
 
 def _build(model_type: str, values: Mapping[str, Any], path: Path) -> Any:

@@ -36,15 +36,15 @@ def flops_per_token(model: PreTrainedModel, lengths: NDArray[np.int64]) -> float
     N counts the weights that are multiplied (the output layer too, the embedding look-up not). Of a weight that is frozen, as under LoRA, no
     gradient is computed: it counts 4, and 2 where nothing before it is trained, so that backward ends behind it; attention then counts 4
     there in place of 12. T is the length of the text that a token stands in, on average: sum of squares over sum, the same for
-    packed rows, whose texts do not see each other. The causal half is not taken off. None for a mixture of experts.
+    packed rows, whose texts do not see each other. The causal half is not taken off. None for a mixture of experts and for a model without attention (RWKV, Mamba).
 
     Args:
         lengths: tokens of every document.
     """
     config: Any = model.config.get_text_config()
-    if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
+    heads: int | None = getattr(config, "num_attention_heads", None)
+    if not heads or any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
         return None
-    heads: int = config.num_attention_heads
     width: int = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
     seen = float((lengths.astype(np.float64) ** 2).sum() / max(1, lengths.sum()))
     products, reached = _products(model)

@@ -13,6 +13,7 @@ from ftcli.contracts import CollatorKind, Task
 from ftcli.core.arrays import values
 from ftcli.core.batches.collate import rounded
 from ftcli.core.engines.backend import tokenizer_hash
+from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.storage.label_flags import LabelFlags
 from ftcli.core.storage.store import INPUT_IDS, SplitData, Store
 from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
@@ -82,13 +83,13 @@ def check_learnable(model: PreTrainedModel, *, packed: bool) -> None:
         ModelError: they do.
     """
     config = model.config
-    cache, training = config.use_cache, model.training
+    cache, training = cache_of(config), model.training
     config.use_cache = False
     limit = LEAK.get(model.dtype, LEAK_HALF)
     try:
         ahead, across = _leaks(model.eval())
     finally:
-        config.use_cache = cache
+        set_cache(config, cache)
         model.train(training)
     if ahead > limit:
         raise ModelError(

@@ -21,6 +21,7 @@ from ftcli.core.distributed.group import left, loss_of_a_rank
 from ftcli.core.distributed.heartbeat import Heartbeat
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.models.compiled import Trial, compiled
+from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.models.lean import few_rows, lean
 from ftcli.core.publishing import staging
 from ftcli.core.storage.label_flags import entropy
@@ -85,7 +86,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
         note=context.note,
     )
     identity = checkpoints.identity(context, run.store, run.task.name)
-    cached = run.model.config.use_cache
+    cached = cache_of(run.model.config)
     callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
     tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
     few = few_rows(run.train, run.collator)
@@ -145,7 +146,9 @@ def _course(run: Run, steps: int) -> Course:
     return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out)
 
 
-def _whole(run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]], checkpoint: Path | None, *, use_cache: bool) -> RunStatus:
+def _whole(
+    run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]], checkpoint: Path | None, *, use_cache: bool | None
+) -> RunStatus:
     """Steps, last evaluation and result; or, after a signal, a checkpoint."""
     try:
         wanted = run.context.settings.train.lean_step
@@ -161,7 +164,7 @@ def _whole(run: Run, trainer: FtcliTrainer, few: Sequence[Mapping[str, Tensor]],
     if stopped(trainer.signals):
         trainer.checkpoint()
         return "interrupted"
-    run.model.config.use_cache = use_cache  # Trainer turns it off, and a saved model without it would generate slowly
+    set_cache(run.model.config, use_cache)  # Trainer turns it off, and a saved model without it would generate slowly
     _save(trainer)
     return "ok"
 

@@ -20,6 +20,7 @@ from ftcli.core.batches.batch import StoreDataset
 from ftcli.core.batches.order import ORDERS
 from ftcli.core.batches.tasks import count_targets
 from ftcli.core.distributed.signals import Signals
+from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.storage.few_rows import Few, short_rows
 from ftcli.core.training.arguments import make_arguments
 from ftcli.core.training.health import Watch
@@ -266,7 +267,7 @@ def _large(parameter: torch.nn.Parameter) -> torch.Tensor:
 @contextmanager
 def restored(model: PreTrainedModel) -> Iterator[None]:
     """The weights in fp32, the mode, and torch's random state, afterwards as before."""
-    training, state, cache = model.training, torch.get_rng_state(), model.config.use_cache
+    training, state, cache = model.training, torch.get_rng_state(), cache_of(model.config)
     weights = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
     try:
         yield
@@ -277,7 +278,7 @@ def restored(model: PreTrainedModel) -> Iterator[None]:
                 tensor.copy_(old)
         model.zero_grad(set_to_none=True)
         model.train(training)
-        model.config.use_cache = cache
+        set_cache(model.config, cache)
         torch.set_rng_state(state)
 
 

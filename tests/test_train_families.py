@@ -1,0 +1,80 @@
+"""Every kind of model trains, and what is saved of its configuration is what its kind has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from families import FAMILIES
+from ftcli.commands.train import run
+from runs import VOCABULARY, Bench
+from stores import learnable, packed
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+SIZE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+DECODERS = (
+    "bloom",
+    "ctrl",
+    "falcon",
+    "gemma3_text",
+    "gpt2",
+    "gpt_neo",
+    "gpt_neox",
+    "gptj",
+    "llama",
+    "mpt",
+    "openai-gpt",
+    "opt",
+    "phi3",
+    "rwkv",
+)
+BRIEF = {
+    "train__max_steps": 2,
+    "train__verify": False,
+    "train__save_strategy": "no",
+    "train__eval_strategy": "no",
+    "runtime__overwrite": True,
+}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench.make(tmp_path_factory.mktemp("families"))
+
+
+@pytest.fixture(scope="module")
+def stores(bench: Bench) -> dict[str, Path]:
+    return {
+        "classify": bench.store("labelled", {"train": learnable(48, 4, VOCABULARY, 0)}, labels=4),
+        "pretrain": bench.store("plain", {"train": [(ids, None) for ids, *_ in packed(48, 32, VOCABULARY, 0)]}, max_length=32),
+    }
+
+
+def trained(bench: Bench, store: Path, family: str, **changes: Any) -> dict[str, Any]:
+    """The config.json of a run of two steps."""
+    config = bench.folder / f"{family}-own.json"
+    config.write_text(
+        json.dumps(
+            {"model_type": family, **SIZE, "max_position_embeddings": 1024, "pad_token_id": 0, **FAMILIES.get(family, {}), **changes}
+        )
+    )
+    context = bench.context(store, f"run {family}", **{"model__config": config, **BRIEF})
+    assert run(context).status == "ok"
+    saved: dict[str, Any] = json.loads((bench.folder / f"run {family}" / "config.json").read_text())
+    return saved
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_classifies(bench: Bench, stores: dict[str, Path], family: str) -> None:
+    saved = trained(bench, stores["classify"], family)
+    assert saved.get("use_cache") == getattr(AutoConfig.for_model(family), "use_cache", None)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_every_decoder_predicts_the_next_token(bench: Bench, stores: dict[str, Path], family: str) -> None:
+    saved = trained(bench, stores["pretrain"], family)
+    assert saved.get("use_cache") == getattr(AutoConfig.for_model(family), "use_cache", None)
