@@ -170,6 +170,13 @@ def test_sound_models_learn_by_heart(world: World, model: str) -> None:
     assert checks["FT505"].evidence["steps"] <= 40
 
 
+def test_a_sound_model_that_damps_its_logits_learns_by_heart_at_a_larger_rate(world: World) -> None:
+    cohere = world.config("cohere", num_key_value_heads=2, tie_word_embeddings=True)
+    values = {**world.run("pretrain", "qwen3"), "model.config": cohere}
+    checks = world.verify(values, stages=STEPS, select=("FT505",))
+    assert checks["FT505"].status == "pass", checks["FT505"]
+
+
 # -- FT506 -----------------------------------------------------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,10 @@ HALF = 0.5
 """Share of the first loss that the last must be under: clean models of some 24 families get there in 1 to 16 steps; the
 reference measured 0.79 to 1.0 for faults."""
 RATES, PARTLY = (1.0, 3.0, 0.3), (10.0, 30.0)
-"""Multiples of `peak_rate` that are tried one after the other before a model is said not to learn; the others where a part of the weights is trained only."""
+"""Multiples of `peak_rate` that are tried one after the other before a model is said not to learn; the others where a part of the weights is trained only, or the logits
+are damped: Cohere of 32 units fell to 0.69 of its loss in 40 steps at the first three, and under half at the next."""
+DAMPING = (("logit_scale", 1.0), ("logits_scaling", -1.0))
+"""Settings by which logits are multiplied (1) or divided (-1): Cohere, Granite."""
 
 
 def peak_rate(model: PreTrainedModel) -> float:
@@ -65,7 +68,7 @@ def by_heart(probe: Probe) -> ByHeart:
     batch = telling(probe.collator(rows))
     steps = max(LEAST_STEPS, min(STEPS, STEPS * affordable(probe.model, 3 * STEPS, least=1) // batch["input_ids"].numel()))
     best: tuple[list[float], float] = ([], 0.0)
-    for factor in (*RATES, *(PARTLY if partly(probe.model) else ())):
+    for factor in (*RATES, *(PARTLY if partly(probe.model) or damped(probe.model) else ())):
         rate = peak_rate(probe.model) * factor
         with restored(probe.model):
             losses = _descend(probe.model.eval(), batch, probe.task, rate, steps)
@@ -79,6 +82,13 @@ def by_heart(probe: Probe) -> ByHeart:
 def partly(model: PreTrainedModel) -> bool:
     """Whether some weights are frozen: LoRA, or a head alone."""
     return not all(parameter.requires_grad for parameter in model.parameters())
+
+
+def damped(model: PreTrainedModel) -> bool:
+    """Whether the model makes its logits smaller before it gives them."""
+    config = model.config.get_text_config()
+    scales = ((getattr(config, name, None), power) for name, power in DAMPING)
+    return any(isinstance(scale, (int, float)) and scale > 0 and scale**power < 1 for scale, power in scales)
 
 
 def telling(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
