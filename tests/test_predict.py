@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from ftcli import testing
 from ftcli.commands.train import run
 from ftcli.core.models.predict import load, predict, read_texts
 from ftcli.errors import DataError, ModelError, UsageError
@@ -86,6 +87,15 @@ def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
     rows.write_text('{"text": "a"}\n\n{"messages": [{"role": "user", "content": "b"}]}\n{"id": 1}\n')
     with pytest.raises(DataError, match=r"rows.jsonl:4: neither messages, text nor prompt"):
         read_texts(rows, "text")
+
+
+def test_a_text_that_is_the_name_of_a_file_is_asked_with_a_word_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _model(tmp_path / "model", labels=2)
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    monkeypatch.chdir(tmp_path)
+    report = testing.run("predict", str(folder), "rows.jsonl", "b" * 5000, "--json").report
+    assert [note for note in report["notes"] if "--input rows.jsonl asks its rows" in note]
+    assert report["metrics"]["rows"] == 2
 
 
 def test_a_run_has_a_card_without_a_path_of_this_machine_and_can_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

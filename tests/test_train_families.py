@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoConfig
 
 from families import FAMILIES
@@ -55,14 +56,14 @@ def stores(bench: Bench) -> dict[str, Path]:
 
 
 def trained(bench: Bench, store: Path, family: str, **changes: Any) -> dict[str, Any]:
-    """The config.json of a run of two steps."""
+    """The config.json of a run of two steps; `changes` are settings with "__" for the dot."""
     config = bench.folder / f"{family}-own.json"
     config.write_text(
         json.dumps(
             {"model_type": family, **SIZE, "max_position_embeddings": 1024, "pad_token_id": 0, **FAMILIES.get(family, {}), **changes}
         )
     )
-    context = bench.context(store, f"run {family}", **{"model__config": config, **BRIEF})
+    context = bench.context(store, f"run {family}", **{"model__config": config, **BRIEF, **changes})
     assert run(context).status == "ok"
     saved: dict[str, Any] = json.loads((bench.folder / f"run {family}" / "config.json").read_text())
     return saved
@@ -72,6 +73,25 @@ def trained(bench: Bench, store: Path, family: str, **changes: Any) -> dict[str,
 def test_every_family_classifies(bench: Bench, stores: dict[str, Path], family: str) -> None:
     saved = trained(bench, stores["classify"], family)
     assert saved.get("use_cache") == getattr(AutoConfig.for_model(family), "use_cache", None)
+
+
+@pytest.mark.parametrize("can", [False, True])
+def test_a_kind_that_cannot_compute_in_bfloat16_trains_in_float32_and_says_so(
+    bench: Bench, stores: dict[str, Path], can: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeBERTa of the published sizes fills masked scores with float32's least number."""
+
+    def fills(scores: torch.Tensor) -> torch.Tensor:
+        return scores.masked_fill(torch.zeros_like(scores, dtype=torch.bool), torch.finfo(torch.float32).min)
+
+    plain = torch.nn.Linear.forward
+    monkeypatch.setattr("ftcli.core.training.arguments.bf16_choice", lambda *_, **__: (True, "the test says so"))
+    if not can:
+        monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, given: fills(plain(self, given)))
+    trained(bench, stores["classify"], "bert", train__bf16=None)
+    notes = json.loads((bench.folder / "run bert" / "report.json").read_text())["notes"]
+    assert any("cannot compute in bfloat16" in note for note in notes) == (not can)
+    assert any("bfloat16 autocast" in note for note in notes)
 
 
 @pytest.mark.parametrize("family", DECODERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ def run(
             raise UsageError(f"{name} = {value}", "It must be 1 at least.")
     if not 0 < threshold < 1:
         raise UsageError(f"threshold = {threshold}", "It is a probability between 0 and 1.")
+    for text in texts:
+        with suppress(OSError, ValueError):  # a text may be no possible name of a file
+            if Path(text).is_file():
+                context.note(f"{text} is asked as a text, and there is a file of that name: --input {text} asks its rows")
     asked: list[Asked] = [*texts, *(read_texts(file, context.settings.dataset.text_column) if file is not None else ())]
     with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
         loaded = load(model)

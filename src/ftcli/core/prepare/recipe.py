@@ -77,12 +77,12 @@ class Recipe:
         return ["train", *(split for split, share in zip(SPLITS[1:], self.fractions, strict=True) if share)]
 
 
-def known_tokenizer(context: Context, load: Load) -> KnownTokenizer | None:
+def known_tokenizer(context: Context, load: Load | None = None) -> KnownTokenizer | None:
     """The tokenizer of the run, where an earlier one left what is needed of it; a folder that cannot be read is left to the loader to name."""
     with suppress(OSError):
         key = tokenizer_key(context)
         if key is not None:
-            return recall(context.cache_dir, key, load)
+            return recall(context.cache_dir, key, load or (lambda: context.plugins.hook.load_tokenizer(settings=context.settings)))
     return None
 
 

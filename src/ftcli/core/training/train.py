@@ -25,7 +25,7 @@ from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.models.lean import few_rows, lean
 from ftcli.core.publishing import staging
 from ftcli.core.storage.label_flags import entropy
-from ftcli.core.training import checkpoints, health, memory, saving, trackers, unused_weights
+from ftcli.core.training import checkpoints, health, memory, precision, saving, trackers, unused_weights
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.clock import clock_of
 from ftcli.core.training.guarding import Guard, Rollback
@@ -90,6 +90,8 @@ def fit(run: Run, signals: Signals) -> Outcome:
     callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
     tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
     few = few_rows(run.train, run.collator)
+    if said := precision.settle(arguments, run.model, few[0], asked=context.settings.train.bf16 is not None):
+        context.note(said)
     if said := unused_weights.settle(arguments, run.model, run.task, few[0]):  # before the Trainer, which reads it once, when it is made
         context.note(said)
     trainer = _trainer(run, meter, watch, signals, [callback, *tracked], identity, guard)
