@@ -3,8 +3,7 @@
 python benchmarks/twins.py --work-dir twins [--actions tokenize,compare] [--times 20] [--json twins.json]
 
 `tokenize`, `batch` and `train` time an engine and a collator that a plugin registers twice (a plugin's collator is watched, which costs 3 µs a
-batch: beside ftcli's own it is slower, and was found to be); `attribute` gets two configurations
-that differ in two settings which cost nothing; `compare` holds each report of `tokenize` and `batch` against the one before. Every action runs
+batch: beside ftcli's own it is slower, and was found to be); `attribute` gets two configurations that differ in two settings which cost nothing; `compare` holds each report of `tokenize` and `batch` against the one before. Every action runs
 --times times in fresh processes, with the numbers of runs that users get by default. Needs an idle machine with two cores; three quarters of an hour.
 """
 
