@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from ftcli.commands.train import run
 from ftcli.core.batches.tasks import Classify, Pretrain
@@ -56,6 +57,20 @@ def test_the_loss_and_the_gradient_of_lora_do_not_depend_on_the_accumulation(ben
     for other_loss, other in found.values():
         assert other_loss == pytest.approx(loss, rel=1e-5)
         assert (other - gradient).norm() / gradient.norm() < 1e-4
+
+
+def test_a_router_that_gives_more_than_a_tensor_gets_no_adapter(bench: Bench, tmp_path: Path) -> None:
+    """peft takes Phi-MoE's for a plain linear layer, and the first step ended as a bug."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = AutoConfig.for_model(
+        "phimoe", vocab_size=VOCABULARY, num_local_experts=4, pad_token_id=0, bos_token_id=1, eos_token_id=2, **sizes
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "phimoe")
+    report = run(_context(bench, "packs", "routed", tmp_path / "phimoe", **SHORT, model__lora_r=4))
+    assert report.status == "ok"
+    learned = load_file(bench.folder / "routed" / "adapter_model.safetensors")
+    assert any("q_proj" in name for name in learned)
+    assert not any("router" in name for name in learned)
 
 
 @pytest.mark.parametrize(("store", "base"), [("classify", "qwen3"), ("classify", "bert"), ("packs", "qwen3")])

@@ -139,6 +139,7 @@ def test_bf16_is_chosen_by_what_the_cpu_has_and_the_reason_is_said(tmp_path: Pat
         ({"train__fp16": True}, "float16 on a CPU"),
         ({"model__dtype": "float16"}, "float16 on a CPU"),
         ({"train__eval_strategy": "epoch"}, "no validation or test split"),
+        ({"train__eval_steps": 5}, "train.eval_steps = 5.*no validation or test split"),
         ({"train__patience": 2}, "need evaluations"),
         ({"train__label_smoothing_factor": 0.1}, "label_smoothing_factor"),
         ({"train__average_tokens_across_devices": False}, "average_tokens_across_devices"),
@@ -154,6 +155,34 @@ def test_impossible_settings_are_refused(tmp_path: Path, values: dict[str, Any],
         values = {**values, "train__use_cpu": True}
     with pytest.raises(SettingsError, match=message):
         make_arguments(_context(tmp_path, **values), held_out=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "evaluations", "checkpoints"),
+    [
+        ({}, ("epoch", None), ("epoch", None)),
+        ({"save_steps": 4}, ("epoch", None), ("steps", 4)),
+        ({"eval_steps": 3}, ("steps", 3), ("epoch", None)),
+        ({"save_strategy": "steps"}, ("epoch", None), ("steps", 500)),
+        ({"eval_steps": 3, "load_best_model_at_end": True}, ("steps", 3), ("steps", 3)),
+        ({"save_steps": 4, "load_best_model_at_end": True}, ("steps", 4), ("steps", 4)),
+        ({"eval_steps": 3, "save_steps": 6, "load_best_model_at_end": True}, ("steps", 3), ("steps", 6)),
+    ],
+)
+def test_a_number_of_steps_is_a_wish_for_steps(
+    tmp_path: Path, values: dict[str, Any], evaluations: tuple[str, float | None], checkpoints: tuple[str, float | None]
+) -> None:
+    """`--save-steps 4` alone saved each epoch, without a word."""
+    arguments = make_arguments(_context(tmp_path, **{f"train__{name}": value for name, value in values.items()}), held_out=True)
+    assert (arguments.eval_strategy, arguments.save_strategy) == (evaluations[0], checkpoints[0])
+    assert evaluations[1] in {None, arguments.eval_steps}
+    assert checkpoints[1] in {None, arguments.save_steps}
+
+
+def test_a_number_of_steps_that_is_not_used_is_said(tmp_path: Path) -> None:
+    run = _context(tmp_path, train__save_strategy="epoch", train__save_steps=4)
+    make_arguments(run, held_out=False)
+    assert "train.save_steps = 4 has no effect: train.save_strategy = epoch" in run.notes
 
 
 def test_an_output_folder_is_needed() -> None:

@@ -137,6 +137,19 @@ def test_a_budget_ends_the_rounds_and_one_of_each_phase_is_always_done(monkeypat
     assert table["factors"][0]["name"] == "a"
 
 
+def test_two_factors_get_the_whole_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no second phase to keep a third of it for."""
+    model, now = Model({"a": (1.0, 2.0), "b": (1.0, 1.5)}, 0, noise=0.3), [0.0]
+    monkeypatch.setattr(core.time, "perf_counter", lambda: now[0])
+
+    def cost(setup: Setup) -> Cost:
+        now[0] += 1.0
+        return model(setup)
+
+    attribute(Plan(("a", "b"), ONE, ONE), cost, repeats=4, budget=30.0)
+    assert now[0] == 28
+
+
 def test_one_round_decides_nothing() -> None:
     _, table = attribute(Plan(("a",), ONE, ONE), Model({"a": (1.0, 2.0)}, 0), repeats=1)
     assert table["total"]["verdict"].startswith("not decided")

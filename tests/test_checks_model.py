@@ -82,7 +82,7 @@ def test_a_model_that_cannot_be_built_fails_once(world: World, tmp_path: Path) -
     both = world.run("classify", "qwen3", **{"model.name_or_path": "some/model"})
     world.caught("two models", both, "FT403", words="two models", stages=STAGES)
     missing = world.run("classify", **{"model.name_or_path": str(tmp_path / "none")})
-    world.caught("a model folder that is not there", missing, "FT401", words="no usable configuration", stages=STAGES)
+    world.caught("a model folder that is not there", missing, "FT401", words="there is no such folder", stages=STAGES)
     t5 = tmp_path / "t5.json"
     t5.write_text(json.dumps({"model_type": "t5", "vocab_size": 400, "d_model": 32, "num_layers": 1, "num_heads": 2}))
     world.caught("an encoder-decoder", world.run("classify", **{"model.config": t5}), "FT403", words="encoder-decoder", stages=STAGES)

@@ -56,6 +56,17 @@ def test_rate_and_time_left_are_those_of_the_last_seconds(now: list[float]) -> N
     assert parts["rows"] == "80,000 rows"
 
 
+def test_one_long_wait_is_no_rate(now: list[float]) -> None:
+    """A checkpoint of 16 s made it "16.5 s/step, 36 min 34 s left" of a run that did 3 steps a second."""
+    stage = progress._Stage("train", 400, "steps")
+    working(stage, now, 60, 3)
+    now[0] += 16
+    working(stage, now, 1, 3)
+    assert stage.parts()["rate"] == "2.4 steps/s"
+    working(stage, now, 20, 3)
+    assert stage.parts()["rate"] == "3.0 steps/s"
+
+
 def test_a_stall_shows_in_the_rate_without_any_news(now: list[float]) -> None:
     stage = progress._Stage("tokenize", 1e9, "B")
     working(stage, now, 20, 10e6)

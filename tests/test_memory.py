@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from ftcli.core.models.refusals import ran_out
 from ftcli.core.training import memory
 
 
@@ -24,7 +25,7 @@ from ftcli.core.training import memory
     ],
 )
 def test_too_little_memory_is_recognised(error: Exception, means: bool) -> None:
-    assert memory.ran_out(error) is means
+    assert ran_out(error) is means
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def test_a_model_that_brings_code_is_refused_and_so_is_one_that_is_nowhere(tmp_p
     with pytest.raises(ModelError) as refused:
         build(context(model__name_or_path=str(folder)), Pretrain(), store, tokenizer)
     assert "--trust-remote-code" in refused.value.hint
-    with pytest.raises(ModelError, match="no usable configuration"):
+    with pytest.raises(ModelError, match="there is no such folder"):
         build(context(model__name_or_path=str(tmp_path / "nowhere")), Pretrain(), store, tokenizer)
 
 

@@ -79,6 +79,8 @@ def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
         predict(load(str(folder)), [], batch_size=1, max_new_tokens=1)
     with pytest.raises(ModelError, match="cannot be loaded"):
         load(str(tmp_path))
+    with pytest.raises(ModelError, match="there is no such folder"):
+        load(str(tmp_path / "gone"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["Qwen3ForTokenClassification"]}))
     with pytest.raises(ModelError, match="is a Qwen3ForTokenClassification"):

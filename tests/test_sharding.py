@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers.integrations import deepspeed as integration
 
-from ftcli.core.distributed.sharding import sharding, whole
+from ftcli.core.distributed.sharding import full, sharding, undivided, whole
 from ftcli.errors import FtcliError, MissingExtraError, SettingsError
 from ftcli.settings_train import TrainSettings
 
@@ -41,8 +43,8 @@ def test_fsdp_is_handed_on_with_its_configuration_from_a_file_or_as_it_is(word: 
 
 @pytest.mark.usefixtures("deepspeed")
 def test_deepspeed_is_handed_on_as_a_document(tmp_path: Path) -> None:
-    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
-    assert found(deepspeed=str(tmp_path / "zero3.json"), ranks=1) == {"deepspeed": {"zero_optimization": {"stage": 3}}}
+    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 2}}')
+    assert found(deepspeed=str(tmp_path / "zero3.json"), ranks=1) == {"deepspeed": {"zero_optimization": {"stage": 2}}}
 
 
 @pytest.mark.usefixtures("deepspeed")
@@ -89,3 +91,42 @@ def test_a_ranks_part_of_a_weight_is_looked_at() -> None:
 
     assert torch.equal(whole(Sharded()), torch.ones(2))  # type: ignore[arg-type]
     assert torch.equal(whole(torch.zeros(3)), torch.zeros(3))
+
+
+@pytest.mark.usefixtures("deepspeed")
+def test_zero_3_ends_with_a_model() -> None:
+    """Without the key transformers writes none, and warns."""
+    key = "stage3_gather_16bit_weights_on_model_save"
+    assert found(deepspeed={"zero_optimization": {"stage": 3}}) == {"deepspeed": {"zero_optimization": {"stage": 3, key: True}}}
+    assert found(deepspeed={"zero_optimization": {"stage": 2}}) == {"deepspeed": {"zero_optimization": {"stage": 2}}}
+    with pytest.raises(SettingsError, match="would end without a model"):
+        found(deepspeed={"zero_optimization": {"stage": 3, key: False}})
+
+
+def test_a_model_is_made_whole_under_zero_3() -> None:
+    class Config:
+        """As transformers keeps it, by a weak reference."""
+
+        def is_zero3(self) -> bool:
+            return True
+
+    config = Config()
+    integration.set_hf_deepspeed_config(config)
+    try:
+        with undivided(SimpleNamespace(hf_deepspeed_config=config)):
+            assert not integration.is_deepspeed_zero3_enabled()
+        assert integration._hf_deepspeed_config_weak_ref() is config
+        with undivided(SimpleNamespace(hf_deepspeed_config=None)):
+            assert integration._hf_deepspeed_config_weak_ref() is config
+    finally:
+        integration.unset_hf_deepspeed_config()
+
+
+def test_parts_of_tensors_and_whole_ones() -> None:
+    part = torch.zeros(3)
+    divided = torch.zeros(0)
+    divided.ds_tensor = part  # type: ignore[attr-defined]
+    assert whole(divided) is part
+    assert full(part) is part
+    assert full(SimpleNamespace(full_tensor=lambda: part)) is part
+    assert full(1.5) == 1.5

@@ -355,7 +355,7 @@ def test_texts_that_the_host_knows_are_not_looked_for(unpad: bool, monkeypatch: 
 
 
 def test_padding_that_cannot_be_left_out_is_computed_where_the_run_was_not_planned_without(tmp_path: Path) -> None:
-    model, task = model_of("qwen3", Pretrain()), Pretrain()
+    model, task = model_of("mistral", Pretrain()), Pretrain()
     model.config.sliding_window = 4
     used: list[Texts | None] = []
     wish = Texts(16, unpad=True, needed=False)

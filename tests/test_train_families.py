@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from families import FAMILIES
 from ftcli.commands.train import run
+from ftcli.errors import SettingsError
 from runs import VOCABULARY, Bench
 from stores import learnable, packed
 
@@ -92,6 +93,17 @@ def test_a_kind_that_cannot_compute_in_bfloat16_trains_in_float32_and_says_so(
     notes = json.loads((bench.folder / "run bert" / "report.json").read_text())["notes"]
     assert any("cannot compute in bfloat16" in note for note in notes) == (not can)
     assert any("bfloat16 autocast" in note for note in notes)
+
+
+def test_bfloat16_that_was_asked_for_and_cannot_be_is_refused_by_name(
+    bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's own words came as a bug of ftcli's."""
+    plain = torch.nn.Linear.forward
+    least = torch.finfo(torch.float32).min
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, given: (out := plain(self, given)).masked_fill(torch.isnan(out), least))
+    with pytest.raises(SettingsError, match=r"train\.bf16 = true: Bert.* cannot compute in bfloat16"):
+        trained(bench, stores["classify"], "bert", train__bf16=True)
 
 
 @pytest.mark.parametrize("family", DECODERS)

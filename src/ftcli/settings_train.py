@@ -101,11 +101,13 @@ class TrainSettings(Section):
     )
     logging_steps: float = setting(10, "Steps between log lines.", gt=0)
     eval_strategy: Literal["no", "steps", "epoch"] | None = setting(
-        None, "When to evaluate; default: each epoch when there is held-out data."
+        None, "When to evaluate; default: each epoch, or every --eval-steps, when there is held-out data."
     )
-    eval_steps: float | None = setting(None, "Steps between evaluations.")
-    save_strategy: Literal["no", "steps", "epoch", "best"] | None = setting(None, "When to save; default: each epoch.")
-    save_steps: float = setting(500, "Steps between checkpoints.", gt=0)
+    eval_steps: float | None = setting(None, "Steps between evaluations.", gt=0)
+    save_strategy: Literal["no", "steps", "epoch", "best"] | None = setting(
+        None, "When to save; default: each epoch, or every --save-steps."
+    )
+    save_steps: float | None = setting(None, "Steps between checkpoints.", gt=0)
     save_total_limit: int | None = setting(2, "Checkpoints to keep.", ge=1)
     resume_from_checkpoint: str | None = setting(None, "A checkpoint folder, or auto for the newest in the output directory.", bare="auto")
     load_best_model_at_end: bool | None = setting(None, "End with the best checkpoint instead of the last.")
@@ -197,3 +199,22 @@ class TrainSettings(Section):
     deepspeed: Json | str | None = hf()
     debug: str | None = hf()
     skip_memory_metrics: bool | None = hf()
+
+    def cadence(self, *, held_out: bool) -> dict[str, Any]:
+        """Strategies and steps of evaluations and checkpoints, as transformers names them: a number of steps that is given is a wish for steps, and
+        the best model needs both at the same ones.
+
+        Args:
+            held_out: whether there is something to evaluate on.
+        """
+        together = bool(self.load_best_model_at_end)
+        evals = self.save_steps if together and self.eval_steps is None else self.eval_steps
+        saves = self.eval_steps if together and self.save_steps is None else self.save_steps
+        found = {
+            "eval_strategy": self.eval_strategy
+            or ("steps" if evals is not None and (held_out or self.eval_steps is not None) else "epoch" if held_out else "no"),
+            "eval_steps": evals,
+            "save_strategy": self.save_strategy or ("steps" if saves is not None else "epoch"),
+            "save_steps": saves,
+        }
+        return {name: value for name, value in found.items() if value is not None}

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,9 +89,13 @@ class _Stage:
         return self.figures.get("tokens") or 0
 
     def rates(self) -> tuple[float, float]:
-        """Units and tokens a second over the last `WINDOW` seconds; 0.0 before anything was done."""
-        since = self._recent[0]
-        span = max(time.monotonic() - since.at, 1e-9)
+        """Units and tokens a second over the last `WINDOW` seconds, over the whole stage where one wait (a checkpoint) is most of them; 0.0 before anything
+        was done."""
+        now = time.monotonic()
+        times = [*(sample.at for sample in self._recent), now]
+        waits = max(after - before for before, after in pairwise(times)) > (now - times[0]) / 2
+        since = _Sample(self.began, 0.0, 0.0) if waits else self._recent[0]
+        span = max(now - since.at, 1e-9)
         return (self.done - since.done) / span, (self._tokens - since.tokens) / span
 
     def parts(self) -> dict[str, str]:

@@ -248,14 +248,14 @@ def attribute(
 
     Args:
         warmup: rounds of the base before, not counted.
-        budget: seconds; a third of them is kept for the second phase.
+        budget: seconds; a third of them is kept for the second phase, which two factors do not need.
         narrow: see `ftcli.core.benchmark.measure.measure`.
         before_phase: told how many setups a round of the phase has.
     """
     begin, rounds = time.perf_counter(), Rounds()
     for _ in range(warmup):
         cost(frozenset())
-    until = None if budget is None else begin + budget * 2 / 3
+    until = None if budget is None else begin + budget * (2 / 3 if len(plan.factors) > 2 else 1)
     first = first_setups(plan)
     before_phase(len(first))
     run_rounds(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainingArguments
+from transformers.integrations import deepspeed
 
 from ftcli.errors import MissingExtraError, SettingsError
 from ftcli.settings_train import TrainSettings
 
+GATHER = "stage3_gather_16bit_weights_on_model_save"
 ON = {"": True, "true": True, "full_shard": True, "false": False}
 """Words for `--fsdp`; other ones are strategies of older transformers, which it still takes."""
 
@@ -43,9 +48,26 @@ def sharding(train: TrainSettings, *, on_gpu: bool, ranks: int) -> dict[str, Any
     if ranks == 1 and name == "fsdp":
         raise SettingsError("train.fsdp is set, but there is one process to shard over", "Add --nproc-per-node auto, or leave it out.")
     if name == "deepspeed":
-        return {"deepspeed": _document(train.deepspeed, "train.deepspeed")}
+        return {"deepspeed": _gathered(_document(train.deepspeed, "train.deepspeed"))}
     config = {} if train.fsdp_config is None else {"fsdp_config": _document(train.fsdp_config, "train.fsdp_config")}
     return {"fsdp": fsdp, **config}
+
+
+def _gathered(config: dict[str, Any]) -> dict[str, Any]:
+    """ZeRO stage 3 with the weights in one piece when they are saved: without that no model is written, and transformers only warns.
+
+    Raises:
+        SettingsError: the file asks for a run without a model.
+    """
+    zero = config.get("zero_optimization") or {}
+    if zero.get("stage") != 3:
+        return config
+    if zero.setdefault(GATHER, True) is False:
+        raise SettingsError(
+            f"train.deepspeed has zero_optimization.{GATHER} = false: the run would end without a model",
+            "Leave it out: ftcli sets it, and needs the memory for one copy of the weights on rank 0 while it saves.",
+        )
+    return {**config, "zero_optimization": zero}
 
 
 def _document(value: dict[str, Any] | str | None, key: str) -> dict[str, Any]:
@@ -63,7 +85,27 @@ def _document(value: dict[str, Any] | str | None, key: str) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def undivided(arguments: TrainingArguments) -> Iterator[None]:
+    """Inside, a model is made whole under ZeRO stage 3 too, where transformers would make it in parts: what is proved of it needs its weights.
+    DeepSpeed divides it when training begins."""
+    config = getattr(arguments, "hf_deepspeed_config", None)
+    if config is None:
+        yield
+        return
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed.set_hf_deepspeed_config(config)
+
+
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a sharded tensor, the tensor itself otherwise."""
-    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    """This rank's part of a tensor that FSDP or ZeRO stage 3 has divided, the tensor itself otherwise."""
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else getattr(tensor, "ds_tensor", tensor)
     return local
+
+
+def full(value: Any) -> Any:
+    """A sharded tensor whole, on every rank, which all have to ask for; anything else as it is."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value

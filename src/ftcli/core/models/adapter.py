@@ -17,6 +17,10 @@ from ftcli.settings import Settings
 
 HEADS = ("score", "classifier", "classification_head", "pre_classifier", "pooler")
 """Modules of classification heads, which are learned whole and saved with the adapter."""
+NOT_LINEAR = ("Router", "GroupedLinear")
+"""Ends of classes that are linear layers by name: they give more than a tensor (Phi-MoE, Llama 4), or compute in groups (DeepSeek V4)."""
+MAMBA = frozenset(["falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"])
+"""Types of which peft refuses `out_proj`."""
 
 
 def is_adapter(settings: Settings) -> bool:
@@ -137,7 +141,8 @@ def _fresh(context: Context, model: PreTrainedModel, task: Task) -> Any:
         r=settings.lora_r,
         lora_alpha=2 * settings.lora_r if settings.lora_alpha is None else settings.lora_alpha,
         lora_dropout=settings.lora_dropout or 0.0,
-        target_modules=_targets(context, model),
+        target_modules=(targets := _targets(context, model)),
+        exclude_modules=_left_out(model) or None if targets == "all-linear" else None,
         modules_to_save=saved or None,
         task_type=TaskType.SEQ_CLS if task.needs_labels else TaskType.CAUSAL_LM,
     )
@@ -156,14 +161,29 @@ def _targets(context: Context, model: PreTrainedModel) -> str | list[str]:
     wanted = context.settings.model.lora_target_modules or ["auto"]
     if wanted == ["auto"]:
         kind = str(model.config.model_type)
-        found: list[str] | None = list(KNOWN[kind]) if kind in KNOWN else None
+        chosen = KNOWN.get(kind)
+        found: str | list[str] | None = chosen if chosen is None or isinstance(chosen, str) else list(chosen)
         context.note(
-            f"LoRA on {', '.join(found)}: peft's choice for {kind}"
+            f"LoRA on {found if isinstance(found, str) else ', '.join(found)}: peft's choice for {kind}"
             if found
             else f"LoRA on all linear layers: peft has no choice for {kind}"
         )
         return found or "all-linear"
     return "all-linear" if wanted == ["all-linear"] else wanted
+
+
+def _left_out(model: PreTrainedModel) -> list[str]:
+    """Names of linear layers that get no adapter: those that are none to peft, which fails on them; what Mamba's kernels read past an adapter; and those for
+    images and sounds, which no text reaches."""
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    text = next((name for name, _ in model.named_modules() if name.split(".")[-1] == "language_model"), "")
+    return [
+        name
+        for name, module in linear.items()
+        if (text and "." in name and not name.startswith(f"{text}."))
+        or type(module).__name__.endswith(NOT_LINEAR)
+        or (model.config.model_type in MAMBA and name.endswith(".out_proj"))
+    ]
 
 
 def _loaded(context: Context, model: PreTrainedModel) -> Any:

@@ -10,6 +10,17 @@ from ftcli.errors import ModelError
 ADAPTER_CONFIG = "adapter_config.json"
 
 
+def refuse_absent(name: str) -> None:
+    """
+    Raises:
+        ModelError: `name` can only be a folder here, no hub id, and there is none.
+    """
+    if (name.count("/") > 1 or name.startswith((".", "/", "~"))) and not Path(name).exists():
+        raise ModelError(
+            f"{name}: there is no such folder", "Give a folder with config.json and model.safetensors, or a hub id (Qwen/Qwen3-0.6B)."
+        )
+
+
 def base_of(folder: str) -> str:
     """The model that an adapter folder belongs to; `folder` itself where it is no adapter.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig
 
-from ftcli.core.models.adapter_base import base_of
+from ftcli.core.models.adapter_base import base_of, refuse_absent
 from ftcli.errors import ModelError
 from ftcli.settings import Settings
 
@@ -31,6 +31,7 @@ def planned(settings: Settings) -> Any:
     if model.config is not None:
         return from_file(model.config, model.config_overrides, lambda _: None)
     source = str(model.name_or_path)
+    refuse_absent(source)
     if not (Path(source) / "config.json").is_file():  # peft writes none beside an adapter
         source = base_of(source)
     try:

@@ -13,7 +13,7 @@ from ftcli.context import Context
 from ftcli.contracts import Task
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.models.adapter import check_choice, loading
-from ftcli.core.models.adapter_base import base_of
+from ftcli.core.models.adapter_base import base_of, refuse_absent
 from ftcli.core.models.config import from_file, parse_overrides
 from ftcli.core.storage.store import Store
 from ftcli.errors import FtcliError, ModelError, UsageError
@@ -44,7 +44,14 @@ def build(context: Context, task: Task, store: Store, tokenizer: PreTrainedToken
         )
     check_choice(settings, task)
     set_seed(settings.train.seed)
-    return _from_config(context, task, store, tokenizer) if settings.model.config else _from_weights(context, task, store, tokenizer)
+    model = (_from_config if settings.model.config else _from_weights)(context, task, store, tokenizer)
+    family = task.model_class()
+    known = getattr(family, "_model_mapping", None)  # a plugin's task may build a class of its own
+    if known is not None and type(model.config) not in known and not hasattr(model.config, "auto_map"):
+        context.note(
+            f"what is saved is loaded by {type(model).__name__}.from_pretrained: {family.__name__} does not know {model.config.model_type}"
+        )
+    return model
 
 
 def _from_config(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -63,6 +70,7 @@ def _from_config(context: Context, task: Task, store: Store, tokenizer: PreTrain
 
 def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     settings = context.settings
+    refuse_absent(str(settings.model.name_or_path))
     source = base_of(str(settings.model.name_or_path))
     for folder in dict.fromkeys((str(settings.model.name_or_path), source)):  # an adapter's, and its base's
         refuse_pointers(folder)

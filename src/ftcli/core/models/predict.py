@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
-from ftcli.core.models.adapter_base import ADAPTER_CONFIG
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
 from ftcli.core.models.merge import load_adapted
 from ftcli.core.models.model import refuse_pointers
 from ftcli.errors import DataError, FtcliError, ModelError, UsageError
@@ -44,14 +50,16 @@ def load(name: str) -> Loaded:
         MissingExtraError: it is an adapter, and peft is not installed.
     """
     refuse_pointers(name)
+    refuse_absent(name)
     try:
         if (Path(name) / ADAPTER_CONFIG).is_file():
             model = load_adapted(Path(name))
             classifies = str(next(iter(model.peft_config.values())).task_type).endswith("SEQ_CLS")
         else:
-            kinds = AutoConfig.from_pretrained(name).architectures or [""]
+            config = AutoConfig.from_pretrained(name)
+            kinds = config.architectures or [""]
             classifies = kinds[0].endswith("ForSequenceClassification")
-            if not classifies and not kinds[0].endswith(("ForCausalLM", "LMHeadModel")):
+            if not classifies and not _speaks(config, kinds[0]):
                 raise ModelError(f"{name} is a {kinds[0] or 'model without a head'}", "predict takes classifiers and language models.")
             family = AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
             model = family.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
@@ -92,6 +100,12 @@ def read_texts(path: Path, column: str) -> list[Asked]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON lines: {error}", "One object a line, in UTF-8.") from error
     return asked
+
+
+def _speaks(config: Any, architecture: str) -> bool:
+    """Whether it is a language model: by its name, or one that sees as well (Gemma 3), which transformers loads as one."""
+    sees = architecture.endswith("ForConditionalGeneration") and not config.is_encoder_decoder
+    return architecture.endswith(("ForCausalLM", "LMHeadModel")) or (sees and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING)
 
 
 def predict(

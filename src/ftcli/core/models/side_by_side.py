@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from ftcli.core.models import varlen
+from ftcli.core.models.layers import shortest_window
 from ftcli.core.models.lean_mask import right_padded
 from ftcli.core.models.varlen import DOCUMENTS, Documents, attend
 from ftcli.core.targets import IGNORED
@@ -56,7 +57,7 @@ def why_not(model: Any, batches: Sequence[Mapping[str, Tensor]], texts: Texts, *
         return f"attention is {model.config._attn_implementation}, not sdpa"
     if base_of(model) is None:
         return "the model has no base"
-    window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
+    window = shortest_window(config)
     if window is not None and window < texts.longest:
         return f"attention reaches back {window} tokens, and rows have up to {texts.longest}"
     if _on_gpu(model) and not sixteen_bits:

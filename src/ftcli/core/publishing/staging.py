@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,12 @@ def sealed(folder: Path, marker: str, document: Mapping[str, Any]) -> dict[str, 
     Raises:
         PublishError: the file system refuses.
     """
-    files = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != marker):
-        sync(path)
-        files.append(describe(path, str(path.relative_to(folder))))
-    whole = {**document, "files": files}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != marker)
+    with ThreadPoolExecutor(1) as pool:  # the disk writes meanwhile: 1.8 of 6.9 s of the 9.6 GB of a run of 0.6 billion weights
+        described = pool.map(lambda path: describe(path, str(path.relative_to(folder))), paths)
+        for path in paths:
+            sync(path)
+        whole = {**document, "files": list(described)}
     (folder / marker).write_bytes(seal(whole))
     sync(folder / marker)
     for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):

@@ -81,7 +81,11 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
         values |= {"dataloader_prefetch_factor": loader.prefetch_factor, "dataloader_persistent_workers": loader.persistent_workers}
     elif loader.prefetch_factor or loader.persistent_workers:
         context.note("loader.prefetch_factor and loader.persistent_workers have no effect: loader.num_workers is 0")
-    defaults = {"logging_first_step": True, "logging_nan_inf_filter": False, "save_strategy": "epoch"}
+    defaults = {"logging_first_step": True, "logging_nan_inf_filter": False}
+    for what in ("save", "eval"):
+        steps, strategy = getattr(train, f"{what}_steps"), values[f"{what}_strategy"]
+        if steps is not None and strategy != "steps":
+            context.note(f"train.{what}_steps = {steps:g} has no effect: train.{what}_strategy = {strategy}")
     trackers(settings.tracking.report_to)
     fixed: dict[str, Any] = {
         "output_dir": str(train.output_dir),
@@ -145,13 +149,13 @@ def _precision(context: Context, *, on_gpu: bool) -> dict[str, bool]:
 
 def _evaluation(context: Context, *, held_out: bool) -> dict[str, Any]:
     train = context.settings.train
-    strategy = train.eval_strategy or ("epoch" if held_out else "no")
+    values = train.cadence(held_out=held_out)
+    strategy = values["eval_strategy"]
     if strategy != "no" and not held_out:
         raise SettingsError(
-            f"train.eval_strategy = {strategy}, but the prepared data have no validation or test split",
+            f"train.{'eval_strategy' if train.eval_strategy else 'eval_steps'} = {train.eval_strategy or train.eval_steps}, but the prepared data have no validation or test split",
             "Prepare them with --validation-fraction 0.05, or leave the strategy unset.",
         )
-    values: dict[str, Any] = {"eval_strategy": strategy}
     if (train.patience or train.load_best_model_at_end or train.save_strategy == "best") and train.metric_for_best_model is None:
         values["metric_for_best_model"] = "eval_loss"
     if strategy == "no" and (train.patience or train.load_best_model_at_end or train.save_strategy == "best"):

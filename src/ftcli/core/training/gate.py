@@ -14,6 +14,7 @@ from ftcli.core.arrays import values
 from ftcli.core.batches.collate import rounded
 from ftcli.core.engines.backend import tokenizer_hash
 from ftcli.core.models.config import cache_of, set_cache
+from ftcli.core.models.refusals import of_the_model
 from ftcli.core.storage.label_flags import LabelFlags
 from ftcli.core.storage.store import INPUT_IDS, SplitData, Store
 from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
@@ -80,14 +81,15 @@ def check_learnable(model: PreTrainedModel, *, packed: bool) -> None:
     """Prove on a few random tokens that the model predicts from the past only and, packed, that documents do not see each other.
 
     Raises:
-        ModelError: they do.
+        ModelError: they do, or the model cannot compute them.
     """
     config = model.config
     cache, training = cache_of(config), model.training
     config.use_cache = False
     limit = LEAK.get(model.dtype, LEAK_HALF)
     try:
-        ahead, across = _leaks(model.eval())
+        with of_the_model(model, "compute a few tokens"):
+            ahead, across = _leaks(model.eval())
     finally:
         set_cache(config, cache)
         model.train(training)

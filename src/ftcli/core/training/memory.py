@@ -10,18 +10,9 @@ import torch
 from transformers import TrainingArguments
 
 from ftcli.core.batches.slots import TokenBatches
+from ftcli.core.models.refusals import ran_out
 from ftcli.errors import TrainError
 from ftcli.records import Check
-
-WORDS = ("out of memory", "not enough memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""How torch says it where it raises a plain RuntimeError: CPU allocators, libraries of a device."""
-
-
-def ran_out(error: BaseException) -> bool:
-    """Whether an error means too little memory."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in WORDS)
-    )
 
 
 def advice(

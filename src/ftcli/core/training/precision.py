@@ -7,18 +7,23 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, TrainingArguments
 
+from ftcli.errors import SettingsError
+
 MOST_WEIGHTS = 500_000_000
 """A model that waits for its GPU is tried on the CPU, where a larger one takes seconds."""
 
 
 def settle(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, Any], *, asked: bool) -> str | None:
-    """Turn `bf16` off where one forward pass over `batch` shows that the model's own code cannot do it; what was found, in words, or None.
+    """Turn `bf16` off, or refuse it where the user asked for it, where one forward pass over `batch` shows that the model's own code cannot do it; what was found, in words, or None.
 
     DeBERTa fills masked scores with float32's least number, which bfloat16 cannot hold. Other errors are left to the first step, which names
-    them. Nothing is decided where the user asked for bfloat16, and for sharded models. Weights, mode and random state are as before.
+    them. Nothing is decided for sharded models. Weights, mode and random state are as before.
+
+    Raises:
+        SettingsError: the user asked for what the model cannot do.
     """
     waits = model.device != arguments.device and model.num_parameters() > MOST_WEIGHTS
-    if asked or not arguments.bf16 or arguments.fsdp or arguments.deepspeed or waits:
+    if not arguments.bf16 or arguments.fsdp or arguments.deepspeed or waits:
         return None
     inputs = {name: value.to(model.device) for name, value in batch.items() if isinstance(value, torch.Tensor) and name != "labels"}
     training, devices = model.training, [model.device] if model.device.type == "cuda" else []
@@ -28,8 +33,11 @@ def settle(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str
     except RuntimeError as error:
         if "bfloat16" not in str(error).lower():
             return None
+        words = f"{type(model).__name__} cannot compute in bfloat16 ({' '.join(str(error).split())[:120]})"
+        if asked:
+            raise SettingsError(f"train.bf16 = true: {words}", "Leave it out: ftcli chooses what the model can do.") from error
         arguments.bf16, arguments.mixed_precision = False, "no"
-        return f"float32 after all: {type(model).__name__} cannot compute in bfloat16 ({' '.join(str(error).split())[:120]})"
+        return f"float32 after all: {words}"
     finally:
         model.train(training)
     return None

@@ -14,6 +14,7 @@ from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, padding
 from ftcli.core.batches.collating import made
 from ftcli.core.batches.order import ORDERS
 from ftcli.core.batches.slots import TokenBatches, rows_a_batch, token_batches
+from ftcli.core.distributed.sharding import undivided
 from ftcli.core.models.adapter import adapt
 from ftcli.core.models.model import build
 from ftcli.core.models.side_by_side import Texts
@@ -105,7 +106,8 @@ def prepare(context: Context) -> Run:
     if batches is not None:
         context.note(batches.said)
     balance(context, task, train, store.label_names)
-    model = build(context, task, store, tokenizer)
+    with undivided(arguments):
+        model = build(context, task, store, tokenizer)
     splits = ["train", *([store.eval_split] if store.eval_split else [])]
     multiple = settings.loader.pad_to_multiple_of
     gate.check_data(store, splits, model, tokenizer, fixed=name == "fixed", multiple=multiple)

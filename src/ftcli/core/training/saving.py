@@ -91,6 +91,8 @@ def save_model(trainer: Trainer, document: Mapping[str, Any]) -> None:
     try:
         if args.should_save:
             staging.begin(output / "model")
+        if trainer.is_fsdp_enabled:  # of sharded states transformers writes no model
+            trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model(str(staged), _internal_call=True)
         if args.should_save:
             staging.publish_model(staged, output, document)

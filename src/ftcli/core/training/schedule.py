@@ -198,8 +198,9 @@ def make_plan(settings: Settings, rows: int | None, *, held_out: bool, token_bat
     steps = train.max_steps if train.max_steps >= 0 else math.ceil(an_epoch * train.num_train_epochs)
     warmup = int(train.warmup_steps) if train.warmup_steps >= 1 else math.ceil(train.warmup_steps * steps)
     logs = _every(train.logging_steps, steps)
-    strategy = train.eval_strategy or ("epoch" if held_out else "no")
-    first = {"no": None, "epoch": an_epoch, "steps": _every(train.eval_steps or train.logging_steps, steps)}[strategy]
+    cadence = train.cadence(held_out=held_out)
+    by_steps = _every(cadence.get("eval_steps") or train.logging_steps, steps)
+    first = {"no": None, "epoch": an_epoch, "steps": by_steps}[cadence["eval_strategy"]]
     schedule = Schedule(steps, warmup, train.lr_scheduler_type, train.lr_scheduler_kwargs or {}, train.learning_rate)
     return Plan(schedule, an_epoch, logs, None if first is None else min(first, steps))
 

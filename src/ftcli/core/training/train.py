@@ -23,6 +23,7 @@ from ftcli.core.distributed.signals import Signals
 from ftcli.core.models.compiled import Trial, compiled
 from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.models.lean import few_rows, lean
+from ftcli.core.models.refusals import ran_out
 from ftcli.core.publishing import staging
 from ftcli.core.storage.label_flags import entropy
 from ftcli.core.training import checkpoints, health, memory, precision, saving, trackers, unused_weights
@@ -309,7 +310,7 @@ def _named(run: Run, trainer: FtcliTrainer, error: Exception) -> FtcliError | No
     """What a machine's refusal or another rank's end means; None for an error that is neither."""
     if isinstance(error, RuntimeError) and left(error):
         return loss_of_a_rank(error, run.output / pulse.STACKS)
-    if memory.ran_out(error):
+    if ran_out(error):
         return memory.advice(trainer.args, error, trainer.shape, evaluating=trainer.evaluating, batches=trainer.token_batches)
     if "DataLoader worker" in str(error):
         return TrainError(

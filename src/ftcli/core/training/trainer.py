@@ -17,12 +17,14 @@ from ftcli.core.batches.batch import StoreDataset
 from ftcli.core.batches.slots import TokenBatches
 from ftcli.core.batches.tasks import IGNORED
 from ftcli.core.distributed.agree import anyone, first_decides, gathered, stopped, summed
+from ftcli.core.distributed.sharding import full
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.models import adapter
 from ftcli.core.models.compiled import Compiled
 from ftcli.core.models.confusion import FlagSummary, Summary
 from ftcli.core.models.held_out import HeldOut
 from ftcli.core.models.lean_head import LeanHead
+from ftcli.core.models.refusals import of_the_model
 from ftcli.core.models.side_by_side import Texts, told
 from ftcli.core.training import checkpoints, saving
 from ftcli.core.training.guarding import Guard
@@ -144,7 +146,7 @@ class FtcliTrainer(Loading):
         if number in self.left_out:
             loss = torch.zeros((), device=self.args.device)
         elif self.pieces is None:
-            with told(texts if self._beside else None, inputs):
+            with told(texts if self._beside else None, inputs), of_the_model(self.model, f"compute step {number}"):
                 loss = super().training_step(model, inputs, num_items_in_batch)
         else:
             compute = super().training_step
@@ -154,7 +156,7 @@ class FtcliTrainer(Loading):
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         with self.meter.timing("optimizer"):
-            norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+            norm = full(super()._get_grad_norm(model, grad_norm=grad_norm))
             loss, self._step_loss = self._step_loss, None
             assert loss is not None
             number = self.state.global_step + 1

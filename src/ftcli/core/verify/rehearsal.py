@@ -49,7 +49,7 @@ OFF: dict[str, Any] = {
     "train.eval_strategy": "no",
     "train.eval_steps": None,
     "train.save_strategy": "no",
-    "train.save_steps": 500.0,
+    "train.save_steps": None,
     "train.load_best_model_at_end": None,
     "train.patience": None,
     "train.resume_from_checkpoint": None,

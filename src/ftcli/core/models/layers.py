@@ -1,0 +1,66 @@
+"""What the configuration says of every layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+FEED_FORWARD = ("intermediate_size", "ffn_dim", "hidden_dim", "n_inner")
+"""What families call the width of their feed-forward; without one it is four times the hidden size."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a transformer.
+
+    Attributes:
+        heads, shared: of queries; of keys and values.
+        width: numbers of one head.
+        reach: tokens that a token sees at most; None: its whole text; 0: a layer without attention (linear attention, Mamba, convolution).
+        inner: numbers between the matrices of its feed-forward.
+    """
+
+    heads: int
+    shared: int
+    width: int
+    reach: int | None
+    inner: int
+
+
+def layers(config: Any) -> list[Layer]:
+    """The layers of a text model. They may differ (Gemma 4): transformers then refuses to name one number for all of them.
+
+    Raises:
+        AttributeError, TypeError: the configuration is not one of a transformer.
+    """
+    each = getattr(config, "per_layer_config", None)
+    kinds = getattr(config, "layer_types", None) or []
+    found = []
+    for index in range(int(config.num_hidden_layers)):
+        layer = config if each is None else each[index]
+        heads = int(layer.num_attention_heads)
+        width = getattr(layer, "head_dim", None) or int(config.hidden_size) // heads
+        shared = getattr(layer, "num_key_value_heads", None) or heads
+        kind = kinds[index] if index < len(kinds) else None
+        inner = next((size for name in FEED_FORWARD if (size := getattr(layer, name, None))), 4 * int(config.hidden_size))
+        found.append(Layer(heads=heads, shared=int(shared), width=int(width), reach=_reach(layer, kind), inner=int(inner)))
+    return found
+
+
+def shortest_window(config: Any) -> int | None:
+    """Tokens that the layer with the shortest reach sees; None without such a layer, and for what is no transformer."""
+    try:
+        return min((layer.reach for layer in layers(config) if layer.reach), default=None)
+    except (AttributeError, TypeError):
+        return None
+
+
+def _reach(layer: Any, kind: str | None) -> int | None:
+    window = getattr(layer, "sliding_window", None) if getattr(layer, "use_sliding_window", True) else None
+    if kind is None:
+        return window or getattr(layer, "attention_chunk_size", None)
+    if kind == "linear_attention" or not ("attention" in kind or kind == "hybrid"):
+        return 0
+    if "sliding" in kind:
+        return window
+    return getattr(layer, "attention_chunk_size", None) if "chunked" in kind else None

@@ -1,0 +1,64 @@
+"""What the configuration says of every layer: its heads, its reach, its feed-forward."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+from ftcli.core.models import flops, sizing
+from ftcli.core.models.layers import layers, shortest_window
+
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 128}
+
+
+def config_of(kind: str, **changes: object) -> PreTrainedConfig:
+    found: PreTrainedConfig = AutoConfig.for_model(kind, **{**SMALL, **changes})
+    return found
+
+
+def test_layers_that_differ_are_each_their_own() -> None:
+    """Gemma 4: transformers raises for `config.head_dim`, which differs between layers."""
+    config = config_of(
+        "gemma4_unified_text",
+        num_hidden_layers=2,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=16,
+        per_layer_config={"1": {"head_dim": 24}},
+    )
+    with pytest.raises(Exception, match="per-layer attribute"):
+        _ = config.head_dim
+    assert [(layer.width, layer.reach) for layer in layers(config)] == [(8, 16), (24, None)]
+    assert shortest_window(config) == 16
+    assert sizing.parameters(config) is not None
+    step = sizing.training_step(config, head=None, rows=2, width=8, optimizer="adamw", half=False, half_weights=False, recompute=True)
+    assert step is not None
+    assert step.activations == 2 * 8 * 4 * (2 * 32 + 5 * 32 + 3 * 24 * 6 + 4 * 64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "reaches"),
+    [
+        ("qwen3", {"num_hidden_layers": 2}, [None, None]),
+        ("mistral", {"num_hidden_layers": 2, "sliding_window": 16}, [16, 16]),
+        ("qwen2", {"num_hidden_layers": 2, "sliding_window": 16, "use_sliding_window": False}, [None, None]),
+        ("qwen3_next", {"num_hidden_layers": 4}, [0, 0, 0, None]),
+        ("gemma3_text", {"num_hidden_layers": 6, "sliding_window": 16}, [16, 16, 16, 16, 16, None]),
+    ],
+)
+def test_how_far_a_layer_sees(kind: str, changes: dict[str, object], reaches: list[int | None]) -> None:
+    assert [layer.reach for layer in layers(config_of(kind, **changes))] == reaches
+
+
+def test_a_window_bounds_the_flops_of_attention() -> None:
+    lengths = np.array([10, 30])
+    values = {"num_hidden_layers": 2, "tie_word_embeddings": False}
+    models = [AutoModelForCausalLM.from_config(config_of("mistral", sliding_window=window, **values)) for window in (None, 16)]
+    whole, bounded = (flops.flops_per_token(model, lengths) for model in models)
+    assert whole is not None
+    assert bounded is not None
+    assert whole - bounded == pytest.approx(12 * 2 * 32 * ((100 + 900) - (100 + 30 * 16)) / 40)
+
+
+def test_what_is_no_transformer_has_no_window() -> None:
+    assert shortest_window(AutoConfig.for_model("rwkv", hidden_size=32)) is None
