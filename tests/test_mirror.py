@@ -190,13 +190,33 @@ def test_from_store_to_store_and_back(raw: Server, tmp_path: Path) -> None:
     ):
         ended = run(*refused, cwd=tmp_path)
         assert (ended.exit_code, "goes into a directory" in ended.stderr) == (2, True)
-    part = run(*words, "--output-dir", URL, "--shard", "1/2", cwd=tmp_path)
-    assert part.exit_code == 2
-    assert "--shard and --finish need a directory" in part.stderr
-    written = [first, again, other, replaced, looked, checked, exported, whole, damaged, part]
+    written = [first, again, other, replaced, looked, checked, exported, whole, damaged]
     left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     left += b"".join(stored.data for stored in raw.objects.values()) + "".join(f"{one.stdout}{one.stderr}" for one in written).encode()
     for secret in (KEY, SECRET):
         assert secret.encode() not in left
     assert URL.encode() in left  # the search finds what is there,
     assert any(KEY in request.headers.get("authorization", "") for request in raw.requests)  # and the credentials were used
+
+
+@pytest.mark.slow
+def test_parts_are_made_in_a_shared_cache_folder_and_published_by_finish(raw: Server, tmp_path: Path) -> None:
+    tiny_tokenizer(tmp_path / "tokenizer")
+    words = ("tokenize", "s3://bucket/raw/train", "--tokenizer-path", "tokenizer", "--tokenizer-engine", "hf", "--num-proc", "1", "--json")
+    shared = ("--set", "dataset.shard_bytes=300", "--cache-dir", "cache", "--output-dir")
+    plain = run(*words, *shared, "plain", cwd=tmp_path)
+    early = run(*words, *shared, URL, "--finish", cwd=tmp_path)
+    assert (early.exit_code, "no part of this job is there" in early.report["error"]["message"]) == (1, True)
+    assert "--cache-dir" in early.report["error"]["hint"]
+    for part, left in (("2/2", 1), ("1/2", 0)):
+        made = run(*words, *shared, URL, "--shard", part, cwd=tmp_path)
+        assert (made.exit_code, made.report["metrics"]["parts_left"]) == (0, left), made.stderr
+        assert made.report["metrics"]["shards"] > 1
+        assert raw.count("PUT", "sets/name/versions") == 0
+    finished = run(*words, *shared, URL, "--finish", cwd=tmp_path)
+    assert finished.exit_code == 0, finished.stderr
+    assert finished.report["metrics"]["content_hash"] == plain.report["metrics"]["content_hash"]
+    assert f"bucket/sets/name/{MANIFEST_NAME}" in raw.objects
+    assert not [path for path in (tmp_path / "cache/outgoing").iterdir() if "parts" in path.name]
+    again = run(*words, *shared, URL, "--finish", cwd=tmp_path)
+    assert again.report["metrics"]["reused"] is True

@@ -17,6 +17,7 @@ from ftcli.core.benchmark import full_path, halving, saved_profile
 from ftcli.core.benchmark.grids import PRESENT, candidates, name_of
 from ftcli.core.benchmark.halving import search
 from ftcli.errors import FtcliError, TrainError, UsageError
+from ftcli.settings import get
 from ftcli.sources import resolve
 from tokenizing import corpus, write
 
@@ -24,8 +25,8 @@ from tokenizing import corpus, write
 class Rates:
     """Seconds of a candidate by its name, with 3 % of noise, on a clock of its own."""
 
-    def __init__(self, seconds: Mapping[str, float], monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
-        self.seconds, self.now, self.asked = seconds, 0.0, list[str]()
+    def __init__(self, seconds: Mapping[str, float], monkeypatch: pytest.MonkeyPatch, seed: int = 0, start: float = 0.0) -> None:
+        self.seconds, self.now, self.asked, self.start = seconds, 0.0, list[str](), start
         self.generator = np.random.default_rng(seed)
         monkeypatch.setattr(halving.time, "perf_counter", lambda: self.now)
 
@@ -34,7 +35,7 @@ class Rates:
         if self.seconds[name] < 0:
             raise TrainError("out of memory", "")
         took = self.seconds[name] * self.generator.lognormal(0, 0.03)
-        self.now += took
+        self.now += took + self.start
         return {"tokens": 100.0, "seconds": took}
 
 
@@ -63,10 +64,37 @@ def test_a_budget_cuts_the_search_short_and_leaves_some_for_the_comparison(monke
     seconds = {PRESENT: 2.0, **{f"c{number}": 1.0 + 0.05 * number for number in range(60)}}
     rates = Rates(seconds, monkeypatch)
     found = search(list(seconds), PRESENT, rates, repeats=5, budget=200.0)
-    assert rates.now < 260
+    assert rates.now < 200
     assert found.ratio is not None
     assert found.ratio["n"] >= 5
     assert found.best != PRESENT
+
+
+@pytest.mark.parametrize("budget", [30.0, 90.0, 200.0, 600.0])
+def test_no_budget_is_overrun_by_more_than_a_run_and_all_that_have_room_are_compared(
+    budget: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """41 candidates of 5 s, most of it their start, took 221 s of a budget of 90, and nothing was decided."""
+    seconds = {PRESENT: 2.0, **{f"c{number}": 1.9 - 0.01 * number for number in range(40)}}
+    rates = Rates(seconds, monkeypatch, start=3.0)
+    found = search(list(seconds), PRESENT, rates, repeats=5, budget=budget)
+    assert rates.now <= budget + 10
+    assert len(found.untried) + sum(1 for name in found.rates if found.rates[name]) == len(seconds)
+    assert found.seconds == pytest.approx(5, rel=0.06)
+    if budget == 30:  # the four pairs of the comparison alone take 40 s
+        assert (len(found.untried), found.ratio, found.best) == (40, None, PRESENT)
+    else:
+        assert found.untried == list(seconds)[-len(found.untried) :]
+        assert found.ratio is not None
+        assert found.ratio["n"] >= 4
+
+
+def test_the_runs_of_a_search_are_known_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (1, 2, 3, 5, 8, 41):
+        seconds = {PRESENT: 2.0, **{f"c{number}": 1.0 + 0.1 * number for number in range(count - 1)}}
+        rates = Rates(seconds, monkeypatch)
+        search(list(seconds), PRESENT, rates, repeats=5)
+        assert len(rates.asked) - 1 - (10 if count > 1 else 0) == halving.rungs_runs(count), count
 
 
 def test_present_settings_that_cannot_run_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,8 +113,13 @@ def context(cores: int = 4, **values: Any) -> Context:
 def test_workers_batches_writers_and_engines_are_tried_for_tokenize() -> None:
     found = candidates(context(), "tokenize", engines=["auto", "hf"], collators=(), on_gpu=False)
     assert found[PRESENT] == {}
-    assert len(found) == 1 + 3 * 2 * 2 * 2
-    assert {values["dataset.num_proc"] for name, values in found.items() if name != PRESENT} == {1, 2, 4}
+    assert len(found) == 3 * 2 * 2 * 2
+    assert {values["dataset.num_proc"] for name, values in found.items() if name != PRESENT} == {None, 1, 2}
+    changed = [sum(get(context().settings, key) != value for key, value in values.items()) for values in found.values()]
+    assert changed == sorted(changed)
+    assert changed.count(1) == 2 + 1 + 1 + 1
+    given = candidates(context(dataset__num_proc=2), "tokenize", engines=["auto"], collators=(), on_gpu=False)
+    assert {values["dataset.num_proc"] for values in given.values() if values} == {1, 2, 4}
     assert name_of({"dataset.num_proc": 2, "loader.prefetch_factor": None}) == "num_proc=2, prefetch_factor=unset"
 
 
@@ -150,7 +183,7 @@ def test_the_best_is_reported_and_saved_with_its_reason(home: Path, tmp_path: Pa
 
     def tokenized(settings: Any, texts: Any, folder: Path, *_: Any) -> Mapping[str, float]:
         assert texts.rows == 20
-        return {"tokens": 100.0 * (settings.dataset.num_proc or 1), "rows": 20.0, "seconds": float(noise.lognormal(0, 0.02))}
+        return {"tokens": 400.0 / (settings.dataset.num_proc or 4), "rows": 20.0, "seconds": float(noise.lognormal(0, 0.02))}
 
     monkeypatch.setattr(sweep, "_tokenized", tokenized)
     source = write(tmp_path / "data.jsonl", corpus(20))
@@ -162,10 +195,12 @@ def test_the_best_is_reported_and_saved_with_its_reason(home: Path, tmp_path: Pa
     }
     made = Context.make(values)
     report = benchmark.run(replace(made, machine=replace(made.machine, cores=4)), "sweep", ["tokenize"])
-    assert report.metrics["best"]["dataset.num_proc"] == 4
+    assert report.metrics["best"]["dataset.num_proc"] == 1
     assert report.metrics["ratios"][0]["verdict"] == "faster"
-    assert report.details["title"].startswith("best: num_proc=4")
-    assert resolve({}, profile="best", environ={}).settings.dataset.num_proc == 4
+    assert report.details["title"].startswith("best: num_proc=1")
+    assert len(report.details["pace"]["cpu_seconds"]) == 1 + sum(map(len, report.metrics["rates"].values())) + 2 * 5
+    assert report.metrics["frequency_drift"] is not None
+    assert resolve({}, profile="best", environ={}).settings.dataset.num_proc == 1
     assert "faster" in (home / "best.toml").read_text()
     assert Path(report.paths["html"]).is_file()
 

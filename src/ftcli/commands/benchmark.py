@@ -50,8 +50,12 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
     if action == "sweep":
         from ftcli.commands.sweep import sweep
 
-        metrics, details = sweep(context, what)
-        return written(context, action, {"action": action, **metrics}, details)
+        pace = Pace()
+        metrics, details = sweep(context, what, pace)
+        say_machine(context, pace)
+        return written(
+            context, action, {"action": action, **metrics, "frequency_drift": pace.drift}, {**details, "pace": pace.to_details()}
+        )
     if what:
         raise UsageError(f"benchmark {action} takes no {what[0]!r}", f"Data are given as --dataset {what[0]}.")
     makers: Mapping[str, Callable[[Context], Sequence[Variant]]] = {"tokenize": _engines, "batch": _collators, "train": _steps}

@@ -2,6 +2,7 @@
 
 CACHE/outgoing/NAME-HASH/               prepared, and being published; the working directory of `tokenize` is beside it
 CACHE/outgoing/.NAME-HASH.publishing.attempt/   one process at a time, others wait and find what it published
+CACHE/outgoing/.NAME-HASH.KEY.parts/    what `--shard` makes on machines that share the cache folder; `--finish` publishes it
 """
 
 from __future__ import annotations
@@ -43,8 +44,7 @@ def run_outgoing(context: Context, url: str, prepare: Prepare, reused: Callable[
         PublishError: another set is there or came there meanwhile, the store keeps no conditions, or it fails; what is finished is kept.
         FtcliError: as `ftcli tokenize`.
     """
-    overwrite = context.settings.runtime.overwrite
-    local = context.cache_dir.absolute() / OUTGOING / f"{url.rpartition('/')[2]}-{hash_bytes(url.encode())[:8]}"
+    overwrite, local = context.settings.runtime.overwrite, _local(context, url)
     with writing(local):
         local.parent.mkdir(parents=True, exist_ok=True)
         working = local.with_name(f".{local.name}.publishing.attempt")
@@ -65,13 +65,32 @@ def run_outgoing(context: Context, url: str, prepare: Prepare, reused: Callable[
             if not overwrite:
                 shelf.refuse(recipe.fingerprint, recipe.inputs)
 
-        changes = {"dataset.output_dir": local, "runtime.overwrite": True}
-        inner = replace(context.with_settings(update(context.settings, changes)), notes=context.notes)
-        report = prepare(inner, check)
+        report = prepare(_inside(context, local), check)
         with writing(local):
             return _published(context, shelf, local, report, settled[0].inputs if settled else {})
     finally:
         lease.remove()
+
+
+def run_outgoing_part(context: Context, url: str, make: Callable[[Context], Report]) -> Report:
+    """Make a part in the cache folder; the store is only asked whether it would take the set.
+
+    Raises:
+        PublishError: it would not.
+        FtcliError: as `ftcli tokenize --shard`.
+    """
+    Shelf.look(url, PublishError, damaged=context.settings.runtime.overwrite).prove()
+    return make(_inside(context, _local(context, url)))
+
+
+def _local(context: Context, url: str) -> Path:
+    return context.cache_dir.absolute() / OUTGOING / f"{url.rpartition('/')[2]}-{hash_bytes(url.encode())[:8]}"
+
+
+def _inside(context: Context, local: Path) -> Context:
+    """The same invocation with a directory for its output."""
+    changes = {"dataset.output_dir": local, "runtime.overwrite": True}
+    return replace(context.with_settings(update(context.settings, changes)), notes=context.notes)
 
 
 def _published(context: Context, shelf: Shelf, local: Path, report: Report, inputs: Mapping[str, Any]) -> Report:

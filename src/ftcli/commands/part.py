@@ -77,5 +77,5 @@ def _say_who_sees_it(context: Context, recipe: Recipe) -> None:
     if kind in {"ssd", "hdd", "memory"}:
         where = "in the memory" if kind == "memory" else f"on an {kind.upper()}"
         context.note(
-            f"{recipe.output} lies {where} of this machine: all parts and --finish must run here, or take an output that all machines see"
+            f"{recipe.output} lies {where} of this machine: all parts and --finish must run here, or take an output (for an object store: a --cache-dir) that all machines see"
         )

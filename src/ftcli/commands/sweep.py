@@ -11,20 +11,25 @@ from typing import TYPE_CHECKING, Any
 from ftcli.context import Context
 from ftcli.core.benchmark import full_path, saved_profile
 from ftcli.core.benchmark.grids import PRESENT, Values, candidates, name_of
-from ftcli.core.benchmark.halving import Found, search
+from ftcli.core.benchmark.halving import Found, rungs_runs, search
+from ftcli.core.benchmark.measure import LEAST_RUNS
 from ftcli.core.figures import between, number, quantity
 from ftcli.errors import UsageError
 from ftcli.settings import Settings, get, update
 
 if TYPE_CHECKING:
+    from ftcli.core.benchmark.pace import Pace
     from ftcli.core.verify.probe import Probe
 
+SHOWN = 20
+"""Rows of the table; the JSON report has every rate."""
 Run = Callable[[Settings], Mapping[str, float]]
 """Does the work of one candidate; amounts by unit, the one that counts first, and "seconds"."""
 
 
-def sweep(context: Context, what: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metrics and details of the report; the best settings are saved as a profile where `benchmark.save_profile` says so.
+def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics and details of the report; the best settings are saved as a profile where `benchmark.save_profile` says so. `pace` looks at the machine between
+    the runs.
 
     Raises:
         UsageError: what is to be swept is missing or unknown, or something that it needs was not given.
@@ -42,21 +47,34 @@ def sweep(context: Context, what: Sequence[str]) -> tuple[dict[str, Any], dict[s
         context.note(
             f"{number(len(grid))} candidates, halved until two are left; the best is then compared with the present settings in pairs"
         )
-        context.progress.start(f"benchmark sweep {what[0]}", None, "runs")
+        budget, repeats = settings.benchmark.budget, settings.benchmark.repeats
+        planned = None if budget is not None else rungs_runs(len(grid)) + 2 * repeats
+        context.progress.start(f"benchmark sweep {what[0]}", planned, "runs")
+        pace.look()
+
+        def ran(name: str, rate: float) -> None:
+            context.progress.advance(1, variant=name, speed=round(rate))
+            pace.look()
+
         found = search(
             list(grid),
             PRESENT,
             lambda name: run(update(settings, dict(grid[name]))),
-            repeats=settings.benchmark.repeats,
-            budget=settings.benchmark.budget,
-            on_run=lambda name, rate: context.progress.advance(1, variant=name, speed=round(rate)),
+            repeats=repeats,
+            budget=budget,
+            on_run=ran,
         )
         context.progress.close()
     for name, why in found.dropped.items():
         context.note(f"{name} is left out: {why}")
+    if found.untried:
+        whole = (rungs_runs(len(grid)) + 2 * max(repeats, LEAST_RUNS)) * found.seconds
+        context.note(
+            f"{number(len(found.untried))} of {number(len(grid))} candidates were not tried, those that change the most: a run takes {quantity(found.seconds, 's')}, and --budget {budget:g} holds no more beside the last comparison; --budget {whole:.0f} would hold all"
+        )
     best = grid[found.best] or {key: get(settings, key) for key in next((values for values in grid.values() if values), {})}
     metrics, details = _result(found, grid, best)
-    if path is not None and save:
+    if path is not None and save and metrics["rungs"]:
         saved_profile.write(path, f"Measured: benchmark sweep {what[0]}", _justified(context, found), best)
         context.note(f"saved: ftcli … --profile {save} ({path})")
         metrics["profile"] = str(path)
@@ -105,33 +123,40 @@ def _tokenized(
 def _result(found: Found, grid: Mapping[str, Values], best: Values) -> tuple[dict[str, Any], dict[str, Any]]:
     from ftcli.core.benchmark.measure import summarise
 
-    ranked = sorted(
-        (name for name in found.rates if found.rates[name]), key=lambda name: -sorted(found.rates[name])[len(found.rates[name]) // 2]
-    )
-    measured = found.measurements or [summarise(found.best, "tokens/s", found.rates[found.best])]
+    medians = {name: summarise(name, found.unit, rates) for name, rates in found.rates.items() if rates}
     metrics = {
-        "measurements": measured,
+        "measurements": found.measurements or [medians[found.best]],
         "ratios": [found.ratio] if found.ratio else [],
         "best": dict(best),
         "candidates": len(grid),
         "rungs": [len(rung) for rung in found.rungs],
         "dropped": found.dropped,
+        "untried": found.untried,
+        "rates": {name: list(rates) for name, rates in found.rates.items() if rates},
     }
-    rows = [
-        [name, quantity(sorted(found.rates[name])[len(found.rates[name]) // 2], "tokens/s"), number(len(found.rates[name]))]
-        for name in ranked
-    ]
-    verdict = f"{found.ratio['verdict']}, {quantity(found.ratio['median'], '×')}" if found.ratio else "nothing was faster"
-    title = f"best: {name_of(best)} ({verdict} against the present settings)"
-    return metrics, {"title": title, "table": {"head": ["candidate", "median", "runs"], "rows": rows[:20]}}
+    ranked = sorted(medians.values(), key=lambda median: -median.median)
+    rows = [[median.name, quantity(median.median, found.unit), number(median.n)] for median in ranked]
+    shown = rows[:SHOWN] if len(rows) <= SHOWN else [*rows[: SHOWN - 1], [f"… and {number(len(rows) - SHOWN + 1)} slower ones", "", ""]]
+    return metrics, {"title": _title(found, best), "table": {"head": ["candidate", "median", "runs"], "rows": shown}}
+
+
+def _title(found: Found, best: Values) -> str:
+    if found.best != PRESENT:
+        assert found.ratio is not None
+        return f"best: {name_of(best)} (faster, {quantity(found.ratio['median'], '×')} the present settings)"
+    if found.ratio is not None:
+        tried = found.ratio["name"].removesuffix(f" / {PRESENT}")
+        return f"best: the present settings ({name_of(best)}); {tried} against them: {found.ratio['verdict']}, {quantity(found.ratio['median'], '×')}"
+    if len(found.untried) + len(found.dropped) == len(found.rates) - 1:
+        return "not decided: nothing but the present settings was tried"
+    return f"best: the present settings ({name_of(best)}); nothing was faster"
 
 
 def _justified(context: Context, found: Found) -> list[str]:
     """What was measured, in lines for the profile."""
     machine = context.machine
-    lines = [
-        f"Machine: {machine.cpu_model}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB; load {machine.load_average} at the start."
-    ]
+    load = "" if machine.load_average is None else f"; load {machine.load_average:.1f} at the start"
+    lines = [f"Machine: {machine.cpu_model}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB{load}."]
     if found.ratio is not None:
         ratio = found.ratio
         span = between(ratio["low"], ratio["high"], "×")

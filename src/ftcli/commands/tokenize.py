@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ftcli.commands.outgoing import run_outgoing
+from ftcli.commands.outgoing import run_outgoing, run_outgoing_part
 from ftcli.commands.part import run_part
 from ftcli.context import Context
 from ftcli.contracts import Distant, Engine, Executor
@@ -64,12 +64,9 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
     url = None if context.settings.dataset.output_dir is None else url_of(context.settings.dataset.output_dir)
     if url is None:
         return _run(context, part, finish)
-    if part is not None or finish:
-        raise UsageError(
-            f"--shard and --finish need a directory that all machines see, and {url} is none",
-            "Publish from one machine, or with --executor ray.",
-        )
-    return run_outgoing(context, url, lambda inner, check: _run(inner, None, False, check), lambda manifest: _reused(context, manifest))
+    if part is not None:
+        return run_outgoing_part(context, url, lambda inner: _run(inner, part, False))
+    return run_outgoing(context, url, lambda inner, check: _run(inner, None, finish, check), lambda manifest: _reused(context, manifest))
 
 
 def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable[[Recipe], None] = lambda _: None) -> Report:

@@ -16,7 +16,7 @@ PRESENT = "present settings"
 
 
 def candidates(context: Context, what: str, *, engines: Sequence[str], collators: Sequence[str], on_gpu: bool) -> dict[str, Values]:
-    """Every candidate by its name, the present settings first.
+    """Every candidate by its name, the present settings first, then those that differ from them in the fewest settings.
 
     Args:
         what: tokenize, batch or train.
@@ -33,11 +33,13 @@ def candidates(context: Context, what: str, *, engines: Sequence[str], collators
     }
     if what not in makers:
         raise UsageError(f"benchmark sweep needs one of {', '.join(makers)}, not {what!r}", "Write: ftcli benchmark sweep tokenize")
-    found: dict[str, Values] = {PRESENT: {}}
-    for values in _grid(makers[what]()):
-        if _possible(context, what, values) and any(get(context.settings, key) != value for key, value in values.items()):
-            found[name_of(values)] = values
-    return found
+    others = [(_changed(context, values), values) for values in _grid(makers[what]()) if _possible(context, what, values)]
+    others.sort(key=lambda other: other[0])
+    return {PRESENT: {}, **{name_of(values): values for changed, values in others if changed}}
+
+
+def _changed(context: Context, values: Values) -> int:
+    return sum(get(context.settings, key) != value for key, value in values.items())
 
 
 def name_of(values: Values) -> str:
@@ -46,8 +48,9 @@ def name_of(values: Values) -> str:
 
 
 def _tokenize(context: Context, engines: Sequence[str]) -> dict[str, Sequence[Any]]:
+    processes = _powers(context.machine.cores)
     return {
-        "dataset.num_proc": _powers(context.machine.cores),
+        "dataset.num_proc": processes if context.settings.dataset.num_proc else [None, *processes[:-1]],  # unset means every core
         "dataset.batch_size": (10_000, 50_000),
         "dataset.writer_batch_size": (10_000, 50_000),
         "tokenizer.engine": engines,

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ftcli.core.benchmark.measure import Variant, measure
+from ftcli.core.benchmark.measure import LEAST_RUNS, Variant, measure
 from ftcli.errors import FtcliError
 from ftcli.records import Measurement
 
 SEARCH = 0.7
-"""Share of the budget for the search; the rest is for the last comparison."""
+"""Largest share of the budget for the search; the rest is for the last comparison."""
+COMPARED = 2.2 * LEAST_RUNS
+"""Runs that the last comparison needs to decide anything, and a tenth for those that take longer."""
 
 
 @dataclass(slots=True)
@@ -24,12 +26,18 @@ class Found:
 
     best: str
     rates: Mapping[str, Sequence[float]]
+    unit: str = ""
+    """What a rate counts: the first unit of a run."""
     rungs: list[list[str]] = field(default_factory=list)
     """The candidates that were measured in each rung."""
     measurements: list[Measurement] = field(default_factory=list)
     ratio: Mapping[str, Any] | None = None
     """Best candidate against the present settings; None where the present settings are the best candidate."""
     dropped: dict[str, str] = field(default_factory=dict)
+    untried: list[str] = field(default_factory=list)
+    """Candidates for which the budget had no room."""
+    seconds: float = 0.0
+    """What a run takes, its start included: the mean of all."""
 
 
 def search(
@@ -45,7 +53,8 @@ def search(
 
     In rung k every candidate that is left runs 2ᵏ times, in turn forwards and backwards; the better half by the median of all its runs goes on.
     When two are left, or the search's part of the budget is spent, the best is compared with the present settings in `repeats` paired rounds. Only
-    if it is faster beyond the noise it is the best; else the present settings are.
+    if it is faster beyond the noise it is the best; else the present settings are. The present settings run first, once to warm up; with a budget as many candidates are
+    tried, from the first on, as have room if each takes as long, so that each of them can get to the last rung.
 
     Args:
         candidates: `present` among them.
@@ -55,43 +64,64 @@ def search(
     Raises:
         FtcliError: the present settings cannot be run.
     """
-    begun, rates, dropped = time.perf_counter(), {name: list[float]() for name in candidates}, dict[str, str]()
-    alive, rungs = list(candidates), list[list[str]]()
-
-    def spent() -> bool:
-        return budget is not None and time.perf_counter() - begun > SEARCH * budget
+    begun, runs = time.perf_counter(), 0
+    found = Found(present, rates := {name: list[float]() for name in candidates})
+    dropped = found.dropped
 
     def once(name: str) -> None:
+        nonlocal runs
+        runs += 1
         try:
-            rates[name].append(_rate(run(name)))
+            done = run(name)
         except FtcliError as error:
             if name == present:
                 raise
             dropped[name] = error.message
         else:
+            found.unit = found.unit or f"{next(iter(done))}/s"
+            rates[name].append(_rate(done))
             on_run(name, rates[name][-1])
 
-    while len(alive) > 2 and not spent():
-        rungs.append(list(alive))
-        for turn in range(2 ** (len(rungs) - 1)):
+    run(present)  # what only a first run does (an engine's proof, compiled kernels) is no part of what each of them takes
+    warm = time.perf_counter()
+    once(present)
+    end, alive = float("inf"), [present, *(name for name in candidates if name != present)]
+    if budget is not None:
+        each = time.perf_counter() - warm
+        end = begun + min(SEARCH * budget, budget - COMPARED * each)
+        alive = alive[: _fitting(len(alive), int((end - warm) / each) if each else len(alive) ** 2)]
+    while len(alive) > 2 or (len(alive) == 2 and not rates[alive[1]]):
+        found.rungs.append(list(alive))
+        for turn in range(2 ** (len(found.rungs) - 1)):
             for name in alive if turn % 2 == 0 else reversed(alive):
-                if name not in dropped and not (spent() and rates[name]):
+                if name not in dropped and time.perf_counter() < end and len(rates[name]) < 2 ** len(found.rungs) - 1:
                     once(name)
-        alive = [name for name in _ordered(alive, rates) if name not in dropped]
+        alive = [name for name in _ordered(alive, rates) if rates[name] and name not in dropped]
+        if time.perf_counter() >= end:
+            break
         alive = alive[: max(1, (len(alive) + 1) // 2)]
-    if not rates[present] and present not in alive:
-        once(present)
-    for name in alive:
-        if not rates[name]:
-            once(name)
-    best = next(iter(_ordered([name for name in alive if name not in dropped] or [present], rates)))
-    found = Found(best, rates, rungs, dropped=dropped)
+    best = _ordered(alive or [present], rates)[0]
+    found.seconds = (time.perf_counter() - warm) / runs
+    found.untried = [name for name in candidates if not rates[name] and name not in dropped]
     if best != present:
         left = None if budget is None else max(0.001, budget - (time.perf_counter() - begun))
-        found.measurements, (found.ratio,) = _compared(present, best, run, repeats, left)
-        if found.ratio["verdict"] != "faster":
-            found.best = present
+        found.measurements, (found.ratio,) = _compared(present, best, run, repeats, left, on_run)
+        if found.ratio["verdict"] == "faster":
+            found.best = best
     return found
+
+
+def rungs_runs(candidates: int) -> int:
+    """Runs of a search without a budget, the warm-up and the last comparison apart; a candidate has run 2ᵏ − 1 times before rung k."""
+    total, left, rung = 0, candidates, 0
+    while left > 2 or rung == 0:
+        total, left, rung = total + left * 2**rung, max(1, (left + 1) // 2), rung + 1
+    return total
+
+
+def _fitting(candidates: int, runs: int) -> int:
+    """How many candidates a number of runs lets through all their rungs; at least the first."""
+    return next((count for count in range(candidates, 1, -1) if rungs_runs(count) <= runs), 1)
 
 
 def _rate(done: Mapping[str, float]) -> float:
@@ -104,8 +134,19 @@ def _ordered(names: Sequence[str], rates: Mapping[str, Sequence[float]]) -> list
 
 
 def _compared(
-    present: str, best: str, run: Callable[[str], Mapping[str, float]], repeats: int, budget: float | None
+    present: str,
+    best: str,
+    run: Callable[[str], Mapping[str, float]],
+    repeats: int,
+    budget: float | None,
+    on_run: Callable[[str, float], None],
 ) -> tuple[list[Measurement], list[dict[str, Any]]]:
     """Both in turn; a run's own seconds count, not those of starting it."""
-    variants = [Variant(name, partial(run, name)) for name in (present, best)]
+
+    def told(name: str) -> Mapping[str, float]:
+        done = run(name)
+        on_run(name, _rate(done))
+        return done
+
+    variants = [Variant(name, partial(told, name)) for name in (present, best)]
     return measure(variants, repeats=repeats, warmup=0, budget=budget)

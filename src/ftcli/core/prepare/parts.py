@@ -333,5 +333,5 @@ def _nothing(recipe: Recipe) -> PublishError:
             words.append(f"{directory.name}, where {'; '.join(differences(_read_plan(directory), recipe.inputs)) or 'nothing differs'}")
     return PublishError(
         f"{recipe.output}: no part of this job is there" + (f", only of {' and '.join(words)}" if words else ""),
-        "--finish takes the same sources and options as each --shard 1/N … N/N before it, and an output directory that all of them see.",
+        "--finish takes the same sources and options as each --shard 1/N … N/N before it, and an output directory (for an object store: a --cache-dir) that all of them see.",
     )
