@@ -82,9 +82,9 @@ def batches_of(probe: Probe, name: str, settings: Settings) -> list[list[int]]:
     if filled is not None:
         begins = accumulate((len(batch) for batch in filled), initial=0)
         return [batch for batch, begin in zip(filled, begins, strict=False) if begin < rows]
-    together = probe.settings.train.per_device_train_batch_size  # the same rows, whatever the size of a candidate
-    sampler = LengthGroupedSampler(split.lengths, together, 0) if kind.order == "grouped" else EpochSampler(len(split), 0)
-    order, size = sampler.order()[:rows].tolist(), settings.train.per_device_train_batch_size
+    size = settings.train.per_device_train_batch_size
+    sampler = LengthGroupedSampler(split.lengths, size, 0) if kind.order == "grouped" else EpochSampler(len(split), 0)
+    order = sampler.order()[:rows].tolist()
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 

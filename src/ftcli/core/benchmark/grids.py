@@ -15,13 +15,13 @@ Values = Mapping[str, Any]
 PRESENT = "present settings"
 
 
-def candidates(context: Context, what: str, *, engines: Sequence[str], collators: Sequence[str], on_gpu: bool) -> dict[str, Values]:
-    """Every candidate by its name, the present settings first, then those that differ from them in the fewest settings.
+def candidates(context: Context, what: str, *, engines: Sequence[str], collators: Sequence[str | None], on_gpu: bool) -> dict[str, Values]:
+    """Every candidate by its name, with what it changes: the present settings first, then those that change the fewest.
 
     Args:
         what: tokenize, batch or train.
         engines: those that may be exact for the tokenizer.
-        collators: those that fit the data.
+        collators: those that fit the data; None in place of the one that unset means.
 
     Raises:
         UsageError: an unknown `what`.
@@ -33,13 +33,9 @@ def candidates(context: Context, what: str, *, engines: Sequence[str], collators
     }
     if what not in makers:
         raise UsageError(f"benchmark sweep needs one of {', '.join(makers)}, not {what!r}", "Write: ftcli benchmark sweep tokenize")
-    others = [(_changed(context, values), values) for values in _grid(makers[what]()) if _possible(context, what, values)]
-    others.sort(key=lambda other: other[0])
-    return {PRESENT: {}, **{name_of(values): values for changed, values in others if changed}}
-
-
-def _changed(context: Context, values: Values) -> int:
-    return sum(get(context.settings, key) != value for key, value in values.items())
+    possible = [values for values in _grid(makers[what]()) if _possible(context, what, values)]
+    changes = [{key: value for key, value in values.items() if get(context.settings, key) != value} for values in possible]
+    return {PRESENT: {}, **{name_of(values): values for values in sorted(changes, key=len) if values}}
 
 
 def name_of(values: Values) -> str:
@@ -57,7 +53,7 @@ def _tokenize(context: Context, engines: Sequence[str]) -> dict[str, Sequence[An
     }
 
 
-def _batch(context: Context, collators: Sequence[str], *, on_gpu: bool) -> dict[str, Sequence[Any]]:
+def _batch(context: Context, collators: Sequence[str | None], *, on_gpu: bool) -> dict[str, Sequence[Any]]:
     train = context.settings.train
     sized = "per_device_train_batch_size" if train.max_tokens_per_batch is None else "max_tokens_per_batch"
     size = getattr(train, sized)
@@ -71,7 +67,7 @@ def _batch(context: Context, collators: Sequence[str], *, on_gpu: bool) -> dict[
 
 
 def _train(context: Context, *, on_gpu: bool) -> dict[str, Sequence[Any]]:
-    train = context.settings.train
+    train, attention = context.settings.train, context.settings.model.attn_implementation
     size, steps = train.per_device_train_batch_size, train.gradient_accumulation_steps
     whole = size * steps
     budget = train.max_tokens_per_batch is not None  # then other numbers would make other steps
@@ -79,7 +75,7 @@ def _train(context: Context, *, on_gpu: bool) -> dict[str, Sequence[Any]]:
         "train.per_device_train_batch_size": [size] if budget else [size for size in _powers(whole) if whole % size == 0],
         "train.gradient_accumulation_steps": [steps] if budget else [steps for steps in range(1, whole + 1) if whole % steps == 0],
         "train.torch_compile": (None, True) if on_gpu else (train.torch_compile,),
-        "model.attn_implementation": ("sdpa", "eager", *(("flash_attention_2",) if on_gpu else ())),
+        "model.attn_implementation": (attention and "sdpa", "eager", *(("flash_attention_2",) if on_gpu else ())),  # unset is sdpa
     }
 
 
