@@ -123,6 +123,15 @@ def test_rows_made_from_train_rows_are_found(world: World, tmp_path: Path) -> No
     assert check.evidence["examples"][0][0].endswith("really")
 
 
+def test_one_row_that_resembles_another_is_no_leak(world: World, tmp_path: Path) -> None:
+    """One of 75 is more than one in a hundred, and was warned of."""
+    more = "order invoice parcel account password refund card late again please help with my of not yet"
+    train = [(f"{text} {more}", label) for text, label in _rows(200, 2)]
+    test = [(f"{train[0][0]} really", train[0][1]), *_rows(39, 3)]
+    check = world.verify(_store(world, tmp_path, {"train": train, "test": test}), stages=STAGE)["FT206"]
+    assert (check.status, check.evidence["test"]["rows"]) == ("info", 1)
+
+
 def test_nearly_equal_passages_are_told_when_ftcli_split_the_texts(world: World, tmp_path: Path) -> None:
     lines = {"train": [(f"{number} {LICENCE} {text}", label) for number, (text, label) in enumerate(_rows(100, 2))]}
     options = {"dataset.label_column": None, "dataset.validation_fraction": 0.1, "packing.max_length": 48}
@@ -480,3 +489,15 @@ def test_real_texts_are_sound_and_their_damage_is_seen(real_data: Path, name: st
     foreign = [text for text in lines if sum(not character.isascii() for character in text) >= 8]
     if len(foreign) > 100:
         assert len(find_damage([_windows(text) for text in foreign]).utf8_as_latin) > 0.9 * len(foreign)
+
+
+def test_texts_that_differ_in_unknown_tokens_alone_are_not_nearly_the_same(world: World, tmp_path: Path) -> None:
+    """BERT's English tokenizer has one [UNK] for most Korean words."""
+    filler = "order invoice parcel account password refund card late again please help with my of not yet"
+    signs = "ℵℶℷℸ∀∁∂∃∄∅∆∇∈∉∊∋∌∍"
+    train = [(f"{number} {filler} {signs[number % 18]} {text}", label) for number, (text, label) in enumerate(_rows(200, 2))]
+    test = [(f"{text} {signs[(number + 5) % 18]}", label) for number, (text, label) in enumerate(train[:9])]
+    options = {"tokenizer.path": str(world.wordpiece)}
+    values = {**_store(world, tmp_path, {"train": train, "test": [*test, *_rows(31, 3)]}, **options), **options}
+    check = world.verify(values, stages=STAGE)["FT206"]
+    assert (check.status, check.evidence["test"]["rows"]) == ("pass", 0)
