@@ -180,6 +180,7 @@ def test_the_verdict_is_one_sentence_without_what_is_unknown() -> None:
         "23,190 examples/s: very fast; 71 % of the engine alone, disk at 12 % of its rate; the engine is the limit"
     )
     assert verdict(400, None, dict.fromkeys(both), RAN) == "400 examples/s; the engine is the limit"
+    assert verdict(400, None, dict.fromkeys(both), RAN, templated=True).endswith("; the chat template and the engine are the limit")
     assert "disk at 0.4 % of its rate" in verdict(400, None, {"share_of_engine": None, "disk_write_share": 0.0042}, RAN)
 
 
@@ -204,7 +205,7 @@ def test_a_run_says_how_it_stands_beside_its_machine(tmp_path: Path, small_token
     assert report.metrics["share_of_engine"] > 0  # how much is a matter of what else the machine does
     assert report.metrics["disk_write_share"] > 0
     assert report.metrics["peak_rss_mb"] >= report.details["peak_rss_mb_of_one_process"] > 50
-    assert report.details["verdict"].startswith(f"{report.metrics['examples_per_second']:,.0f} examples/s: ")
+    assert report.details["verdict"].startswith(f"{report.metrics['examples_per_second']:,.0f} examples/s")
     assert set(report.details["time"]) == {"read", "encode", "write", "wait"}
     again = prepare(small_tokenizers["bpe"], source, tmp_path / "out", runtime__floor="always")
     assert again.metrics["share_of_engine"] is None

@@ -120,10 +120,12 @@ def test_tokens_per_text_count_what_was_cut():
     [(23_184, "very fast"), (20_000, "very fast"), (19_999, "fast"), (10_000, "fast"), (5_000, "normal"), (4_999, "slow"), (0.5, "slow")],
 )
 def test_the_rating_is_the_word_of_its_band(speed, word):
-    assert rating(speed, 200).startswith(f"{word} (")
+    assert rating(speed, 200, 20_000).startswith(f"{word} (")
 
 
-def test_no_rating_without_a_speed_or_for_long_texts():
-    assert rating(None, 200) is None
-    assert rating(50_000, 1_001) is None
-    assert rating(50_000, 1_000) is not None
+def test_no_rating_without_a_speed_or_for_long_or_few_texts():
+    assert rating(None, 200, 100_000) is None
+    assert rating(50_000, 1_001, 100_000) is None
+    assert rating(50_000, 1_000, 100_000) is not None
+    assert rating(1_990, 200, 6_458) is None  # its engine had started 2 s before
+    assert rating(50_000, 200, 6_458).startswith("very fast")

@@ -27,7 +27,7 @@ from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.parts import Part, adopt
 from ftcli.core.prepare.recipe import Recipe, known_tokenizer, settle
 from ftcli.core.prepare.space import estimate
-from ftcli.core.prepare.tally import Tally, rating
+from ftcli.core.prepare.tally import BAND_TOKENS, Tally, rating
 from ftcli.core.prepare.work import Record, make_shards
 from ftcli.core.prepare.workload import Workload, thread_count, worker_count, worker_threads
 from ftcli.core.prepare.write import split_metadata
@@ -270,16 +270,18 @@ def _report(
     metrics = {**manifest["metrics"], "content_hash": manifest["content_hash"], "reused": reused, **dict.fromkeys(SHARES)}
     metrics["peak_rss_mb"] = max(details["peak_rss_mb_of_one_process"], footprint.peak_mb if footprint else 0.0)
     speed, length = metrics["examples_per_second"], details["tokens_per_text"]
-    word = rating(speed, length)
+    word = rating(speed, length, metrics["rows_read"])
     if word is not None:
         details["rating"] = word + (" when they were made" if reused else "")
-    elif speed is not None:
+    elif speed is not None and length > BAND_TOKENS:
         context.note(f"no rating: its bands of examples/s are for texts of about 200 tokens, these have {length:,.0f} on average")
     if beside is not None:
         metrics |= beside["shares"]
         details |= beside["details"]
         if speed is not None:
-            details["verdict"] = verdict(speed, word and word.split(" (")[0], beside["shares"], details["time"])
+            details["verdict"] = verdict(
+                speed, word and word.split(" (")[0], beside["shares"], details["time"], templated=bool(manifest["chat_template"])
+            )
     place = url_of(output) or str(output)
     paths = {"output": place, "manifest": f"{place}/{MANIFEST_NAME}"}
     report = context.report("tokenize", to_json(metrics), paths=paths, details=details)

@@ -179,14 +179,15 @@ def stage_seconds(seconds: Mapping[str, float], workers: int, wall: float) -> di
     return {**stages, "wait": max(0.0, wall - sum(stages.values()))}
 
 
-def limit(stages: Mapping[str, float], disk_share: float | None) -> str:
-    """Which stage limits the run, in words: the one that took the most of a worker's time."""
+def limit(stages: Mapping[str, float], disk_share: float | None, *, templated: bool = False) -> str:
+    """Which stage limits the run, in words: the one that took the most of a worker's time; `templated`: a chat template is rendered for every row."""
     most = max(stages, key=lambda stage: stages[stage])
     if most == "wait":
         return f"the workers waited {_percent(stages['wait'] / sum(stages.values()))} of the time"
     if most == "write" and disk_share is not None and disk_share > 0.7:
         return "the disk is the limit"
-    return {"read": "reading is the limit", "encode": "the engine is the limit", "write": "writing is the limit"}[most]
+    encoding = "the chat template and the engine are the limit" if templated else "the engine is the limit"
+    return {"read": "reading is the limit", "encode": encoding, "write": "writing is the limit"}[most]
 
 
 def shares(floor: Floor, metrics: Mapping[str, Any]) -> dict[str, float | None]:
@@ -200,7 +201,9 @@ def shares(floor: Floor, metrics: Mapping[str, Any]) -> dict[str, float | None]:
     return {"share_of_engine": engine, "disk_write_share": disk}
 
 
-def verdict(speed: float, word: str | None, found: Mapping[str, float | None], stages: Mapping[str, float]) -> str:
+def verdict(
+    speed: float, word: str | None, found: Mapping[str, float | None], stages: Mapping[str, float], *, templated: bool = False
+) -> str:
     """The run beside the machine in one sentence.
 
     >>> found = {"share_of_engine": 0.71, "disk_write_share": 0.12}
@@ -211,7 +214,7 @@ def verdict(speed: float, word: str | None, found: Mapping[str, float | None], s
     beside = [f"{_percent(engine)} of the engine alone"] if engine is not None else []
     beside += [f"disk at {_percent(disk)} of its rate"] if disk is not None else []
     rated = f"{speed:,.0f} examples/s" + (f": {word}" if word else "")
-    return "; ".join([rated, *([", ".join(beside)] if beside else []), limit(stages, disk)])
+    return "; ".join([rated, *([", ".join(beside)] if beside else []), limit(stages, disk, templated=templated)])
 
 
 def _percent(share: float) -> str:

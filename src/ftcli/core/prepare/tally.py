@@ -16,6 +16,8 @@ BANDS = ((20_000, "very fast"), (10_000, "fast"), (5_000, "normal"), (0, "slow")
 """Examples per second at least, and the word for it: the bands of incident 4, whose texts had about 200 tokens."""
 BAND_TOKENS = 1_000
 """Tokens a text, on average, up to which the bands say anything: a longer text takes longer."""
+BAND_ROWS = 20_000
+"""Rows from which the bands say anything but "very fast": fewer take less than the engine's first second."""
 
 
 @dataclass(slots=True)
@@ -146,9 +148,11 @@ def _lost(what: str) -> DataError:
     return DataError(f"the rows do not add up: {what}", "This is a bug in ftcli or in a plugin; nothing was published.")
 
 
-def rating(examples_per_second: float | None, tokens_per_text: float) -> str | None:
-    """Incident 4's word for a speed; None where it is unknown or the texts are too long for the bands."""
+def rating(examples_per_second: float | None, tokens_per_text: float, rows: int) -> str | None:
+    """Incident 4's word for a speed; None where it is unknown, or the texts are too long or too few for the bands."""
     if examples_per_second is None or tokens_per_text > BAND_TOKENS:
         return None
-    word = next(word for least, word in BANDS if examples_per_second >= least)
+    best, word = BANDS[0][1], next(word for least, word in BANDS if examples_per_second >= least)
+    if rows < BAND_ROWS and word != best:
+        return None
     return f"{word} ({examples_per_second:,.0f} examples/s; over 20,000 very fast, 10,000 fast, 5,000 normal)"

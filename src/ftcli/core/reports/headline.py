@@ -68,7 +68,7 @@ def _tokenize(doc: Mapping[str, Any]) -> list[Card]:
     speed = verdict.split(": ", 1)[-1] if ": " in verdict else verdict.partition("; ")[2]
     return [
         Card("Speed", quantity(m("examples_per_second"), "examples/s"), speed or rating),
-        Card("Token rate", quantity(m("tokens_per_second"), "tokens/s"), f"{quantity(m('megabytes_per_second'), 'MB/s')} of text"),
+        Card("Token rate", quantity(m("tokens_per_second"), "tokens/s"), f"{quantity(m('megabytes_per_second'), 'MB/s')} of the sources"),
         Card("Rows written", number(rows), f"of {number(m('rows_read'))} read: {lost}"),
         Card("Tokens", number(tokens), f"{number(tokens / rows)} a row" if rows and tokens is not None else ""),
         Card("Rows truncated", number(cut), _share(cut, rows, f" of rows, {number(m('tokens_cut'))} tokens cut")),
