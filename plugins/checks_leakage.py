@@ -179,7 +179,7 @@ def duplicates(probe: Probe) -> Check:
             evidence |= {"first_rows": first[:5].tolist(), "labels": _labels_of(probe, first[:5])}
         differ = "several labels" if flags is None else "other labels where they stand again"
         words = f"{len(torn):,} texts have {differ} ({conflict / max(1, len(hashes)):.2%} of the rows)"
-        if conflict > CONFLICTS * len(hashes):
+        if conflict > max(2, CONFLICTS * len(hashes)):
             return warned(words, "Decide for one answer a text: of rows that contradict each other at most one can be learned.", **evidence)
         if len(torn):
             return noted(words, **evidence)

@@ -67,6 +67,14 @@ def test_a_leak_that_differs_in_case_and_spaces_is_found(world: World, tmp_path:
     assert check.evidence["first_rows"] == [0, 1, 2, 3]
 
 
+def test_one_text_that_stands_twice_under_two_labels_is_told_and_no_more(world: World, tmp_path: Path) -> None:
+    """Two rows of 260 are 0.77 %, and were warned of."""
+    train = _rows(200, 2)
+    train[1] = (train[0][0], "b")
+    check = world.verify(_store(world, tmp_path, {"train": train, "test": _rows(33, 3)}), stages=STAGE)["FT207"]
+    assert (check.status, check.evidence["rows_in_conflict"]) == ("info", 2)
+
+
 def test_texts_inside_packs_are_compared_one_by_one(world: World, tmp_path: Path) -> None:
     train, test = _rows(200, 2), _rows(40, 3)
     test[:4] = train[:4]

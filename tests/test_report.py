@@ -229,6 +229,16 @@ def test_headline_figures_carry_separators_units_and_what_they_are_compared_with
         assert part in text
 
 
+def test_a_language_model_has_a_perplexity_and_no_accuracy() -> None:
+    report = train_report()
+    measured = {name: value for name, value in report.metrics.items() if name not in {"eval_accuracy", "chance_accuracy"}}
+    text = words(Page(render_html(replace(report, metrics={**measured, "eval_loss": 2.0, "peak_gpu_mb": None}), WHEN)))
+    assert "perplexity 7.39" in text
+    assert "chance" not in text
+    assert "GPU unknown" not in text
+    assert "perplexity" not in words(Page(render_html(report, WHEN)))
+
+
 def test_a_first_loss_twelve_times_too_high_shows_its_factor() -> None:
     assert "12.02× the expected 5.63" in words(Page(render_html(verify_report(), WHEN)))
 

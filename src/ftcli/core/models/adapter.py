@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from ftcli.context import Context
 from ftcli.contracts import Task
-from ftcli.core.models.adapter_base import ADAPTER_CONFIG, base_of
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of
 from ftcli.errors import MissingExtraError, ModelError, UsageError
 from ftcli.settings import Settings
 
@@ -147,7 +147,8 @@ def _fresh(context: Context, model: PreTrainedModel, task: Task) -> Any:
         task_type=TaskType.SEQ_CLS if task.needs_labels else TaskType.CAUSAL_LM,
     )
     try:
-        return get_peft_model(model, config)
+        with as_peft_asks():
+            return get_peft_model(model, config)
     except ValueError as error:
         raise ModelError(
             f"LoRA cannot be put into {type(model).__name__}: {' '.join(str(error).split())[:300]}",
@@ -195,7 +196,8 @@ def _loaded(context: Context, model: PreTrainedModel) -> Any:
 
         model = prepare_model_for_kbit_training(model)  # type: ignore[no-untyped-call]
     try:
-        adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
+        with as_peft_asks():
+            adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
     except (ValueError, RuntimeError, OSError, KeyError) as error:
         raise ModelError(
             f"the adapter {folder} does not fit its base model: {' '.join(str(error).split())[:300]}",

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ftcli.errors import ModelError
 
 ADAPTER_CONFIG = "adapter_config.json"
+
+
+@contextmanager
+def as_peft_asks() -> Iterator[None]:
+    """Inside, peft 0.21 may ask a model for `is_gradient_checkpointing`, whose end transformers 5.23 announces to whoever reads it: nothing a user can change."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        yield
 
 
 def refuse_absent(name: str) -> None:

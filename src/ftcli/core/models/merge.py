@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ftcli.core.models.adapter_base import ADAPTER_CONFIG, base_of
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of
 from ftcli.core.publishing import staging
 from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError
 
@@ -36,7 +36,8 @@ def load_adapted(folder: Path) -> Any:
         config = AutoConfig.from_pretrained(str(described))
         family = AutoModelForSequenceClassification if str(adapter.task_type).endswith("SEQ_CLS") else AutoModelForCausalLM
         model = family.from_pretrained(base, config=config, dtype=torch.float32, use_safetensors=True, ignore_mismatched_sizes=True)
-        return PeftModel.from_pretrained(model, str(folder)).eval()
+        with as_peft_asks():
+            return PeftModel.from_pretrained(model, str(folder)).eval()
     except (ValueError, RuntimeError, OSError, KeyError) as error:
         raise ModelError(
             f"the adapter {folder} cannot be loaded on its base {base}: {' '.join(str(error).split())[:300]}",
@@ -63,7 +64,8 @@ def merge(folder: Path, output: Path) -> dict[str, Any]:
     ids = _tokens(model)
     with torch.no_grad():
         before = model(input_ids=ids).logits
-        merged = model.merge_and_unload(safe_merge=True).eval()
+        with as_peft_asks():
+            merged = model.merge_and_unload(safe_merge=True).eval()
     staged = output.with_name(f".{output.name}.merging")
     shutil.rmtree(staged, ignore_errors=True)
     try:

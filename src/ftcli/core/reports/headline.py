@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,10 @@ def lede(doc: Mapping[str, Any]) -> str:
     return ""
 
 
+MOST_LOSS = 100.0
+"""Loss up to which a perplexity is a number that says anything."""
+
+
 def _tokenize(doc: Mapping[str, Any]) -> list[Card]:
     m = doc["metrics"].get
     rows, tokens, cut = m("rows_written"), m("tokens"), m("rows_truncated")
@@ -101,12 +106,7 @@ def _train(doc: Mapping[str, Any]) -> list[Card]:
     return [
         _first_loss(doc),
         Card("Final loss", number(m("final_loss")), f"{number(m('steps'))} steps, {number(m('epochs'))} epochs"),
-        Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}")
-        if m("eval_micro_f1") is None
-        else Card(
-            "Held-out F1", percent(m("eval_micro_f1")), f"over all labels; all right in {percent(m('eval_exact_match'))} of the rows"
-        ),
-        Card("Held-out loss", number(m("eval_loss"))),
+        *_held_out(m),
         Card("Throughput", quantity(m("real_tokens_per_second"), "tokens/s"), f"without padding; MFU {percent(m('mfu'))}"),
         Card("Padding", percent(m("padding_share")), "of the slots computed"),
         Card(
@@ -114,8 +114,25 @@ def _train(doc: Mapping[str, Any]) -> list[Card]:
             percent(m("data_wait_share")),
             f"of the time; {percent(m('host_overhead_share'))} goes into steps beside the model",
         ),
-        Card("Peak memory", megabytes(m("peak_rss_mb")), f"GPU {megabytes(m('peak_gpu_mb'))}"),
+        Card("Peak memory", megabytes(m("peak_rss_mb")), "" if m("peak_gpu_mb") is None else f"GPU {megabytes(m('peak_gpu_mb'))}"),
     ]
+
+
+def _held_out(m: Callable[[str], Any]) -> list[Card]:
+    """Accuracy or F1 of a classifier, the perplexity of a language model, and the loss."""
+    loss = m("eval_loss")
+    if m("eval_micro_f1") is not None:
+        right = percent(m("eval_exact_match"))
+        return [
+            Card("Held-out F1", percent(m("eval_micro_f1")), f"over all labels; all right in {right} of the rows"),
+            Card("Held-out loss", number(loss)),
+        ]
+    if m("chance_accuracy") is not None:
+        return [
+            Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}"),
+            Card("Held-out loss", number(loss)),
+        ]
+    return [Card("Held-out loss", number(loss), f"perplexity {number(math.exp(loss))}" if loss is not None and loss < MOST_LOSS else "")]
 
 
 def _first_loss(doc: Mapping[str, Any]) -> Card:
