@@ -18,6 +18,7 @@ class Known:
     why: str
 
 
+BERTS = ("bert-base-multilingual-cased", "bert-base-uncased", "koelectra-v3")
 TRUE: Sequence[Known] = (
     Known("FT101", "spm-only-mistral", "*", "*", "the folder has a SentencePiece model only, and no package that reads it is installed"),
     Known("FT101", "slow-byt5", "*", "*", "ByT5 has no fast tokenizer"),
@@ -51,7 +52,42 @@ TRUE: Sequence[Known] = (
     ),
     *(Known("FT115", tokenizer, "goemotions_ko", "*", "few Hangul in its vocabulary") for tokenizer in ("deepseek-coder", "gpt2")),
     *(Known("FT113", tokenizer, "kor_3i4k", "*", "no token for most Hangul") for tokenizer in ("bert-base-uncased", "t5-small")),
-    Known("FT113", "bert-base-uncased", "goemotions_ko", "*", "no token for most Hangul"),
+    *(
+        Known("FT113", "bert-base-uncased", dataset, "*", "no token for most Hangul")
+        for dataset in ("goemotions_ko", "ko_docs_long", "kor_law", "kornlu", "nsmc_raw", "react_docs_ko", "songys_chatbot")
+    ),
+    *(
+        Known("FT113", "bert-base-multilingual-cased", dataset, "*", "no token for the backtick, nor for some Hangul and emoji")
+        for dataset in ("code_sympy", "ko_docs_long", "nsmc_raw", "react_docs_ko", "songys_chatbot")
+    ),
+    *(
+        Known("FT113", "t5-small", dataset, "*", "T5 has no token for Hangul, nor for <, {, } and the backslash of code")
+        for dataset in ("code_sympy", "goemotions_ko", "gpteacher", "kor_law", "kornlu", "nsmc_raw", "react_docs_ko")
+    ),
+    Known("FT113", "koelectra-v3", "world_cities", "*", "no token for many letters of the names, such as ả, ṭ and ŏ"),
+    *(
+        Known("FT115", tokenizer, dataset, "*", "few Hangul in its vocabulary")
+        for tokenizer in ("deepseek-coder", "gpt2", "phi-2", "phi-3-mini")
+        for dataset in ("goemotions_ko", "ko_docs_long", "kor_law", "kornlu", "nsmc_raw", "react_docs_ko", "songys_chatbot")
+    ),
+    *(
+        Known("FT115", "kobart", dataset, "*", "a vocabulary of 30,000 made of Korean text, which cuts other words into letters")
+        for dataset in ("code_sympy", "en_docs_long", "world_cities")
+    ),
+    *(
+        Known("FT110", tokenizer, "*", "pretrain", "its model has 512 positions, and rows of 1,024 tokens were asked for")
+        for tokenizer in (*BERTS, "t5-small")
+    ),
+    *(
+        Known("FT204", "*", dataset, "pretrain", "documents longer than the 1,024 tokens that were asked for")
+        for dataset in ("code_sympy", "en_docs_long", "ko_docs_long", "react_docs_ko", "self_instruct", "state_union")
+    ),
+    Known("FT203", "*", "onet_tasks", "classify", "hundreds of classes: in a part of the rows some stand in the validation split alone"),
+    Known(
+        "FT205", "*", "kor_law", "pretrain*", "26 of its 1,682 different texts are another one but for spaces, and ftcli splits by content"
+    ),
+    Known("FT207", "*", "onet_tasks", "classify", "tasks that several occupations have"),
+    Known("FT208", "*", "state_union", "pretrain*", "some files are not UTF-8, and are read here with replacement characters"),
 )
 
 
