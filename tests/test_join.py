@@ -52,7 +52,14 @@ def test_an_error_of_the_source_comes_after_the_rows_before_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"packing__truncation_strategy": "split"}, {"packing__min_length": 12}, {"dataset__max_row_tokens": 20}]
+    "values",
+    [
+        {},
+        {"packing__truncation_strategy": "split"},
+        {"packing__truncation_strategy": "drop"},
+        {"packing__min_length": 12},
+        {"dataset__max_row_tokens": 20},
+    ],
 )
 def test_the_rows_and_counts_of_small_files_are_those_of_files_read_alone(
     small_tokenizers: Mapping[str, Path], without_plots: None, tmp_path: Path, values: Mapping[str, object]
@@ -68,8 +75,9 @@ def test_the_rows_and_counts_of_small_files_are_those_of_files_read_alone(
     assert together["content_hash"] == apart["content_hash"]
     assert together["details"]["sources"] == apart["details"]["sources"]
     assert len(together["details"]["sources"]) == 40
-    for name in ("rows_truncated", "tokens_cut", "texts_split", "rows_filtered", "rows_rejected"):
+    for name in ("rows_truncated", "tokens_cut", "texts_split", "rows_filtered", "rows_too_long", "rows_rejected"):
         assert together["metrics"][name] == apart["metrics"][name]
+    assert (together["metrics"]["rows_too_long"] > 0) == (values.get("packing__truncation_strategy") == "drop")
 
 
 def test_many_small_files_are_the_work_of_several_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

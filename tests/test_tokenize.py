@@ -174,6 +174,22 @@ def test_too_long_a_text_is_an_error_that_shows_it(bpe, tmp_path, out):
         prepare(bpe, source, out, packing__max_length=8, packing__truncation_strategy="error")
 
 
+def test_rows_that_are_dropped_for_their_length_are_said_and_nothing_but_such_rows_is_an_error(bpe, tmp_path, out):
+    source = write(tmp_path / "data.jsonl", ["short", "a rather long text that does not fit", "brief"])
+    given = {"packing__max_length": 8, "packing__truncation_strategy": "drop"}
+    report = prepare(bpe, source, out, **given)
+    assert (report.metrics["rows_filtered"], report.metrics["rows_too_long"]) == (1, 1)
+    assert any("1 rows (33.3" in note and "longer than max_length 8" in note for note in report.notes)
+    with pytest.raises(DataError, match="3 filtered, 3 of them longer than max_length 2") as refused:
+        prepare(bpe, source, tmp_path / "none", **{**given, "packing__max_length": 2})
+    assert "Raise --max-length" in refused.value.hint
+
+
+def test_rows_with_an_empty_label_are_said(bpe, tmp_path, out):
+    report = prepare(bpe, write(tmp_path / "data.jsonl", corpus(4), ["a", "", "b", ""]), out, dataset__label_column="label")
+    assert "2 rows have an empty label, which is a class of its own" in report.notes
+
+
 # -- the report --------------------------------------------------------------------------------------------------------
 
 

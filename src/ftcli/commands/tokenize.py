@@ -16,6 +16,7 @@ from ftcli.contracts import Distant, Engine, Executor
 from ftcli.core.benchmark.floor import SHARES, beside_machine, verdict
 from ftcli.core.benchmark.measure import peak_rss_mb
 from ftcli.core.engines.engine import proved_engine
+from ftcli.core.figures import percent
 from ftcli.core.files.durable import WRITE_ERRORS, free_bytes, refusal
 from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.files.mirror import origin
@@ -186,15 +187,26 @@ def _rejects(recipe: Recipe, attempt: Attempt, records: Sequence[Record], tally:
 def _refuse_nothing(context: Context, recipe: Recipe, tally: Tally, names: Sequence[str] | None) -> None:
     """Note what came out empty or not as planned; nothing to train on is a `DataError`."""
     empty = [split for split in recipe.splits() if not tally.rows[split]]
+    counts, longest = tally.counts, f"longer than max_length {recipe.policy.max_length:,}"
     if "train" in empty or len(empty) == len(recipe.splits()):
+        parts = {
+            f"{counts['rows_too_long']:,} of them {longest}": counts["rows_too_long"],
+            f"{counts['rows_untargeted']:,} of them without a token to learn": counts["rows_untargeted"],
+        }
         raise DataError(
-            f"no row was left to write: {tally.counts['rows_read']} read, {tally.counts['rows_rejected']} rejected, "
-            f"{tally.counts['rows_filtered']} filtered"
-            + (f", {tally.counts['rows_untargeted']} of them without a token to learn" if tally.counts["rows_untargeted"] else ""),
-            "Check --text-column, --min-length and --truncation-strategy."
-            if not tally.counts["rows_untargeted"]
-            else "Raise --max-length: the answers lie behind what is kept; or no row has an answer.",
+            f"no row was left to write: {counts['rows_read']} read, {counts['rows_rejected']} rejected, {counts['rows_filtered']} filtered"
+            + "".join(f", {words}" for words, count in parts.items() if count),
+            "Raise --max-length, or keep a part of long texts: --truncation-strategy keep_start."
+            if counts["rows_too_long"]
+            else "Raise --max-length: the answers lie behind what is kept; or no row has an answer."
+            if counts["rows_untargeted"]
+            else "Check --text-column and --min-length.",
         )
+    if counts["rows_too_long"]:
+        share = percent(counts["rows_too_long"] / counts["rows_read"])
+        context.note(f"{counts['rows_too_long']:,} rows ({share}) are {longest} and were left out (--truncation-strategy drop)")
+    if (unnamed := [number for number, name in enumerate(names or ()) if not name.strip()]) and tally.labels[unnamed[0]]:
+        context.note(f"{tally.labels[unnamed[0]]:,} rows have an empty label, which is a class of its own")
     for split in empty:
         context.note(f"the split {split} is empty")
     if recipe.plan.columns.multi_label:

@@ -58,7 +58,7 @@ def share_out(group: Group, source: Ints, counts: Counts) -> list[Counts] | None
     """
     if len(group) == 1:
         return [counts]
-    if counts.rows_truncated or counts.texts_split:
+    if counts.rows_truncated or counts.texts_split or counts.rows_too_long or counts.rows_untargeted:
         return None
     read = [batch.num_rows for _, batch in group]
     kept = np.diff(np.searchsorted(source, np.cumsum([0, *read])))

@@ -31,6 +31,8 @@ class Counts:
     rows_kept: int = 0
     rows_filtered: int = 0
     rows_rejected: int = 0
+    rows_too_long: int = 0
+    """Of those that were filtered: longer than a row, under the truncation strategy drop."""
     rows_untargeted: int = 0
     """Of those that were filtered: without a token to learn in the part that would be kept."""
     rows_truncated: int = 0
@@ -101,7 +103,9 @@ class LengthPolicy:
         keep = lengths >= self.min_length
         limit = self.max_length if self.packed else self.room
         if self.truncation == "drop":
-            keep &= lengths + (self.max_length - self.room if self.packed else 0) <= limit
+            fits = lengths + (self.max_length - self.room if self.packed else 0) <= limit
+            counts.rows_too_long += int((keep & ~fits).sum())
+            keep &= fits
         if self.targets:
             keep = self._with_target(encoded, lengths, keep, counts)
         source = np.flatnonzero(keep)

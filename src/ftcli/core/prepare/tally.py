@@ -97,6 +97,7 @@ class Tally:
             "rows_written": self.counts["rows_kept"],
             "rows_rejected": self.counts["rows_rejected"],
             "rows_filtered": self.counts["rows_filtered"],
+            "rows_too_long": self.counts["rows_too_long"],
             "rows_truncated": self.counts["rows_truncated"],
             **({"rows_untargeted": self.counts["rows_untargeted"], "target_tokens": sum(self.targets.values())} if self.shapes else {}),
             "texts_split": self.counts["texts_split"],
