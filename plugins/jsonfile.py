@@ -1,11 +1,11 @@
-"""JSON documents: an array of objects, or an object whose "data" is one; a .json file that is really JSON lines is read as such."""
+"""JSON documents: an array of objects or of texts, or an object whose "data" is one; a .json file that is really JSON lines is read as such."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ class Json(FileFormat):
 
         if _is_lines(path, settings):
             return JsonLines().plan(path, target_bytes, settings)
-        document = _Document(path, settings.dataset.max_line_bytes)
+        document = _Document(path, settings)
         columns = columns_of(settings)
         if not usable((document.fault(element, columns, of_chat(columns)) for element in document.elements()), settings):
             return []
@@ -56,7 +56,7 @@ class Json(FileFormat):
 
         if _is_lines(path, settings):
             return JsonLines().label_kind(path, column, settings)
-        document = _Document(path, settings.dataset.max_line_bytes)
+        document = _Document(path, settings)
         kinds: list[Kind] = []
 
         def tell(row: Object) -> None:
@@ -74,7 +74,7 @@ class Json(FileFormat):
         from ftcli.core.reading.columns import batch_of, check_values, wanted
         from ftcli.core.reading.conversation import as_document
 
-        document = _Document(piece.path, settings.dataset.max_line_bytes)
+        document = _Document(piece.path, settings)
         elements, read = document.elements(), wanted(columns)
         while batch := list(islice(elements, ROWS)):
             rows: list[Any] = []
@@ -95,7 +95,7 @@ class Json(FileFormat):
                 yield batch_of(columns, [check_values(role, name, kind, [row[name] for row in rows]) for role, name, kind in read])
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
-        document = _Document(piece.path, settings.dataset.max_line_bytes)
+        document = _Document(piece.path, settings)
         for element in document.elements():
             line, start, raw = document.place(element)
             yield Place(start=start, line=line, raw=raw)
@@ -114,10 +114,10 @@ class _Element:
 class _Document:
     """The text of a file. Bytes that are not UTF-8 stand in it as lone surrogates, so that they cost a row and not the file."""
 
-    def __init__(self, path: str, longest: int) -> None:
+    def __init__(self, path: str, settings: Settings) -> None:
         from ftcli.core.files.streams import content
 
-        self.path, self._longest = path, longest
+        self.path, self._longest, self._column = path, settings.dataset.max_line_bytes, settings.dataset.text_column
         self._offset, data = content(path)
         self.text = data.decode("utf-8", "surrogateescape")
         self._broken = ESCAPED.search(self.text) is not None
@@ -157,8 +157,10 @@ class _Document:
         return BadRow(self.path, bad.code, bad.reason, line=line, start=start, size=len(raw), field=bad.field, raw=raw, hint=bad.hint)
 
     def elements(self) -> Iterator[_Element]:
-        """The elements of the array; raises DataError where the text stops being JSON: what comes behind is lost."""
-        text = self.text
+        """The elements of the array, where the first is a text each text as a row of its own; raises DataError where the text stops being JSON: what comes
+        behind is lost.
+        """
+        text, plain = self.text, None
         if not text.strip():
             return
         try:
@@ -167,6 +169,9 @@ class _Document:
             more = text[position : position + 1] != "]"
             while more:
                 element = _element(text, position)
+                plain = isinstance(element.value, str) if plain is None else plain
+                if plain and isinstance(element.value, str):
+                    element = replace(element, value=Object([(self._column, element.value)]))
                 yield element
                 position = _skip(text, element.stop)
                 more = text[position : position + 1] == ","

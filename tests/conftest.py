@@ -35,6 +35,8 @@ HEAVY = ("torch", "transformers", "transformers.trainer", "transformers.models.q
 LIBRARIES = (
     "PYTEST_",  # names the phase of the running test
     "TORCHINDUCTOR_",  # torch, when it is imported
+    "RAYON_NUM_THREADS",
+    "FASTOKENS_BPE_THREADS",  # ftcli.core.engines.guard, before the first engine of a process
 )
 """Beginnings of variables that libraries set on import or use; everything else that changes is a test's fault."""
 

@@ -34,6 +34,16 @@ def test_a_json_file_that_is_really_json_lines_is_recognised(tmp_path: Path) -> 
     assert plan(file).files[0].format == "jsonl"
 
 
+def test_an_array_of_texts_is_a_text_a_row(tmp_path: Path) -> None:
+    """As in a pickle; it was refused as no objects."""
+    file = write(tmp_path / "a.json", json.dumps(["글 0", "NA", "글 2"], indent=1, ensure_ascii=False))
+    assert rows(file) == ["글 0", "NA", "글 2"]
+    assert "no column 'label'" in refusal(file, label_column="label").message
+    assert "3 (byte " in (told := refusal(write(tmp_path / "b.json", '[\n"a",\n3]')).message)
+    assert "a row must be an object, found 3" in told
+    assert "found 'b'" in refusal(write(tmp_path / "c.json", '[{"text": "a"}, "b"]')).message
+
+
 def at(line: int, reason: str) -> tuple[int, str]:
     return line, reason
 
