@@ -82,6 +82,7 @@ TRUE: Sequence[Known] = (
         Known("FT204", "*", dataset, "pretrain", "documents longer than the 1,024 tokens that were asked for")
         for dataset in ("code_sympy", "en_docs_long", "ko_docs_long", "react_docs_ko", "self_instruct", "state_union")
     ),
+    Known("FT203", "*", "nsmc_raw", "classify", "ten ratings: in a part of the rows some stand in the validation split alone"),
     Known("FT203", "*", "onet_tasks", "classify", "hundreds of classes: in a part of the rows some stand in the validation split alone"),
     Known(
         "FT205", "*", "kor_law", "pretrain*", "26 of its 1,682 different texts are another one but for spaces, and ftcli splits by content"
