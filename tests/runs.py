@@ -21,6 +21,14 @@ from ftcli.testing import tiny_tokenizer, write_config
 from stores import Row, context, write_store
 
 VOCABULARY = 384
+BRIEF = {
+    "train__max_steps": 2,
+    "train__verify": False,
+    "train__save_strategy": "no",
+    "train__eval_strategy": "no",
+    "runtime__overwrite": True,
+}
+"""Two steps and nothing beside them."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+import runs
 from ftcli.commands.train import run
 from ftcli.core.models.adapter import _left_out
 from ftcli.core.models.predict import load
@@ -46,14 +47,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "vision_config": SIGHT,
     },
 }
-BRIEF = {
-    "train__max_steps": 2,
-    "train__verify": False,
-    "train__save_strategy": "no",
-    "train__eval_strategy": "no",
-    "runtime__overwrite": True,
-    "model__config": None,
-}
+BRIEF = {**runs.BRIEF, "model__config": None}
 
 
 @pytest.fixture(scope="module")

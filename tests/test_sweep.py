@@ -88,6 +88,15 @@ def test_no_budget_is_overrun_by_more_than_a_run_and_all_that_have_room_are_comp
         assert found.ratio["n"] >= 4
 
 
+@pytest.mark.parametrize("count", [2, 5, 41])
+def test_the_budget_that_is_named_holds_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 2.0, **{f"c{number}": 2.0 - 0.01 * number for number in range(count - 1)}}
+    rates = Rates(seconds, monkeypatch, start=3.0)
+    each = search(list(seconds), PRESENT, rates, repeats=5, budget=1.0).seconds
+    again = Rates(seconds, monkeypatch, start=3.0)
+    assert search(list(seconds), PRESENT, again, repeats=5, budget=halving.whole_budget(count, each)).untried == []
+
+
 def test_the_runs_of_a_search_are_known_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for count in (1, 2, 3, 5, 8, 41):
         seconds = {PRESENT: 2.0, **{f"c{number}": 1.0 + 0.1 * number for number in range(count - 1)}}

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 from families import FAMILIES
 from ftcli.commands.train import run
 from ftcli.errors import SettingsError
-from runs import VOCABULARY, Bench
+from runs import BRIEF, VOCABULARY, Bench
 from stores import learnable, packed
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
@@ -34,13 +34,6 @@ DECODERS = (
     "phi3",
     "rwkv",
 )
-BRIEF = {
-    "train__max_steps": 2,
-    "train__verify": False,
-    "train__save_strategy": "no",
-    "train__eval_strategy": "no",
-    "runtime__overwrite": True,
-}
 
 
 @pytest.fixture(scope="module")

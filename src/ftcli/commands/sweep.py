@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ftcli.context import Context
 from ftcli.core.benchmark import full_path, saved_profile
 from ftcli.core.benchmark.grids import PRESENT, Values, candidates, name_of
-from ftcli.core.benchmark.halving import Found, rungs_runs, search
-from ftcli.core.benchmark.measure import LEAST_RUNS
+from ftcli.core.benchmark.halving import Found, rungs_runs, search, whole_budget
 from ftcli.core.figures import between, number, percent, quantity
 from ftcli.errors import SettingsError, UsageError
 from ftcli.settings import Settings, get, update
@@ -73,7 +72,7 @@ def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, 
     for why, names in reasons.items():
         context.note(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''} left out: {why}")
     if found.untried:
-        whole = (rungs_runs(len(grid)) + 2 * max(repeats, LEAST_RUNS)) * found.seconds
+        whole = whole_budget(len(grid), found.seconds)
         context.note(
             f"{number(len(found.untried))} of {number(len(grid))} candidates were not tried, those that change the most: a run takes {quantity(found.seconds, 's')}, and --budget {budget:g} holds no more beside the last comparison; --budget {whole:.0f} would hold all"
         )

@@ -119,6 +119,11 @@ def rungs_runs(candidates: int) -> int:
     return total
 
 
+def whole_budget(candidates: int, each: float) -> float:
+    """Seconds in which all of them are tried, if a run takes `each`."""
+    return (max(rungs_runs(candidates) / SEARCH, rungs_runs(candidates) + COMPARED) + 2) * each  # the warm-up, and one for rounding
+
+
 def _fitting(candidates: int, runs: int) -> int:
     """How many candidates a number of runs lets through all their rungs; at least the first."""
     return next((count for count in range(candidates, 1, -1) if rungs_runs(count) <= runs), 1)

@@ -62,7 +62,8 @@ def _gathered(config: dict[str, Any]) -> dict[str, Any]:
     zero = config.get("zero_optimization") or {}
     if zero.get("stage") != 3:
         return config
-    if zero.setdefault(GATHER, True) is False:
+    zero = {GATHER: True, **zero}
+    if zero[GATHER] is False:
         raise SettingsError(
             f"train.deepspeed has zero_optimization.{GATHER} = false: the run would end without a model",
             "Leave it out: ftcli sets it, and needs the memory for one copy of the weights on rank 0 while it saves.",
