@@ -53,7 +53,7 @@ class Csv(FileFormat):
         from ftcli.core.files.cuts import record_ranges
         from ftcli.core.files.streams import codec_of
 
-        layout = layout_of(path, Columns(settings.dataset.text_column, settings.dataset.label_column))
+        layout = layout_of(path, _columns(settings))
         size = Path(path).stat().st_size
         if layout is None:
             return []
@@ -92,12 +92,18 @@ class Csv(FileFormat):
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
         longest = settings.dataset.max_line_bytes
-        layout = layout_of(piece.path, Columns(settings.dataset.text_column))
+        layout = layout_of(piece.path, _columns(settings))
         if layout is not None:
             span = _span(piece)
             quoted = _quoting(piece.path, layout.delimiter, longest, span) != "characters"
             for record in islice(_records(piece.path, layout.delimiter, quoted, longest, span), int(layout.header and not span[0]), None):
                 yield Place(start=record.start, raw=record.raw)
+
+
+def _columns(settings: Settings) -> Columns:
+    """Those whose names say whether there is a header."""
+    dataset = settings.dataset
+    return Columns(dataset.text_column, dataset.label_column, pair=dataset.text_pair_column)
 
 
 def _span(piece: Piece) -> Span:

@@ -34,6 +34,8 @@ class Jsonl:
 def _line(rows: Rows, number: int, job: ExportJob) -> str:
     ids = rows.input_ids.row(number)
     row: dict[str, Any] = {"input_ids": ids.tolist(), "length": len(ids)}
+    if rows.types is not None:
+        row["token_type_ids"] = rows.types.row(number).tolist()
     if not job.tokens_only and rows.labels is not None:
         row["labels"] = int(rows.labels[number])
     if not job.tokens_only and rows.flags is not None:

@@ -56,6 +56,8 @@ class Mds:
                 columns["labels"] = LIST if data.targeted else NUMBER
             if data.packed:
                 columns["seq_lengths"] = LIST
+            if data.typed:
+                columns["token_type_ids"] = LIST
             (output / split).mkdir()
             shards = _Shards(output / split, dict(sorted(columns.items())))
             for sample in _samples(store, split, job, list(shards.columns)):
@@ -137,7 +139,7 @@ def _samples(store: Store, split: str, job: ExportJob, columns: list[str]) -> It
 def _cell(rows: Rows, number: int, name: str) -> bytes:
     if name == "labels" and rows.labels is not None:
         return struct.pack("<q", int(rows.labels[number]))
-    lists = {"labels": rows.targets, "seq_lengths": rows.seq_lengths}.get(name, rows.input_ids)
+    lists = {"labels": rows.targets, "seq_lengths": rows.seq_lengths, "token_type_ids": rows.types}.get(name, rows.input_ids)
     assert lists is not None
     return _list(lists.row(number))
 

@@ -35,6 +35,21 @@ def test_reviews_become_the_ids_of_the_tokenizer(name, real_data, tmp_path):
     assert len({row["labels"] for row in rows(tmp_path / "out")}) == len({row["label"] for row in reviews})
 
 
+@pytest.mark.parametrize("name", ["qwen3", "bert-base-multilingual-cased", "t5-small", "mistral-7b-v0.1", "koelectra-v3"])
+def test_premises_and_hypotheses_become_the_pairs_of_the_tokenizer(name, real_data, tmp_path):
+    source, folder = real_data / "classification/kornlu/xnli.dev.ko.tsv", real_data / "tokenizers" / name
+    pairs = [line.split("\t")[:2] for line in source.read_text(encoding="utf-8").splitlines()[1:]]
+    columns = {"dataset__text_column": "sentence1", "dataset__text_pair_column": "sentence2", "dataset__label_column": "gold_label"}
+    for length, side, how in ((40, "right", "keep_start"), (40, "left", "keep_end"), (512, "right", "error")):
+        values = {**columns, "packing__max_length": length, "packing__truncation_strategy": how, "runtime__cache_dir": tmp_path / "proofs"}
+        prepare(folder, source, tmp_path / how, **values)
+        tokenizer = AutoTokenizer.from_pretrained(folder, truncation_side=side)
+        expected = tokenizer([one for one, _ in pairs], [other for _, other in pairs], truncation=True, max_length=length)
+        assert ids(tmp_path / how) == expected["input_ids"]
+        if "token_type_ids" in expected:
+            assert [row["token_type_ids"] for row in rows(tmp_path / how)] == expected["token_type_ids"]
+
+
 def test_korean_documents_are_packed_without_loss(real_data, tmp_path):
     texts = [row["text"] for row in lines(real_data / "text/react_docs_ko/react_docs_ko.jsonl.gz", 60)]
     folder = real_data / "tokenizers/qwen3"

@@ -184,6 +184,8 @@ class Columns:
     """Stands between the labels of a row where the column holds strings; readers give the strings as they are, `read_shard` parts them."""
     labels_only: bool = False
     """Batches hold `label` alone: the text column is neither decoded nor checked."""
+    pair: str | None = None
+    """Holds a second text of every row: batches have it as `pair`."""
     chat: tuple[str, ...] | None = None
     """Columns of conversations (mode sft). A row has some of them, and `text` of a batch is what `ftcli.core.reading.conversation.as_document` makes of it."""
     renamed: tuple[tuple[str, str], ...] = ()

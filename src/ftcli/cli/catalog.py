@@ -116,12 +116,14 @@ PREDICT = CommandSpec(
     " folders, adapters and hub ids; a text goes through the chat template where the tokenizer has one.",
     (
         "ftcli predict runs/first 'The parcel came damaged.' 'Where is my invoice?'",
+        "ftcli predict runs/nli 'A man is dancing.' --pair 'Somebody moves.'",
         "ftcli predict runs/chat --input questions.jsonl --max-new-tokens 100 --json",
     ),
-    shows=("dataset.text_column", "runtime.threads"),
+    shows=("dataset.text_column", "dataset.text_pair_column", "runtime.threads"),
     own=(
         Own("model", "Output directory of a run, adapter or hub id.", required=True),
         Own("texts", "Texts.", "words", default=()),
+        Own("pair", "Second text that each of the texts is judged together with, by a classifier of pairs.", "text", ("--pair",)),
         Own("file", "JSON lines with messages, the text column or prompt.", "path", ("--input",)),
         Own("batch_size", "Texts at a time.", "int", ("--batch-size",), 16),
         Own("max_new_tokens", "Tokens that a language model may say.", "int", ("--max-new-tokens",), 64),

@@ -27,6 +27,7 @@ def run(
     max_new_tokens: int,
     threshold: float,
     plain: bool,
+    pair: str | None = None,
 ) -> Report:
     """Labels with probabilities, or answers, for the texts and for those of a file; `details["predictions"]` has all of them.
 
@@ -42,7 +43,9 @@ def run(
         with suppress(OSError, ValueError):  # a text may be no possible name of a file
             if Path(text).is_file():
                 context.note(f"{text} is asked as a text, and there is a file of that name: --input {text} asks its rows")
-    asked: list[Asked] = [*texts, *(read_texts(file, context.settings.dataset.text_column) if file is not None else ())]
+    dataset = context.settings.dataset
+    asked: list[Asked] = [text if pair is None else (text, pair) for text in texts]
+    asked += read_texts(file, dataset.text_column, dataset.text_pair_column) if file is not None else ()
     with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
         loaded = load(model)
         context.progress.start("predict", len(asked), "rows")
@@ -66,7 +69,8 @@ def run(
 
 
 def _row(found: dict[str, Any]) -> list[str]:
-    text = found["text"] if isinstance(found["text"], str) else str(found["text"][-1].get("content"))
+    asked = found["text"]
+    text = asked if isinstance(asked, str) else " ‖ ".join(asked) if isinstance(asked, tuple) else str(asked[-1].get("content"))
     text = " ".join(text.split())
     shown = text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
     if "answer" in found:

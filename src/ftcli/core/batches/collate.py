@@ -23,7 +23,8 @@ class Dynamic:
         self.spec = spec
 
     def __call__(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """`input_ids`, `attention_mask` [rows, width] and `labels` [rows] or [rows, width], int64, or as the task has them for rows.
+        """`input_ids`, `attention_mask` [rows, width] and `labels` [rows] or [rows, width], int64, or as the task has them for rows; `token_type_ids`
+        [rows, width] where the rows hold two texts and the model wants to know which token is whose.
 
         Raises:
             DataError: the rows hold several documents each, which a mask of padding cannot keep apart.
@@ -33,6 +34,8 @@ class Dynamic:
         lengths = rows.input_ids.lengths
         real = self._places(lengths, self.width(lengths))
         batch = {"input_ids": _filled(real, rows.input_ids.values, self.spec.pad_token_id), "attention_mask": real.astype(np.int64)}
+        if rows.types is not None:
+            batch["token_type_ids"] = _filled(real, rows.types.values, 0)
         return _tensors({**batch, "labels": self._labels(rows, real)})
 
     def width(self, lengths: Ints) -> int:

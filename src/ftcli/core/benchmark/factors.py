@@ -24,7 +24,15 @@ TOGETHER = (
     ("model.config", "model.config_overrides", "model.name_or_path", "model.revision", "tokenizer.path", "tokenizer.revision"),
     ("train.bf16", "train.fp16"),
     ("train.torch_compile", "train.torch_compile_backend", "train.torch_compile_mode"),
-    ("dataset.text_column", "dataset.label_column", "dataset.label_separator", "dataset.label_names", "dataset.sample_by", SOURCES),
+    (
+        "dataset.text_column",
+        "dataset.text_pair_column",
+        "dataset.label_column",
+        "dataset.label_separator",
+        "dataset.label_names",
+        "dataset.sample_by",
+        SOURCES,
+    ),
     ("train.gradient_checkpointing", "train.activation_checkpointing"),
     ("train.per_device_train_batch_size", "train.max_tokens_per_batch"),
 )

@@ -79,10 +79,13 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
             for _, batch in read_shard(shard, plan.columns, settings, formats):
                 if trained < rows and shard.split == "train":
                     part = batch.slice(0, rows - trained)
-                    labels = part.column("label").to_pylist() if names[1] else [None] * len(part)
-                    for text, label in zip(part.column("text").to_pylist(), labels, strict=True):
-                        row = {names[0]: text} if names[1] is None else {names[0]: text, names[1]: label}
-                        out.write(json.dumps(row, ensure_ascii=False) + "\n")
+                    cells = {names[0]: part.column("text").to_pylist()}
+                    if plan.columns.pair is not None:
+                        cells[plan.columns.pair] = part.column("pair").to_pylist()
+                    if names[1] is not None:
+                        cells[names[1]] = part.column("label").to_pylist()
+                    for row in zip(*cells.values(), strict=True):
+                        out.write(json.dumps(dict(zip(cells, row, strict=True)), ensure_ascii=False) + "\n")
                 seen += len(batch)
                 trained += len(batch) if shard.split == "train" else 0
             read += shard.size

@@ -54,6 +54,7 @@ def described(looked: Looked, spelling: Spelling | None) -> list[dict[str, Any]]
     labels      a token each, -100 where nothing is learned; None where the task does not learn tokens
     label, label_id    of any number of labels the names, joined, and no id
     documents   tokens of each
+    types       of rows of two texts, 0 for each token of the first and 1 for each of the second; None of others
     notes       sentences
     """
     rows = looked.rows
@@ -79,6 +80,7 @@ def described(looked: Looked, spelling: Spelling | None) -> list[dict[str, Any]]
                 "label": None if looked.label_names is None else looked.label_names[place],
                 "label_id": None if looked.label_ids is None else looked.label_ids[place],
                 "documents": np.diff(ends).tolist(),
+                "types": None if rows.types is None else rows.types.row(place).tolist(),
                 "notes": looked.notes.get(place, []),
             }
         )

@@ -17,11 +17,12 @@ from ftcli.core.files.stamps import Hashed, SourceHashes, Stamp
 from ftcli.core.inspect.look import Looked, together
 from ftcli.core.inspect.picked import Picked
 from ftcli.core.prepare.accept import accept
-from ftcli.core.prepare.encode import encode_texts, packed
+from ftcli.core.prepare.encode import encode_rows, packed
 from ftcli.core.prepare.job import Job, plugins_of
 from ftcli.core.prepare.join import Group, as_batch, joined
 from ftcli.core.prepare.labels import by_name
 from ftcli.core.prepare.own_texts import drawn_pieces
+from ftcli.core.prepare.pairs import types_of, unmarked
 from ftcli.core.prepare.policy import Counts, Documents, LengthPolicy, without_first
 from ftcli.core.prepare.recipe import Recipe, settle
 from ftcli.core.prepare.window import Routed, by_split, windows
@@ -90,7 +91,7 @@ class _Reading:
         job, plugins = self.job, plugins_of(self.job)
         encoder = load_encoder(job.encoder, plugins)
         for group in joined(read_shard(shard, job.columns, job.settings, plugins.registry("source")), job.batch_size):
-            whole, broken, _ = encode_texts(job, encoder, as_batch(group).column("text"))
+            whole, broken, _ = encode_rows(job, encoder, as_batch(group))
             for members, (encoded, documents, labels, counts, faults), _ in accept(job, group, whole, broken):
                 self._refuse(members, faults)
                 self.counts.add(counts)
@@ -177,7 +178,13 @@ def of_sources(context: Context, split: str | None, picked: Picked) -> tuple[Loo
     labelled = settings.dataset.label_column is not None
     looked = Looked(
         name,
-        _as_rows(rows, numbers, packed=reading.job.policy.packed and picked.random is None, targets=reading.job.chat),
+        _as_rows(
+            rows,
+            numbers,
+            packed=reading.job.policy.packed and picked.random is None,
+            targets=reading.job.chat,
+            types=reading.job.policy.pair is not None,
+        ),
         task,
         [row.label for row in rows] if labelled else None,
         [row.label_id for row in rows] if labelled else None,
@@ -265,15 +272,16 @@ def _cut(policy: LengthPolicy, before: int, parts: int, name: str) -> list[str]:
     return []
 
 
-def _as_rows(rows: Sequence[Row], numbers: Sequence[int], *, packed: bool, targets: bool) -> Rows:
+def _as_rows(rows: Sequence[Row], numbers: Sequence[int], *, packed: bool, targets: bool, types: bool) -> Rows:
     def ragged(parts: Sequence[Any]) -> Ragged:
         values = np.concatenate([np.asarray(part, np.int32) for part in parts]) if parts else np.zeros(0, np.int32)
         return Ragged(values, to_offsets(np.array([len(part) for part in parts], np.int64)))
 
     return Rows(
         np.array(numbers, np.int64),
-        ragged([plain(row.ids) for row in rows]),
+        ragged([unmarked(plain(row.ids)) for row in rows]),
         None,
         ragged([row.documents for row in rows]) if packed else None,
         ragged([labels_of(row.ids) for row in rows]) if targets else None,
+        types=ragged([types_of(row.ids) for row in rows]) if types else None,
     )

@@ -46,6 +46,8 @@ def facts(row: Mapping[str, Any]) -> list[str]:
     found = [f"{row['tokens']:,} token{'' if row['tokens'] == 1 else 's'}"]
     if row["labels"] is not None:
         found.append(f"{sum(label != IGNORED for label in row['labels']):,} learned")
+    if row["types"] is not None:
+        found.append(f"second text from token {row['types'].index(1):,}" if 1 in row["types"] else "no second text")
     if len(row["documents"]) > 1:
         found.append(f"{len(row['documents']):,} documents")
     if row["label"] is not None or row["label_id"] is not None:

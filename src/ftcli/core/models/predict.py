@@ -26,11 +26,12 @@ MOST_LABELS = 5
 """Labels of an answer, the likeliest first."""
 THRESHOLD = 0.5
 """Probability from which a label of several holds."""
+TYPES = "token_type_ids"
 NO_LIMIT = 10**9
 """transformers says 10³⁰ where a tokenizer names no limit."""
 Message = Mapping[str, Any]
-Asked = str | list[Message]
-"""A text, or the messages of a conversation that wants an answer."""
+Asked = str | tuple[str, str] | list[Message]
+"""A text, two texts that are judged together, or the messages of a conversation that wants an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,11 @@ def load(name: str) -> Loaded:
     return Loaded(model.to(device).eval(), tokenizer, classifies)
 
 
-def read_texts(path: Path, column: str) -> list[Asked]:
+def read_texts(path: Path, column: str, pair: str | None = None) -> list[Asked]:
     """What a file of JSON lines asks: `messages` of a row, else its `column`, else its `prompt`.
+
+    Args:
+        pair: column of a second text, which every row then has.
 
     Raises:
         DataError: it cannot be read, or a row has none of them; names the line.
@@ -96,7 +100,9 @@ def read_texts(path: Path, column: str) -> list[Asked]:
                     raise DataError(
                         f"{path}:{number}: neither messages, {column} nor prompt", "Another column is named with --text-column."
                     )
-                asked.append(found)
+                if pair is not None and not (isinstance(found, str) and isinstance(row.get(pair), str)):
+                    raise DataError(f"{path}:{number}: no second text {pair}", "Another column is named with --text-pair-column.")
+                asked.append(found if pair is None else (str(found), row[pair]))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON lines: {error}", "One object a line, in UTF-8.") from error
     return asked
@@ -135,9 +141,10 @@ def predict(
     if room < 1:
         raise UsageError(f"max_new_tokens = {max_new_tokens} leaves no room for the text", "Lower --max-new-tokens.")
     if loaded.classifies:  # the special tokens at the end survive truncation
-        rows = loaded.tokenizer([text for text, _ in prompts], truncation=room < NO_LIMIT, max_length=room)["input_ids"]
+        encoded = loaded.tokenizer(*_sides(asked), truncation=room < NO_LIMIT, max_length=room)
+        rows, types = encoded["input_ids"], encoded.get(TYPES) if isinstance(asked[0], tuple) else None
     else:
-        rows = [loaded.tokenizer(text, add_special_tokens=special)["input_ids"][-room:] for text, special in prompts]
+        rows, types = [loaded.tokenizer(text, add_special_tokens=special)["input_ids"][-room:] for text, special in prompts], None
     largest, known = max((max(row, default=0) for row in rows), default=0), int(loaded.model.get_input_embeddings().weight.shape[0])
     if largest >= known:
         raise ModelError(
@@ -149,15 +156,30 @@ def predict(
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
             batch = [rows[row] for row in chosen]
-            found = _labels(loaded, batch, threshold) if loaded.classifies else _answers(loaded, batch, max_new_tokens)
+            of_batch = None if types is None else [types[row] for row in chosen]
+            found = _labels(loaded, batch, of_batch, threshold) if loaded.classifies else _answers(loaded, batch, max_new_tokens)
             for row, answer in zip(chosen, found, strict=True):
                 answers[row] = answer
             on_progress(len(chosen))
     return answers
 
 
+def _sides(asked: Sequence[Asked]) -> list[list[str]]:
+    """The texts of a classifier, or its first and its second ones."""
+    if not any(isinstance(one, tuple) for one in asked):
+        return [[str(one) for one in asked]]
+    alone = next((number for number, one in enumerate(asked, 1) if not isinstance(one, tuple)), None)
+    if alone is not None:
+        raise UsageError(f"text {alone} has no second text, and others have", "Ask them apart.")
+    return [[one[side] for one in asked if isinstance(one, tuple)] for side in (0, 1)]
+
+
 def _prompt(loaded: Loaded, asked: Asked, number: int, *, chat: bool) -> tuple[str, bool]:
     """The text to encode, and whether the tokenizer adds its special tokens."""
+    if isinstance(asked, tuple):
+        if not loaded.classifies:
+            raise UsageError(f"row {number} holds two texts, and a language model goes on with one", "Leave out the second.")
+        return asked[0], True
     if isinstance(asked, str) and not asked.strip():
         raise UsageError(f"text {number} is empty", "Leave it out.")
     template = getattr(loaded.tokenizer, "chat_template", None)
@@ -186,7 +208,9 @@ def _room(loaded: Loaded) -> int:
     return min(limit, positions or NO_LIMIT)
 
 
-def _padded(loaded: Loaded, rows: Sequence[Sequence[int]], *, left: bool) -> dict[str, torch.Tensor]:
+def _padded(
+    loaded: Loaded, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None, *, left: bool
+) -> dict[str, torch.Tensor]:
     width = max(1, *map(len, rows)) if rows else 1
     ids = torch.full((len(rows), width), loaded.tokenizer.pad_token_id, dtype=torch.int64)
     mask = torch.zeros_like(ids)
@@ -194,13 +218,18 @@ def _padded(loaded: Loaded, rows: Sequence[Sequence[int]], *, left: bool) -> dic
         where = slice(width - len(row), width) if left else slice(0, len(row))
         ids[number, where], mask[number, where] = torch.tensor(row, dtype=torch.int64), 1
     device = loaded.model.device
-    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+    batch = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+    if types is not None:
+        batch[TYPES] = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in types], batch_first=True).to(device)
+    return batch
 
 
-def _labels(loaded: Loaded, rows: Sequence[Sequence[int]], threshold: float) -> Iterator[dict[str, Any]]:
+def _labels(
+    loaded: Loaded, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None, threshold: float
+) -> Iterator[dict[str, Any]]:
     config = loaded.model.config
     several = config.problem_type == "multi_label_classification"
-    logits = loaded.model(**_padded(loaded, rows, left=False)).logits.float().cpu()
+    logits = loaded.model(**_padded(loaded, rows, types, left=False)).logits.float().cpu()
     for row in logits.sigmoid() if several else logits.softmax(-1):
         likeliest = row.argsort(descending=True, stable=True)
         labels = [{"label": str(config.id2label[int(which)]), "probability": float(row[which])} for which in likeliest[:MOST_LABELS]]

@@ -120,6 +120,8 @@ def forwards(model: Any, *, unpad: bool) -> dict[nn.Module, Any]:
 
 def _unpadded(base: Any, original: Any, ids: Tensor, documents: Documents, places: Tensor, more: Mapping[str, Any]) -> Any:
     positions = (places % ids.shape[1])[None]
+    if more.get("token_type_ids") is not None:
+        more = {**more, "token_type_ids": more["token_type_ids"].flatten()[places][None]}
     with _without_mask():
         out = original(ids.flatten()[places][None], position_ids=positions, **{**more, DOCUMENTS: documents})
     states = out.last_hidden_state

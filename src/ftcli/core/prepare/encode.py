@@ -23,6 +23,7 @@ from ftcli.core.prepare.dialogue import encode_conversations
 from ftcli.core.prepare.job import Job, plugins_of
 from ftcli.core.prepare.join import Group, as_batch, joined
 from ftcli.core.prepare.packs import pack
+from ftcli.core.prepare.pairs import encode_pairs
 from ftcli.core.prepare.policy import Counts, Documents, without_first
 from ftcli.core.prepare.window import Routed, by_split, windows
 from ftcli.core.prepare.write import RowWriter
@@ -90,6 +91,7 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
                         labels=job.label_ids is not None and not job.columns.multi_label,
                         flags=len(job.label_ids or ()) if job.columns.multi_label else 0,
                         targets=job.chat,
+                        pair=job.policy.pair,
                         packed=job.policy.packed,
                         buffer_rows=job.buffer_rows,
                     )
@@ -137,8 +139,12 @@ def collect_labels(job: Job, shard: ShardPlan) -> list[str | int]:
     return labels
 
 
-def encode_texts(job: Job, encoder: RowEncoder, texts: pa.Array) -> tuple[Encoded, dict[int, Fault], Sequence[str]]:
-    """Ids of a batch (with the targets marked, where the texts are conversations), the rows that cannot be encoded, and the shapes of the conversations."""
+def encode_rows(job: Job, encoder: RowEncoder, rows: pa.RecordBatch) -> tuple[Encoded, dict[int, Fault], Sequence[str]]:
+    """Ids of a batch (with marks of the targets, where the texts are conversations, and of the second text, where rows have two), the rows that cannot
+    be encoded, and the shapes of the conversations."""
+    texts = rows.column("text")
+    if job.policy.pair is not None:
+        return encode_pairs(encoder, texts, rows.column("pair")), {}, ()
     if not job.chat:
         return encoder.encode(texts), {}, ()
     spoken = encode_conversations(job, encoder, texts)
@@ -179,7 +185,7 @@ def _encoded(job: Job, shard: ShardPlan, plugins: Plugins, tally: ShardTally, re
     for group in joined(reader, job.batch_size):
         tally.seconds["read"] += time.perf_counter() - clock
         clock = time.perf_counter()
-        whole, broken, shapes = encode_texts(job, encoder, as_batch(group).column("text"))
+        whole, broken, shapes = encode_rows(job, encoder, as_batch(group))
         tally.shapes.update(shapes)
         for members, (encoded, documents, labels, _, faults), shares in accept(job, group, whole, broken):
             if faults:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftcli.contracts import Encoded
+from ftcli.core.prepare.pairs import PairTemplate, composed, cut_pairs, second_lengths, unmarked
 from ftcli.core.ragged import Ids, Ints, append_where, surround, take_ranges, to_offsets
 from ftcli.core.targets import TARGET, has_target
 
@@ -82,11 +83,14 @@ class LengthPolicy:
     """The packer cuts long texts itself, where packs end."""
     targets: bool = False
     """Ids carry marks of what is learned (`ftcli.core.targets`): a text without any in the part that is kept is filtered out."""
+    pair: PairTemplate | None = None
+    """Rows hold two texts each, and this stands for prefix and suffix (`ftcli.core.prepare.pairs`)."""
 
     @property
     def room(self) -> int:
         """Tokens of text that fit into a row."""
-        return self.max_length - len(self.prefix) - len(self.suffix) - (self.eos is not None)
+        added = len(self.prefix) + len(self.suffix) if self.pair is None else self.pair.added
+        return self.max_length - added - (self.eos is not None)
 
     def apply(self, encoded: Encoded, counts: Counts) -> Documents:
         """
@@ -114,6 +118,8 @@ class LengthPolicy:
         starts, lengths = starts[source], lengths[source]
         if self.packed:
             return self._parts(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source, counts)
+        if self.pair is not None:
+            return Documents(*self._pairs(self.pair, encoded.ids, starts, lengths, source, counts), source)
         starts, lengths, source = self._cut(starts, lengths, source, self.room, counts)
         return Documents(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source)
 
@@ -128,14 +134,28 @@ class LengthPolicy:
         return keep & learns
 
     def _compose(self, ids: Ids, lengths: Ints) -> tuple[Ids, Ints]:
-        ids, lengths = surround(ids, lengths, np.array(self.prefix, np.int32), np.array(self.suffix, np.int32))
+        return self._ended(*surround(ids, lengths, np.array(self.prefix, np.int32), np.array(self.suffix, np.int32)))
+
+    def _ended(self, ids: Ids, lengths: Ints) -> tuple[Ids, Ints]:
         if self.eos is None:
             return ids, lengths
         ends = to_offsets(lengths)[1:]
         missing = np.ones(len(lengths), np.bool_)
         filled = lengths > 0
-        missing[filled] = ids[ends[filled] - 1] != self.eos
+        missing[filled] = unmarked(ids[ends[filled] - 1]) != self.eos
         return append_where(ids, lengths, missing, self.eos)
+
+    def _pairs(self, template: PairTemplate, ids: Ids, starts: Ints, lengths: Ints, source: Ints, counts: Counts) -> tuple[Ids, Ints]:
+        """Rows of two texts, of which the longer one is cut first."""
+        second = second_lengths(ids, starts, lengths)
+        first = lengths - second
+        long = lengths > self.room
+        if self.truncation == "error" and long.any():
+            raise TooLong(dict(zip(source[long].tolist(), lengths[long].tolist(), strict=True)), self.room)
+        kept = cut_pairs(first, second, self.room)
+        counts.rows_truncated += int(long.sum())
+        counts.tokens_cut += int((lengths - sum(kept)).sum())
+        return self._ended(*composed(template, ids, starts, (first, second), kept, ends=self.truncation == "keep_end"))
 
     def _parts(self, ids: Ids, lengths: Ints, source: Ints, counts: Counts) -> Documents:
         if self.packer_splits and self.truncation == "split":

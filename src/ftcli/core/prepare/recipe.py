@@ -13,6 +13,8 @@ from ftcli.core.engines.backend import Backend, prepare_backend
 from ftcli.core.engines.known_tokenizer import KnownTokenizer, keep, recall
 from ftcli.core.files.stamps import SourceHashes, check_unchanged
 from ftcli.core.prepare.chat_proof import proved_template
+from ftcli.core.prepare.pairs import PairTemplate
+from ftcli.core.prepare.pairs_proof import proved_pairs
 from ftcli.core.prepare.policy import LengthPolicy, Truncation
 from ftcli.core.publishing.inputs import FORMAT_VERSION
 from ftcli.core.publishing.publish import fingerprint
@@ -119,14 +121,20 @@ def settle(
     needs_labels = context.plugins.registry("task").get(task, "train.mode")().needs_labels
     if needs_labels and not settings.dataset.label_column:
         raise UsageError(f"the task {task} needs labels: --label-column is missing", "Name the column that holds the label.")
+    if plan.columns.pair is not None and not needs_labels:
+        raise UsageError(
+            f"text_pair_column = {plan.columns.pair!r} is for classification, and the task is {task}",
+            "Name the labels with --label-column.",
+        )
     if lost := hashes.keep():
         context.note(lost)
     for note in plan.notes:
         context.note(note)
-    chat = plan.columns.chat is not None
-    tokenizer, backend = (known, known.backend) if known and not chat else _loaded(context, settings.tokenizer.path, load)
+    chat, pairs = plan.columns.chat is not None, plan.columns.pair is not None
+    tokenizer, backend = (known, known.backend) if known and not chat and not pairs else _loaded(context, settings.tokenizer.path, load)
     template = proved_template(context, plan, tokenizer) if chat else None
-    policy = _policy(context, tokenizer, backend, task, packing)
+    pair = proved_pairs(context, plan, tokenizer, backend) if pairs else None
+    policy = _policy(context, tokenizer, backend, task, packing, pair)
     fractions = _fractions(context, plan)
     inputs = to_json(_inputs(context, plan, backend, task, packing, policy, fractions, template))
     return Recipe(
@@ -180,7 +188,7 @@ def _packing(context: Context) -> str:
     return packing
 
 
-def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packing: str) -> LengthPolicy:
+def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packing: str, pair: PairTemplate | None) -> LengthPolicy:
     settings = context.settings
     packed = packing != "none"
     special, chat = settings.tokenizer.add_special_tokens and task != MODE, task == MODE
@@ -204,6 +212,8 @@ def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packi
         raise UsageError("truncation_strategy = split would part an answer from what was asked", "Use keep_start, keep_end, drop or error.")
     if chat and packed and context.plugins.registry("packer").get(packing)().splits:
         raise UsageError(f"packing = {packing} cuts conversations anywhere", "Use --packing bfd, which keeps them whole.")
+    if pair is not None and truncation == "split":
+        raise UsageError("truncation_strategy = split would part one text from the other", "Use keep_start, keep_end, drop or error.")
     policy = LengthPolicy(
         max_length=max_length,
         min_length=settings.packing.min_length,
@@ -214,6 +224,7 @@ def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packi
         packed=packed,
         packer_splits=packed and context.plugins.registry("packer").get(packing)().splits,
         targets=chat,
+        pair=pair,
     )
     if policy.room < 1:
         raise UsageError(f"max_length = {max_length} leaves no room for text beside the special tokens", "Raise --max-length.")
@@ -260,6 +271,7 @@ def _inputs(
     }
     return {
         **(spoken or {}),
+        **({"dataset.text_pair_column": plan.columns.pair, "token types": policy.pair.types} if policy.pair else {}),
         **({"dataset.label_separator": dataset.label_separator} if dataset.label_separator else {}),
         "format version": FORMAT_VERSION,
         "sources": [[file.format, file.split, file.bytes, file.xxh3] for file in plan.files],

@@ -50,6 +50,8 @@ def estimate(context: Context, recipe: Recipe, free: int = 0) -> int:
         return 0
     piece, batch = found
     texts = batch.column("text")
+    if recipe.plan.columns.pair is not None:
+        texts = pc.binary_join_element_wise(texts, batch.column("pair"), pa.scalar("", pa.large_string()))
     expansion, lines = _head(piece.path) if piece.unit in {"bytes", "file"} else (1.0, None)
     share = 1.0  # of the source's bytes that are text: the rest is other columns, quotes and escapes
     if lines and len(texts):
@@ -59,7 +61,7 @@ def estimate(context: Context, recipe: Recipe, free: int = 0) -> int:
     if not sample:
         return 0
     policy = recipe.policy
-    added = len(policy.prefix) + len(policy.suffix) + (policy.eos is not None)
+    added = policy.max_length - policy.room
     size = sum(len(text.encode()) for text in sample)
     total = recipe.plan.bytes * expansion * share
     most = total + total / size * len(sample) * (added + ROW_BYTES / ID_BYTES)

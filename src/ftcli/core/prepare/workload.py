@@ -139,7 +139,8 @@ def _sample(context: Context, recipe: Recipe) -> list[str]:
     texts: list[str] = []
     for shard in recipe.plan.shards[:1]:
         for _, batch in islice(read_shard(shard, recipe.plan.columns, context.settings, context.plugins.registry("source")), 4):
-            texts += batch.column("text").slice(0, SAMPLE_ROWS - len(texts)).to_pylist()
+            rows = batch.slice(0, SAMPLE_ROWS - len(texts))
+            texts += [text for column in ("text", "pair") if column in rows.schema.names for text in rows.column(column).to_pylist()]
             if len(texts) >= SAMPLE_ROWS:
                 break
     if recipe.template is not None:

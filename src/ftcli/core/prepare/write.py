@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ftcli.core.arrays import numbers
+from ftcli.core.prepare.pairs import TYPES, PairTemplate, types_of, unmarked
 from ftcli.core.ragged import Ids, Ints, to_offsets
 from ftcli.core.reading.label_lists import Labels
 from ftcli.core.targets import labels_of, plain
@@ -25,11 +26,13 @@ BUFFER_TOKENS = 1 << 24
 """Tokens (64 MB) above which whole record batches are written however few rows they are, so that long rows do not fill the memory."""
 
 
-def schema(*, labels: bool, packed: bool, targets: bool = False, flags: int = 0) -> pa.Schema:
-    """Columns of prepared data: ids and length always; a label id a row, or whether each of `flags` labels holds, or a label a token; and
-    the lengths of the packed documents where there are any."""
+def schema(*, labels: bool, packed: bool, targets: bool = False, flags: int = 0, types: bool = False) -> pa.Schema:
+    """Columns of prepared data: ids and length always; a type a token where rows hold two texts; a label id a row, or whether each of `flags` labels
+    holds, or a label a token; and the lengths of the packed documents where there are any."""
     ids = pa.list_(pa.int32())
     fields = [pa.field("input_ids", ids), pa.field("length", pa.int32())]
+    if types:
+        fields.append(pa.field(TYPES, pa.list_(pa.int8())))
     if labels:
         fields.append(pa.field("labels", pa.int64()))
     if flags:
@@ -70,14 +73,23 @@ class RowWriter:
         labels: a row has a label id.
         targets: ids carry marks of what is learned, which become a label a token.
         flags: how many labels there are, of which a row has any number; 0: it has not.
+        pair: rows hold two texts, and ids carry marks of the second's.
         buffer_rows: an execution knob; at least one batch is always buffered.
     """
 
     def __init__(
-        self, path: Path, *, labels: bool, packed: bool, targets: bool = False, flags: int = 0, buffer_rows: int = BATCH_ROWS
+        self,
+        path: Path,
+        *,
+        labels: bool,
+        packed: bool,
+        targets: bool = False,
+        flags: int = 0,
+        pair: PairTemplate | None = None,
+        buffer_rows: int = BATCH_ROWS,
     ) -> None:
-        self._schema = schema(labels=labels, packed=packed, targets=targets, flags=flags)
-        self._targets = targets
+        self._schema = schema(labels=labels, packed=packed, targets=targets, flags=flags, types=pair is not None and pair.types)
+        self._targets, self._pairs = targets, pair is not None
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, self._schema)
         self._buffer_rows = max(buffer_rows, BATCH_ROWS)
@@ -115,7 +127,7 @@ class RowWriter:
             missing -= len(taken[-1])
         self._pending_rows -= rows
         self._pending_tokens -= sum(len(part.ids) for part in taken)
-        self._writer.write_batch(_batch(taken, self._schema, targets=self._targets))
+        self._writer.write_batch(_batch(taken, self._schema, targets=self._targets, pairs=self._pairs))
 
     def close(self) -> None:
         """Write what is buffered and end the file."""
@@ -139,12 +151,14 @@ def _between(values: Ids, offsets: Ints, start: int, stop: int) -> tuple[Ids, In
     return values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start]
 
 
-def _batch(parts: Sequence[_Rows], schema: pa.Schema, *, targets: bool) -> pa.RecordBatch:
+def _batch(parts: Sequence[_Rows], schema: pa.Schema, *, targets: bool, pairs: bool) -> pa.RecordBatch:
     """The rows joined, copied once, into buffers that hold nothing else: on disk Arrow fills a buffer up to 64 bytes with whatever follows
     it in memory."""
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     ids = np.concatenate([part.ids for part in parts])
-    columns = [_lists(plain(ids) if targets else ids, lengths), numbers(lengths.astype(np.int32))]
+    columns = [_lists(plain(ids) if targets else unmarked(ids) if pairs else ids, lengths), numbers(lengths.astype(np.int32))]
+    if TYPES in schema.names:
+        columns.append(_lists(types_of(ids), lengths))
     if parts[0].labels is not None:
         labels = np.concatenate([part.labels for part in parts if part.labels is not None])
         columns.append(numbers(labels) if labels.ndim == 1 else _flags(labels))
@@ -160,7 +174,7 @@ def _flags(labels: NDArray[np.uint8]) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(numbers(labels.astype(np.float32).ravel()), labels.shape[1])
 
 
-def _lists(values: Ids, lengths: Ints) -> pa.ListArray:
+def _lists(values: Ids | NDArray[np.int8], lengths: Ints) -> pa.ListArray:
     offsets = to_offsets(lengths)
     assert offsets[-1] == len(values) < 2**31
     return pa.ListArray.from_arrays(numbers(offsets.astype(np.int32)), numbers(values))
@@ -177,10 +191,13 @@ def split_metadata(
     size: int,
     targets: bool = False,
     multi_label: bool = False,
+    types: bool = False,
 ) -> dict[str, str]:
     """The small files that make a split's folder a `datasets.Dataset`: name → content."""
     integer = {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"}
     features: dict[str, Any] = {"input_ids": integer, "length": {"dtype": "int32", "_type": "Value"}}
+    if types:
+        features[TYPES] = {"feature": {"dtype": "int8", "_type": "Value"}, "_type": "List"}
     if label_names is not None and multi_label:
         features["labels"] = {"feature": {"dtype": "float32", "_type": "Value"}, "length": len(label_names), "_type": "List"}
     elif label_names is not None:

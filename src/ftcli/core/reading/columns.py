@@ -17,7 +17,7 @@ from ftcli.errors import DataError
 from ftcli.records import BadCode
 
 Kind = LabelKind
-Role = Literal["text", "label"]
+Role = Literal["text", "pair", "label"]
 T = TypeVar("T")
 WORDS: dict[Kind, str] = {"int": "whole numbers", "string": "strings", "ints": "lists of whole numbers", "strings": "lists of strings"}
 ONE: dict[Kind, Kind] = {"int": "int", "string": "string", "ints": "int", "strings": "string"}
@@ -43,11 +43,13 @@ class BadValue(ValueError):  # noqa: N818 - turned into a BadRow by the reader, 
 
 
 def wanted(columns: Columns) -> list[tuple[Role, str, Kind]]:
-    """(role, column, kind) of every column to read, text first; none of conversations, whose columns differ from row to row."""
+    """(role, column, kind) of every column to read, texts first; none of conversations, whose columns differ from row to row."""
     if columns.chat is not None:
         return []
-    text: list[tuple[Role, str, Kind]] = [] if columns.labels_only else [("text", columns.text, "string")]
-    return text if columns.label is None else [*text, ("label", columns.label, columns.label_kind or "string")]
+    texts: list[tuple[Role, str, Kind]] = [] if columns.labels_only else [("text", columns.text, "string")]
+    if columns.pair is not None and not columns.labels_only:
+        texts.append(("pair", columns.pair, "string"))
+    return texts if columns.label is None else [*texts, ("label", columns.label, columns.label_kind or "string")]
 
 
 def target_type(kind: Kind) -> pa.DataType:
@@ -79,7 +81,8 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
     if name in names:
         raise BadValue(0, "duplicate-key", f"the column {name!r} exists {names.count(name)} times", name, "Rename one of them.")
     near = difflib.get_close_matches(name, names, n=1)
-    meant = f"Did you mean --{role}-column {near[0]}?" if near else f"Name one with --{role}-column."
+    flag = "--text-pair-column" if role == "pair" else f"--{role}-column"
+    meant = f"Did you mean {flag} {near[0]}?" if near else f"Name one with {flag}."
     if role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
         meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
@@ -274,7 +277,7 @@ def _word(value: object) -> str:
 
 
 def _must(role: Role, kind: Kind) -> str:
-    if role == "text":
+    if role != "label":
         return "text must be a string"
     return f"labels must be {WORDS[kind]}, as in the first row"
 

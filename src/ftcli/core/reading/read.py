@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,9 +93,19 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
     dataset = settings.dataset
     if not dataset.sources:
         raise UsageError("no data: name a source", "Files, globs, directories or hub ids; SPLIT=PATH names the split.")
-    if dataset.text_column == dataset.label_column:
-        raise UsageError(f"{dataset.text_column!r} cannot be both the text and the label column", "Check --text-column and --label-column.")
+    named = {"text": dataset.text_column, "text pair": dataset.text_pair_column, "label": dataset.label_column}
+    for (role, name), (other, same) in combinations(named.items(), 2):
+        if name is not None and name == same:
+            raise UsageError(
+                f"{name!r} cannot be both the {role} and the {other} column",
+                f"Check --{role.replace(' ', '-')}-column and --{other.replace(' ', '-')}-column.",
+            )
     read = columns_of(settings)
+    if read.chat is not None and dataset.text_pair_column:
+        raise UsageError(
+            f"mode sft takes conversations, and text_pair_column = {dataset.text_pair_column!r} is for classification",
+            "Leave one of them out.",
+        )
     if read.chat is not None and dataset.label_column:
         raise UsageError(
             f"mode sft takes conversations, and label_column = {dataset.label_column!r} asks for labels", "Leave one of them out."

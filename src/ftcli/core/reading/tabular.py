@@ -135,7 +135,7 @@ class Table:
                 array = pa.array(values, target_type(kind))
             except (UnicodeEncodeError, OverflowError, pa.ArrowException):
                 return None
-            if role == "text" and (pc.max(pc.binary_length(array)).as_py() or 0) > self.most_bytes:
+            if role != "label" and (pc.max(pc.binary_length(array)).as_py() or 0) > self.most_bytes:
                 return None
             arrays.append(array)
         return arrays
@@ -178,7 +178,7 @@ class Table:
             return None
         if not right:
             kinds = "whole numbers" if kind == "int" else "strings"
-            must = "text must be a string" if role == "text" else f"labels must be {kinds}, as in the first row"
+            must = "text must be a string" if role != "label" else f"labels must be {kinds}, as in the first row"
             return "null" if value is None else "wrong-type", f"{name!r} is {shown(value)}; {must}", name, coerced
         if kind == "int":
             return None if LEAST <= int(value) <= MOST else ("out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits", name, coerced)
@@ -187,7 +187,7 @@ class Table:
         except UnicodeEncodeError as error:
             reason = f"{name!r} holds the lone surrogate U+{ord(value[error.start]):04X}, which no UTF-8 text can"
             return "surrogate", reason, name, coerced
-        if role == "text" and size > self.most_bytes:
+        if role != "label" and size > self.most_bytes:
             return "line-too-long", f"{name!r} has {size:,} bytes, {self.most_bytes:,} are allowed", name, "Raise dataset.max_line_bytes."
         return None
 

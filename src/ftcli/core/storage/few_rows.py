@@ -50,6 +50,7 @@ class Few(SplitData):
             None if have.seq_lengths is None else _gather(have.seq_lengths, wanted),
             None if have.targets is None else _gather(have.targets, wanted),
             flags=None if have.flags is None else have.flags[wanted],
+            types=None if have.types is None else _gather(have.types, wanted),
         )
 
 
@@ -82,12 +83,12 @@ def cut(rows: Rows, longest: int) -> Rows:
     documents = None
     if rows.seq_lengths is not None:
         documents = _ragged([_within(rows.seq_lengths.row(row), start, longest) for row, start in enumerate(starts)])
-    ids, targets = (
+    ids, targets, types = (
         None if column is None else _ragged([column.row(row)[start : start + longest] for row, start in enumerate(starts)])
-        for column in (rows.input_ids, rows.targets)
+        for column in (rows.input_ids, rows.targets, rows.types)
     )
     assert ids is not None
-    return Rows(rows.index, ids, rows.labels, documents, targets, flags=rows.flags)
+    return Rows(rows.index, ids, rows.labels, documents, targets, flags=rows.flags, types=types)
 
 
 def first_learned(targets: NDArray[np.int32], longest: int) -> int:

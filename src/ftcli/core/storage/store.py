@@ -22,16 +22,17 @@ from ftcli.core.storage.label_flags import Flags, LabelFlags
 from ftcli.errors import StoreError
 from ftcli.records import MANIFEST_NAME
 
-INPUT_IDS, LENGTH, LABELS, SEQ_LENGTHS = "input_ids", "length", "labels", "seq_lengths"
+INPUT_IDS, LENGTH, LABELS, SEQ_LENGTHS, TYPES = "input_ids", "length", "labels", "seq_lengths", "token_type_ids"
 TRIES = 5
 """How often a directory that is replaced while it is opened is opened anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """A list<int32> column of n rows: row i is `values[offsets[i]:offsets[i + 1]]`."""
+    """A list column of n rows: row i is `values[offsets[i]:offsets[i + 1]]`."""
 
     values: NDArray[np.int32]
+    """int8 of token types."""
     offsets: NDArray[np.int64]
 
     @property
@@ -49,7 +50,8 @@ class Ragged:
 class Rows:
     """Some rows of a split, in the order asked for. `labels` int64 [rows] or None; `seq_lengths`: tokens of each document in a row, or None;
     `targets`: a label a token, -100 where it is not learned, or None. `idle`: they stand in for no row at all, and nothing is to be learned of
-    them. `flags`: whether each label holds, float32 [rows, labels], where a row has any number of labels, or None."""
+    them. `flags`: whether each label holds, float32 [rows, labels], where a row has any number of labels, or None. `types`: 0 for a token of a row's first
+    text and 1 for one of its second, where the model wants to know, or None."""
 
     index: NDArray[np.int64]
     input_ids: Ragged
@@ -58,6 +60,7 @@ class Rows:
     targets: Ragged | None = None
     idle: bool = False
     flags: Flags | None = None
+    types: Ragged | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -107,6 +110,11 @@ class SplitData:
     def packed(self) -> bool:
         return SEQ_LENGTHS in self.table.column_names
 
+    @property
+    def typed(self) -> bool:
+        """Whether every token has a type: rows hold two texts, and the model wants to know which token is whose."""
+        return TYPES in self.table.column_names
+
     def content_hashes(self) -> NDArray[np.uint64]:
         """64 bits of every row's ids: equal rows have equal hashes, in every split and store."""
         parts = []
@@ -126,18 +134,19 @@ class SplitData:
         seq_lengths = self._seq_lengths.gather(wanted) if self.packed else None
         targets = self._targets.gather(wanted) if self.targeted else None
         flags = None if self.flags is None else self.flags.gather(wanted)
-        return Rows(wanted, self._input_ids.gather(wanted), labels, seq_lengths, targets, flags=flags)
+        types = self._types.gather(wanted) if self.typed else None
+        return Rows(wanted, self._input_ids.gather(wanted), labels, seq_lengths, targets, flags=flags, types=types)
 
     def batches(self) -> Iterator[Rows]:
         """All rows in order, a record batch at a time. Nothing is copied but where rows begin."""
         start = 0
         for batch in self.table.to_batches():
-            lists = {name: _ragged(batch.column(name)) for name in (INPUT_IDS, SEQ_LENGTHS) if name in batch.schema.names}
+            lists = {name: _ragged(batch.column(name)) for name in (INPUT_IDS, SEQ_LENGTHS, TYPES) if name in batch.schema.names}
             index = np.arange(start, start := start + batch.num_rows)
             targets = _ragged(batch.column(LABELS)) if self.targeted else None
             labels = None if self.labels is None else self.labels[index]
             flags = None if self.flags is None else self.flags.gather(index)
-            yield Rows(index, lists[INPUT_IDS], labels, lists.get(SEQ_LENGTHS), targets, flags=flags)
+            yield Rows(index, lists[INPUT_IDS], labels, lists.get(SEQ_LENGTHS), targets, flags=flags, types=lists.get(TYPES))
 
     def few(self, index: Sequence[int]) -> Rows:
         """Rows by number as `rows` gives them, for looking at some: nothing of the other rows is read, where `rows` reads where each begins."""
@@ -147,12 +156,12 @@ class SplitData:
         labels, flags = None, None if self.flags is None else self.flags.gather(wanted)
         if LABELS in self.table.column_names and not self.targeted and flags is None:
             labels = np.array([self.table.column(LABELS)[row].as_py() for row in wanted.tolist()], np.int64)
-        ids, seq_lengths, targets = (
+        ids, seq_lengths, targets, types = (
             _few(self.table.column(name), wanted) if there else None
-            for name, there in ((INPUT_IDS, True), (SEQ_LENGTHS, self.packed), (LABELS, self.targeted))
+            for name, there in ((INPUT_IDS, True), (SEQ_LENGTHS, self.packed), (LABELS, self.targeted), (TYPES, self.typed))
         )
         assert ids is not None
-        return Rows(wanted, ids, labels, seq_lengths, targets, flags=flags)
+        return Rows(wanted, ids, labels, seq_lengths, targets, flags=flags, types=types)
 
     @cached_property
     def _input_ids(self) -> _Chunks:
@@ -165,6 +174,10 @@ class SplitData:
     @cached_property
     def _targets(self) -> _Chunks:
         return _Chunks(self.table.column(LABELS))
+
+    @cached_property
+    def _types(self) -> _Chunks:
+        return _Chunks(self.table.column(TYPES))
 
 
 class Store:

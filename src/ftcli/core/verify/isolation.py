@@ -35,7 +35,10 @@ def padding_change(result: Forward, rows: Rows, places: NDArray[np.bool_]) -> tu
     looked_at = _affordable(rows.input_ids.lengths, sum(parameter.numel() for parameter in model.parameters()))
     for row in looked_at:
         ids = torch.from_numpy(rows.input_ids.row(row).astype(np.int64))[None].to(model.device)
-        alone = _logits(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})[0]
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if rows.types is not None:
+            inputs["token_type_ids"] = torch.from_numpy(rows.types.row(row).astype(np.int64))[None].to(model.device)
+        alone = _logits(model, inputs)[0]
         beside = together[row] if together.ndim == 2 else together[row][torch.from_numpy(places[row])]
         change = relative_change(alone, beside, unit)
         if change > worst:
