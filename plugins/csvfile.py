@@ -103,7 +103,10 @@ class Csv(FileFormat):
 def _columns(settings: Settings) -> Columns:
     """Those whose names say whether there is a header."""
     dataset = settings.dataset
-    return Columns(dataset.text_column, dataset.label_column, pair=dataset.text_pair_column)
+    flags = tuple(dataset.label_columns or ())
+    return Columns(
+        dataset.text_column, dataset.label_column, pair=dataset.text_pair_column, flags=flags, flag_kinds=tuple("string" for _ in flags)
+    )
 
 
 def _span(piece: Piece) -> Span:

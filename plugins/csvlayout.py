@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ftcli.contracts import Columns
+from ftcli.errors import DataError
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -46,8 +47,14 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
     if header and not set(names) <= set(first):
         delimiter, first = _other(text, names, delimiter, first)
     layout = Layout(delimiter, tuple(first if header else numbers), header)
-    for role, name, _ in wanted(columns):
-        need_column(path, role, name, layout.names)
+    try:
+        for role, name, _ in wanted(columns):
+            need_column(path, role, name, layout.names)
+    except DataError as error:
+        if not header or "Did you mean" in error.hint:
+            raise
+        counted = "Where the first line is a row and no header, count the columns from 0: --text-column 0 --label-column 1."
+        raise DataError(error.message, f"{error.hint} {counted}") from None
     return layout
 
 

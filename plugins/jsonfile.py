@@ -1,4 +1,5 @@
-"""JSON documents: an array of objects or of texts, or an object whose "data" is one; a .json file that is really JSON lines is read as such."""
+"""JSON documents: an array of objects or of texts, or an object whose "data", or whose only array, is one; a .json file that is really JSON lines is read
+as such."""
 
 from __future__ import annotations
 
@@ -183,10 +184,14 @@ class _Document:
             if rest != closing and not (closing and rest.startswith(",") and rest.endswith(closing)):
                 raise json.JSONDecodeError("Extra data or a missing end", text, position + 1)
         except json.JSONDecodeError as error:
-            hint = "Expected an array of objects, or an object whose data is one; a cut-off file was not written or copied to its end."
+            hint = "Expected an array of objects, or an object that holds one; a cut-off file was not written or copied to its end."
             reason = f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
             start = self._offset + len(text[: error.pos].encode("utf-8", "surrogateescape"))
             raise DataError(f"{self.path}:{error.lineno} (byte {start:,}): {reason}", hint) from None
+        except _NoArrayError as error:
+            raise DataError(
+                f"{self.path}: {error}", "Write each split as a file of its own: a JSON array of objects, or JSON lines."
+            ) from None
         except RecursionError:
             raise DataError(f"{self.path}: nested too deeply", "Unnest the document, or write it as JSON lines.") from None
         except ValueError as error:
@@ -198,11 +203,16 @@ def _is_lines(path: str, settings: Settings) -> bool:
     line = next(first_lines(path, settings), None)
     if line is None or isinstance(line, BadRow) or line[1].lstrip()[:1] != b"{":
         return False
+    from ftcli.core.reading.conversation import columns_of
+
     try:
         value = json.loads(line[1].decode())
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and not isinstance(value.get("data"), list)
+    if not isinstance(value, dict) or isinstance(value.get("data"), list):
+        return False
+    arrays = [part for part in value.values() if isinstance(part, list) and part and isinstance(part[0], dict)]
+    return settings.dataset.text_column in value or columns_of(settings).chat is not None or len(arrays) != 1
 
 
 def _element(text: str, position: int) -> _Element:
@@ -235,23 +245,46 @@ def _end(text: str, position: int) -> int | None:
     return None
 
 
+class _NoArrayError(Exception):
+    """The document is sound, and which of its arrays holds the rows is not known."""
+
+
 def _array(text: str, position: int) -> tuple[int, str]:
-    """(where the array opens, what must close the document after it)."""
+    """(where the array opens, what must close the document after it): of an object's arrays "data", or the only one. Raises _NoArrayError."""
     if text[position : position + 1] != "{":
         if text[position : position + 1] != "[":
             raise json.JSONDecodeError("Expecting an array of objects", text, position)
         return position, ""
+    found: dict[str, int] = {}
+    names: list[str] = []
     while text[position : position + 1] in {"{", ","}:
-        key, position = DECODER.raw_decode(text, _skip(text, position + 1))
+        position = _skip(text, position + 1)
+        if text[position : position + 1] == "}":
+            break
+        key, position = DECODER.raw_decode(text, position)
         position = _skip(text, position)
         if text[position : position + 1] != ":":
             raise json.JSONDecodeError("Expecting ':'", text, position)
         position = _skip(text, position + 1)
-        if key == "data" and text[position : position + 1] == "[":
-            return position, "}"
-        _, position = DECODER.raw_decode(text, position)
+        if text[position : position + 1] != "[":
+            _, position = DECODER.raw_decode(text, position)
+        else:
+            names.append(repr(key))
+            first, stop = _skip(text, position + 1), _end(text, position)
+            if key == "data" or stop is None:  # whoever reads on says where it breaks off
+                return position, "}"
+            if text[first : first + 1] == "{":
+                found[key] = position
+            position = stop
         position = _skip(text, position)
-    raise json.JSONDecodeError("No array called data in this object", text, position)
+    if text[position : position + 1] != "}":
+        raise json.JSONDecodeError("Expecting ',' or '}'", text, position)
+    if len(found) == 1:
+        return next(iter(found.values())), "}"
+    if not names:
+        raise _NoArrayError("an object without an array of rows")
+    what = "several arrays of objects" if found else "no array of objects"
+    raise _NoArrayError(f"{what} among {', '.join(names[:10])}{' …' if len(names) > 10 else ''}, and none called data")
 
 
 def _skip(text: str, position: int) -> int:

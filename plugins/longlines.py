@@ -29,11 +29,11 @@ def quick_arrays(block: bytes, columns: Columns) -> list[pa.Array] | None:
     import simdjson
 
     from ftcli.core.arrays import numbers, strings
-    from ftcli.core.reading.columns import wanted
+    from ftcli.core.reading.columns import PYTHON, wanted
 
-    if not suits(block) or columns.label_kind in {"strings", "ints"}:
+    if not suits(block) or columns.label_kind in {"strings", "ints"} or "bool" in columns.flag_kinds:
         return None
-    names = [(name, str if kind == "string" else int) for _, name, kind in wanted(columns)]
+    names = [(name, PYTHON[kind]) for _, name, kind in wanted(columns)]
     found: list[list[Any]] = [[] for _ in names]
     parser = simdjson.Parser()
     try:

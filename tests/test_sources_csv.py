@@ -208,3 +208,9 @@ def test_the_field_limit_of_the_csv_module_is_left_as_it_was(tmp_path: Path) -> 
     before = csv.field_size_limit()
     rows(write(tmp_path / "a.csv", HEAD + f'"{"x" * 200_000}",y\n'))
     assert csv.field_size_limit() == before
+
+
+def test_a_table_without_a_header_is_told_how_to_count(tmp_path: Path) -> None:
+    error = refusal(write(tmp_path / "sms.tsv", "ham\tGo until jurong point\nspam\tFree entry\n"), label_column="label")
+    assert error.hint.endswith("count the columns from 0: --text-column 0 --label-column 1.")
+    assert "count the columns" not in refusal(write(tmp_path / "b.tsv", "ham\tGo\n"), text_column="5").hint

@@ -44,6 +44,30 @@ def test_an_array_of_texts_is_a_text_a_row(tmp_path: Path) -> None:
     assert "found 'b'" in refusal(write(tmp_path / "c.json", '[{"text": "a"}, "b"]')).message
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_the_only_array_of_objects_of_a_document_is_read_under_any_name(tmp_path: Path, indent: int | None) -> None:
+    """As corpora of intents have it: {"name": …, "sentences": […]}; in one line it was taken for a row of JSON lines."""
+    document = {"name": "x", "tags": ["text", "a"], "none": [], "sentences": RECORDS, "more": {"a": [{"b": 1}]}}
+    assert rows(write(tmp_path / "a.json", json.dumps(document, indent=indent)), label_column="label") == EXPECTED
+    broken = json.dumps(document, indent=indent)
+    assert "not JSON" in refusal(write(tmp_path / "b.json", broken[: broken.index("more") - 40])).message
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"train": RECORDS, "test": RECORDS}, "several arrays of objects among 'train', 'test', and none called data"),
+        ({"train": [["a", "b"]], "test": [["c", "d"]]}, "no array of objects among 'train', 'test', and none called data"),
+        ({"name": "x", "tags": ["a", "b"]}, "no array of objects among 'tags', and none called data"),
+        ({"name": "x"}, "an object without an array of rows"),
+    ],
+)
+def test_a_document_that_does_not_say_which_array_holds_the_rows_is_refused(tmp_path: Path, document: object, words: str) -> None:
+    error = refusal(write(tmp_path / "a.json", json.dumps(document, indent=1)))
+    assert error.message.endswith(words)
+    assert "a file of its own" in error.hint
+
+
 def at(line: int, reason: str) -> tuple[int, str]:
     return line, reason
 
@@ -62,7 +86,6 @@ def at(line: int, reason: str) -> tuple[int, str]:
         ('[\n {"text": "a"},\n]', 3, "not JSON: Expecting value"),
         ('[\n {"text": "a"}]\n{"x": 1}', 2, "not JSON: Extra data or a missing end"),
         ('{"data":\n [{"text": "a"}]\n', 2, "not JSON: Extra data or a missing end"),
-        ('{\n"rows": [{"text": "a"}]\n}', 3, "not JSON: No array called data in this object"),
         ('{\n"data" [{"text": "a"}]\n}', 2, "not JSON: Expecting ':'"),
         ('"a string"', 1, "not JSON: Expecting an array of objects"),
         ("[1, 2]", 1, "a row must be an object, found 1 (a number)"),

@@ -169,8 +169,8 @@ BadCode = Literal[
 """Why a row is rejected; the list is closed."""
 
 
-LabelKind = Literal["string", "int", "strings", "ints"]
-"""What a label column holds: one label a row, or a list of any number of them."""
+LabelKind = Literal["string", "int", "strings", "ints", "bool"]
+"""What a label column holds: one label a row, or a list of any number of them; "bool" only where a label has a column of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +186,10 @@ class Columns:
     """Batches hold `label` alone: the text column is neither decoded nor checked."""
     pair: str | None = None
     """Holds a second text of every row: batches have it as `pair`."""
+    flags: tuple[str, ...] = ()
+    """Labels that have a column each, which says whether it holds. Readers give them as so many columns `label`, in this order; `read_shard` makes lists of them."""
+    flag_kinds: tuple[LabelKind, ...] = ()
+    """"string", "int" or "bool" for each."""
     chat: tuple[str, ...] | None = None
     """Columns of conversations (mode sft). A row has some of them, and `text` of a batch is what `ftcli.core.reading.conversation.as_document` makes of it."""
     renamed: tuple[tuple[str, str], ...] = ()
@@ -194,7 +198,9 @@ class Columns:
     @property
     def multi_label(self) -> bool:
         """Whether a row has any number of labels."""
-        return self.label_kind in {"strings", "ints"} or (self.label_kind == "string" and self.label_separator is not None)
+        return (
+            bool(self.flags) or self.label_kind in {"strings", "ints"} or (self.label_kind == "string" and self.label_separator is not None)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ from ftcli.settings_train import TrainSettings
 class DatasetSettings(Section):
     """What is read, and how it is prepared."""
 
+    @property
+    def labelled(self) -> bool:
+        """Whether rows have labels."""
+        return self.label_column is not None or bool(self.label_columns)
+
     sources: list[str] | None = setting(
         None,
         "Files, globs, directories, hub ids or s3:// addresses to read; SPLIT=PATH names the split. For verify and train: the prepared directory.",
@@ -33,6 +38,9 @@ class DatasetSettings(Section):
         None, "Column that holds a second text of the row (classification of pairs): prepared as tokenizer(text, text_pair) does."
     )
     label_column: str | None = setting(None, "Column that holds the label (classification).")
+    label_columns: list[str] | None = setting(
+        None, "Columns that each say by 0 or 1 (false or true) whether the label of that name holds: any number of labels a row."
+    )
     label_separator: str | None = setting(
         None,
         "What stands between the labels of a row where the label column holds strings (a|b): any number of labels a row.",

@@ -110,7 +110,7 @@ class _Reading:
         kept = np.delete(np.arange(batch.num_rows), list(faults))
         lengths = np.diff(encoded.offsets)
         for row in np.unique(documents.source).tolist():
-            label = batch.column("label")[int(kept[row])].as_py() if self.job.columns.label else None
+            label = batch.column("label")[int(kept[row])].as_py() if "label" in batch.schema.names else None
             shown = together(map(str, sorted(set(label)))) if isinstance(label, list) else None if label is None else str(label)
             self.texts[self.read + row] = Text(int(lengths[row]), shown)
 
@@ -175,7 +175,7 @@ def of_sources(context: Context, split: str | None, picked: Picked) -> tuple[Loo
     rows = _drawn(context, recipe, reading, name, picked) if picked.random is not None else _numbered(recipe, reading, name, picked)
     task = context.plugins.registry("task").get(recipe.task, "train.mode")()
     numbers = range(len(rows)) if picked.numbers is None else picked.numbers
-    labelled = settings.dataset.label_column is not None
+    labelled = settings.dataset.labelled
     looked = Looked(
         name,
         _as_rows(
@@ -207,8 +207,9 @@ def _split(recipe: Recipe, asked: str | None) -> Split:
 
 def _reading(context: Context, recipe: Recipe) -> _Reading:
     quiet = replace(context, progress=Quiet(), notes=[])  # workers and memory are of no interest here
-    names = context.settings.dataset.label_names
-    ids = by_name(names, integers=recipe.plan.columns.label_kind == "int") if names and context.settings.dataset.label_column else None
+    dataset = context.settings.dataset
+    names = dataset.label_columns or dataset.label_names
+    ids = by_name(names, integers=recipe.plan.columns.label_kind == "int") if names and dataset.labelled else None
     job = settle_workload(quiet, recipe).job(quiet, recipe, recipe.output, ids)
     return _Reading(replace(job, batch_size=min(job.batch_size, BATCH_ROWS)), names if ids else None)
 

@@ -16,9 +16,11 @@ from ftcli.core.prepare.join import Group, as_batch, parted, share_out
 from ftcli.core.prepare.policy import Counts, Documents, TooLong
 from ftcli.core.ragged import Ints, take_ranges, to_offsets
 from ftcli.core.reading.columns import shown
+from ftcli.core.reading.label_columns import BETWEEN
 from ftcli.core.reading.label_lists import Labels, is_list
 from ftcli.core.reading.reject import Fault
 
+FLAG_HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
 Accepted = tuple[Encoded, Documents, Labels | None, Counts, dict[int, Fault]]
 """What was kept of a batch, its rows after the policy, their labels, the counts, and the rows that cannot be used."""
 
@@ -109,7 +111,13 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
     if ids.null_count:
         hint = "Add it to --label-names, leave that out to take all labels, or put such rows aside with --on-bad quarantine."
         for row in np.flatnonzero(values(pc.is_null(ids))).tolist():
-            reason = f"the label {shown(column[row].as_py()).rpartition(' (')[0]} is not among the label names"
+            label = column[row].as_py()
+            if job.columns.flags:
+                faults[row] = Fault(
+                    "wrong-type", f"{label}; a label's column says 0 or 1, or false or true", label.partition(BETWEEN)[0], FLAG_HINT
+                )
+                continue
+            reason = f"the label {shown(label).rpartition(' (')[0]} is not among the label names"
             faults[row] = Fault("unknown-label", reason, job.columns.label or "", hint)
         ids = ids.fill_null(0)
     order: Ints = np.fromiter(label_ids.values(), np.int64, len(label_ids))

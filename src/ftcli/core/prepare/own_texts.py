@@ -81,11 +81,11 @@ def _of_prepared(settings: Settings, folder: Path) -> tuple[Settings, list[Found
         for entry in manifest.get("sources") or ()
         if isinstance(entry, Mapping) and _size(str(entry.get("path"))) == entry.get("bytes")
     ]
-    return update(settings, {**read_as, "dataset.label_column": None, "dataset.on_bad": "quarantine"}), found
+    return update(settings, {**read_as, "dataset.label_column": None, "dataset.label_columns": None, "dataset.on_bad": "quarantine"}), found
 
 
 def _of_raw(context: Context) -> tuple[Settings, list[Found]]:
-    settings = update(context.settings, {"dataset.label_column": None, "dataset.on_bad": "quarantine"})
+    settings = update(context.settings, {"dataset.label_column": None, "dataset.label_columns": None, "dataset.on_bad": "quarantine"})
     return settings, find_sources(settings, context.plugins.registry("source"))[1]
 
 

@@ -117,9 +117,9 @@ def settle(
     hashes = hashes or SourceHashes(None)
     plan = make_plan(settings, context.plugins.registry("source"), context.progress, hashes)
     on_plan(plan)
-    task = settings.train.mode or ("classify" if settings.dataset.label_column else "pretrain")
+    task = settings.train.mode or ("classify" if settings.dataset.labelled else "pretrain")
     needs_labels = context.plugins.registry("task").get(task, "train.mode")().needs_labels
-    if needs_labels and not settings.dataset.label_column:
+    if needs_labels and not settings.dataset.labelled:
         raise UsageError(f"the task {task} needs labels: --label-column is missing", "Name the column that holds the label.")
     if plan.columns.pair is not None and not needs_labels:
         raise UsageError(
@@ -180,9 +180,9 @@ def _packing(context: Context) -> str:
     settings = context.settings
     packing = settings.packing.strategy or "none"
     context.plugins.registry("packer").get(packing, "packing.strategy")
-    if packing != "none" and settings.dataset.label_column:
+    if packing != "none" and settings.dataset.labelled:
         raise UsageError(
-            f"packing = {packing} and label_column = {settings.dataset.label_column!r} contradict each other: a packed row has no single label",
+            f"packing = {packing} and labels ({settings.dataset.label_column or ', '.join(settings.dataset.label_columns or ())}) contradict each other: a packed row has no single label",
             "Leave out --packing for classification (batches of similar length waste about 1 %), or --label-column for pretrain.",
         )
     return packing
@@ -272,6 +272,7 @@ def _inputs(
     return {
         **(spoken or {}),
         **({"dataset.text_pair_column": plan.columns.pair, "token types": policy.pair.types} if policy.pair else {}),
+        **({"dataset.label_columns": [list(plan.columns.flags), list(plan.columns.flag_kinds)]} if plan.columns.flags else {}),
         **({"dataset.label_separator": dataset.label_separator} if dataset.label_separator else {}),
         "format version": FORMAT_VERSION,
         "sources": [[file.format, file.split, file.bytes, file.xxh3] for file in plan.files],

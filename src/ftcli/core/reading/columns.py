@@ -19,9 +19,16 @@ from ftcli.records import BadCode
 Kind = LabelKind
 Role = Literal["text", "pair", "label"]
 T = TypeVar("T")
-WORDS: dict[Kind, str] = {"int": "whole numbers", "string": "strings", "ints": "lists of whole numbers", "strings": "lists of strings"}
-ONE: dict[Kind, Kind] = {"int": "int", "string": "string", "ints": "int", "strings": "string"}
+WORDS: dict[Kind, str] = {
+    "int": "whole numbers",
+    "string": "strings",
+    "ints": "lists of whole numbers",
+    "strings": "lists of strings",
+    "bool": "true or false",
+}
+ONE: dict[Kind, Kind] = {"int": "int", "string": "string", "ints": "int", "strings": "string", "bool": "bool"}
 """The kind of a list's items; any other kind itself."""
+PYTHON: dict[Kind, type] = {"int": int, "string": str, "bool": bool}
 LEAST, MOST = -(2**63), 2**63 - 1
 CONVERSATIONS = (
     {"messages"},
@@ -49,11 +56,12 @@ def wanted(columns: Columns) -> list[tuple[Role, str, Kind]]:
     texts: list[tuple[Role, str, Kind]] = [] if columns.labels_only else [("text", columns.text, "string")]
     if columns.pair is not None and not columns.labels_only:
         texts.append(("pair", columns.pair, "string"))
+    texts += [("label", name, kind) for name, kind in zip(columns.flags, columns.flag_kinds, strict=False)]
     return texts if columns.label is None else [*texts, ("label", columns.label, columns.label_kind or "string")]
 
 
 def target_type(kind: Kind) -> pa.DataType:
-    one = pa.int64() if ONE[kind] == "int" else pa.large_string()
+    one = {"int": pa.int64(), "bool": pa.bool_()}.get(ONE[kind], pa.large_string())
     return one if ONE[kind] == kind else pa.list_(one)
 
 
@@ -99,6 +107,8 @@ def kind_of_type(where: str, name: str, type_: pa.DataType) -> Kind:
         return "strings" if is_list(type_) else "string"
     if pa.types.is_integer(item_type(type_)):
         return "ints" if is_list(type_) else "int"
+    if pa.types.is_boolean(type_):
+        return "bool"
     raise DataError(
         f"{where}: column {name!r} holds {type_}; labels must be strings or whole numbers, or lists of them",
         "Nothing is coerced: convert it.",
@@ -109,7 +119,9 @@ def kind_of_value(name: str, value: object) -> Kind | None:
     """The label kind of a Python value, None of an empty list, which does not tell; raises BadValue (index 0)."""
     if isinstance(value, str):
         return "string"
-    if isinstance(value, Integral) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, Integral):
         return "int"
     if isinstance(value, (list, tuple)):
         first = kind_of_value(name, value[0]) if value else None
@@ -198,7 +210,7 @@ def _first_invalid(column: pa.Array) -> int | None:
 
 def check_values(role: Role, name: str, kind: Kind, values: list[Any]) -> pa.Array:
     """Python values as the contract wants them; raises BadValue for the first that is not right."""
-    if ONE[kind] != kind or set(map(type, values)) - {int if kind == "int" else str}:
+    if ONE[kind] != kind or set(map(type, values)) - {PYTHON[kind]}:
         for index, value in enumerate(values):
             check_value(role, name, kind, value, index)
     try:
@@ -216,8 +228,7 @@ def check_value(role: Role, name: str, kind: Kind, value: object, index: int) ->
             return all(check_value(role, name, ONE[kind], item, index) for item in value)
         except BadValue as bad:
             raise BadValue(index, bad.code, f"an item of {bad.reason}", name) from None
-    right = isinstance(value, str) if kind == "string" else isinstance(value, Integral) and not isinstance(value, bool)
-    if not right or ONE[kind] != kind:
+    if not is_one(kind, value):
         code: BadCode = "null" if value is None else "wrong-type"
         raise BadValue(index, code, f"{name!r} is {shown(value)}; {_must(role, kind)}", name)
     if isinstance(value, Integral) and not LEAST <= int(value) <= MOST:
@@ -229,6 +240,13 @@ def check_value(role: Role, name: str, kind: Kind, value: object, index: int) ->
             reason = f"{name!r} holds the lone surrogate U+{ord(value[error.start]):04X}, which no UTF-8 text can"
             raise BadValue(index, "surrogate", reason, name) from None
     return True
+
+
+def is_one(kind: Kind, value: object) -> bool:
+    """Whether a Python value is of a kind that is no list."""
+    if kind == "int":
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    return isinstance(value, {"string": str, "bool": bool}.get(kind, ()))
 
 
 def halved(start: int, stop: int, read: Callable[[int, int], T]) -> Iterator[tuple[int, T | ValueError]]:
@@ -289,4 +307,6 @@ def _is_string(type_: pa.DataType) -> bool:
 def _fits(type_: pa.DataType, kind: Kind) -> bool:
     if is_list(type_) != (ONE[kind] != kind):
         return False
+    if ONE[kind] == "bool":
+        return bool(pa.types.is_boolean(type_))
     return _is_string(item_type(type_)) if ONE[kind] == "string" else bool(pa.types.is_integer(item_type(type_)))

@@ -57,7 +57,7 @@ def columns_of(settings: Settings) -> Columns:
     """What a run with these settings reads: a text and perhaps a label, or the columns of conversations."""
     dataset = settings.dataset
     if settings.train.mode != MODE:
-        return Columns(dataset.text_column, dataset.label_column, pair=dataset.text_pair_column)
+        return Columns(dataset.text_column, dataset.label_column, pair=dataset.text_pair_column, flags=tuple(dataset.label_columns or ()))
     return chat_columns(settings)
 
 

@@ -197,7 +197,8 @@ class Finder:
 
     def _tables(self, found: list[Found]) -> list[Found]:
         """Plain text has no labels: a .txt is read as tab-separated where a label column is asked for."""
-        label = self.settings.dataset.label_column
+        dataset = self.settings.dataset
+        label = dataset.label_column or next(iter(dataset.label_columns or ()), None)
         if label is None or "csv" not in self.formats:
             return found
         tables = {file.path for file in found if file.format == "text" and bare_suffix(file.path) == ".txt"}

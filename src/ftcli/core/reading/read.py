@@ -20,6 +20,7 @@ from ftcli.core.files.streams import data_errors
 from ftcli.core.reading.columns import WORDS, Kind
 from ftcli.core.reading.conversation import columns_of
 from ftcli.core.reading.find import Finder, Found
+from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
 from ftcli.core.reading.reject import Rejects, passing
 from ftcli.errors import DataError, UsageError
@@ -93,8 +94,18 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
     dataset = settings.dataset
     if not dataset.sources:
         raise UsageError("no data: name a source", "Files, globs, directories or hub ids; SPLIT=PATH names the split.")
-    named = {"text": dataset.text_column, "text pair": dataset.text_pair_column, "label": dataset.label_column}
-    for (role, name), (other, same) in combinations(named.items(), 2):
+    if dataset.label_columns and (dataset.label_column or dataset.label_names or dataset.label_separator):
+        raise UsageError(
+            "label_columns names the labels and their columns; label_column, label_names and label_separator say other things of them",
+            "Leave one or the other out.",
+        )
+    if dataset.label_columns and len(dataset.label_columns) < 2:
+        raise UsageError(
+            f"label_columns names one column ({dataset.label_columns[0]})", "Name all labels' columns, or give it as --label-column."
+        )
+    named = [("text", dataset.text_column), ("text pair", dataset.text_pair_column), ("label", dataset.label_column)]
+    named += [("label", name) for name in dataset.label_columns or ()]
+    for (role, name), (other, same) in combinations(named, 2):
         if name is not None and name == same:
             raise UsageError(
                 f"{name!r} cannot be both the {role} and the {other} column",
@@ -106,10 +117,9 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
             f"mode sft takes conversations, and text_pair_column = {dataset.text_pair_column!r} is for classification",
             "Leave one of them out.",
         )
-    if read.chat is not None and dataset.label_column:
-        raise UsageError(
-            f"mode sft takes conversations, and label_column = {dataset.label_column!r} asks for labels", "Leave one of them out."
-        )
+    if read.chat is not None and dataset.labelled:
+        asked = dataset.label_column or ", ".join(dataset.label_columns or ())
+        raise UsageError(f"mode sft takes conversations, and label_column = {asked!r} asks for labels", "Leave one of them out.")
     finder, found = find_sources(settings, formats, progress)
     if read.chat is not None and (unread := [file.path for file in found if file.format not in CHAT_FORMATS]):
         raise DataError(
@@ -129,7 +139,12 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
     trusted = [file.path for file in filled if file.format == "pickle" and dataset.trust_pickle]
     if trusted:
         finder.notes.append(f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {', '.join(trusted[:5])}")
-    columns = replace(read, label_kind=_label_kind(filled, finder.formats, settings), label_separator=dataset.label_separator)
+    columns = replace(
+        read,
+        label_kind=None if dataset.label_column is None else _label_kind(filled, finder.formats, settings, dataset.label_column),
+        label_separator=dataset.label_separator,
+        flag_kinds=tuple(_label_kind(filled, finder.formats, settings, name, flag=True) for name in read.flags),
+    )
     taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
     return Plan(
         shards=_shards(found, pieces, target),
@@ -158,7 +173,10 @@ def read_shard(
     for piece in shard.pieces:
         reader: SourceFormat = formats.get(piece.format)()
         for batch in reader.read(piece, columns, settings, rejects.of(piece) if rejects else passing(settings)):
-            yield piece, batch if columns.label_separator is None else _parted(batch, columns.label_separator)
+            if columns.flags and not columns.labels_only:
+                yield piece, joined_labels(batch, columns)
+            else:
+                yield piece, batch if columns.label_separator is None else _parted(batch, columns.label_separator)
 
 
 def _parted(batch: pa.RecordBatch, separator: str) -> pa.RecordBatch:
@@ -183,10 +201,8 @@ def shard_size(total: int) -> int:
     return min(64_000_000, max(16_000_000, total // 64))
 
 
-def _label_kind(found: list[Found], formats: dict[str, SourceFormat], settings: Settings) -> Kind | None:
-    label = settings.dataset.label_column
-    if label is None:
-        return None
+def _label_kind(found: list[Found], formats: dict[str, SourceFormat], settings: Settings, label: str, *, flag: bool = False) -> Kind:
+    """What a label column holds. `flag`: it says of one label whether it holds."""
     first: dict[Kind, str] = {}
     for file in found:
         kind = formats[file.format].label_kind(file.path, label, settings)
@@ -197,7 +213,12 @@ def _label_kind(found: list[Found], formats: dict[str, SourceFormat], settings: 
             f"the label column {label!r} holds {' and '.join(f'{WORDS[kind]} in {path}' for kind, path in sorted(first.items()))}",
             "Make them of one kind: nothing is coerced.",
         )
-    return next(iter(first), "string")
+    found_kind: Kind = next(iter(first), "string")
+    if found_kind in {"ints", "strings"} if flag else found_kind == "bool":
+        wanted = "0 or 1, or false or true" if flag else "strings or whole numbers, or lists of them"
+        hint = "Nothing is coerced: convert it" + ("." if flag else ", or name it and others like it with --label-columns.")
+        raise DataError(f"{first[found_kind]}: the label column {label!r} holds {WORDS[found_kind]}; it must hold {wanted}", hint)
+    return found_kind
 
 
 def _shards(found: list[Found], pieces: list[list[Piece]], target: int) -> tuple[ShardPlan, ...]:

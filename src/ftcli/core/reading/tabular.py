@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ftcli.core.reading.columns import LEAST, MOST, ONE, Kind, Role, check_value, kind_of_value, need_column, shown, target_type
+from ftcli.core.reading.columns import (
+    LEAST,
+    MOST,
+    ONE,
+    PYTHON,
+    WORDS,
+    Kind,
+    Role,
+    check_value,
+    is_one,
+    kind_of_value,
+    need_column,
+    shown,
+    target_type,
+)
 from ftcli.core.reading.columns import BadValue as WrongKind
 from ftcli.errors import DataError
 from ftcli.records import BadCode
@@ -129,7 +142,7 @@ class Table:
         for values, (role, name, kind) in zip(cells, self.wanted, strict=True):
             if ONE[kind] != kind and any(self._value_fault(role, name, kind, value) for value in values):
                 return None
-            if ONE[kind] == kind and set(map(type, values)) - {int if kind == "int" else str}:
+            if ONE[kind] == kind and set(map(type, values)) - {PYTHON[kind]}:
                 return None
             try:
                 array = pa.array(values, target_type(kind))
@@ -168,7 +181,6 @@ class Table:
         return None
 
     def _value_fault(self, role: Role, name: str, kind: Kind, value: Any) -> Fault | None:
-        right = isinstance(value, str) if kind == "string" else isinstance(value, Integral) and not isinstance(value, bool)
         coerced = "Correct the row: nothing is coerced."
         if ONE[kind] != kind:
             try:
@@ -176,10 +188,11 @@ class Table:
             except WrongKind as wrong:
                 return wrong.code, wrong.reason, name, coerced
             return None
-        if not right:
-            kinds = "whole numbers" if kind == "int" else "strings"
-            must = "text must be a string" if role != "label" else f"labels must be {kinds}, as in the first row"
+        if not is_one(kind, value):
+            must = "text must be a string" if role != "label" else f"labels must be {WORDS[kind]}, as in the first row"
             return "null" if value is None else "wrong-type", f"{name!r} is {shown(value)}; {must}", name, coerced
+        if kind == "bool":
+            return None
         if kind == "int":
             return None if LEAST <= int(value) <= MOST else ("out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits", name, coerced)
         try:

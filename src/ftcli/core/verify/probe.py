@@ -113,7 +113,7 @@ class Probe:
                 return "sft"
             labelled = bool(self.store.label_names)
         except (Missing, FtcliError):  # FT201 says what is wrong with them
-            labelled = self.settings.dataset.label_column is not None
+            labelled = self.settings.dataset.labelled
         return "classify" if labelled else "pretrain"
 
     @property

@@ -1,0 +1,121 @@
+"""Labels with a column each become the vector of any number of labels a row, whatever says that one holds."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from datasets import load_from_disk
+from pyarrow import parquet
+
+from ftcli.core.tokenizer.train_tokenizer import Kind
+from ftcli.errors import DataError, UsageError
+from tokenizing import left_behind, manifest, prepare, small_tokenizers, without_plots
+
+pytestmark = pytest.mark.usefixtures("no_html")
+
+no_html = without_plots
+small = small_tokenizers
+NAMES = ["zeal", "anger", "calm"]
+FLAGS = [[1, 0, 0], [0, 0, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]]
+COLUMNS: Mapping[str, Any] = {"dataset__label_columns": NAMES}
+
+
+def table(say: Any = int) -> list[dict[str, Any]]:
+    return [
+        {"calm": say(row[2]), "text": f"text number {place}", "zeal": say(row[0]), "anger": say(row[1])} for place, row in enumerate(FLAGS)
+    ]
+
+
+def source(folder: Path, kind: str) -> Path:
+    path = folder / f"rows.{kind.partition('-')[0]}"
+    rows = table(bool if kind.endswith("bool") else int)
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".pkl":
+        path.write_bytes(pickle.dumps(rows))
+    elif path.suffix in {".csv", ".tsv"}:
+        mark = "," if path.suffix == ".csv" else "\t"
+        lines = [mark.join(map(str, row.values())) for row in rows]
+        path.write_text("\n".join([mark.join(rows[0]), *lines]) + "\n")
+    else:
+        path.write_text(json.dumps(rows) if kind == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["jsonl", "jsonl-bool", "json", "parquet", "parquet-bool", "csv", "tsv", "csv-bool", pytest.param("pkl", marks=pytest.mark.slow)],
+)
+def test_every_way_to_say_yes_gives_the_same_vectors(small: Mapping[Kind, Path], tmp_path: Path, kind: str) -> None:
+    report = prepare(small["bpe"], source(tmp_path, kind), tmp_path / "out", **COLUMNS)
+    train = load_from_disk(str(tmp_path / "out"))["train"]
+    assert train["labels"][:] == FLAGS
+    assert (train.features["labels"].length, train.features["labels"].feature.dtype) == (3, "float32")
+    assert (manifest(tmp_path / "out")["label_names"], manifest(tmp_path / "out")["task"]) == (NAMES, "classify")
+    assert "1.2 of 3 labels a row; 1 of 5 rows have none" in report.notes
+
+
+def test_long_rows_of_json_lines_are_read_the_same_way(small: Mapping[Kind, Path], tmp_path: Path) -> None:
+    """They go to another parser."""
+    for name, say in (("ints", int), ("bools", bool)):
+        rows = [{**row, "text": row["text"] * 300} for row in table(say)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        prepare(small["bpe"], tmp_path / f"{name}.jsonl", tmp_path / name, **COLUMNS)
+        assert load_from_disk(str(tmp_path / name))["train"]["labels"][:] == FLAGS
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (2, r"anger = 2; a label's column says 0 or 1"),
+        (None, "'anger' is null; labels must be whole numbers"),
+        ("1", r"'anger' is '1' \(a string\); labels must be whole numbers"),
+        (True, r"'anger' is true; labels must be whole numbers"),
+        (0.5, r"'anger' is 0.5"),
+    ],
+)
+def test_a_value_that_says_neither_is_named_or_put_aside(small: Mapping[Kind, Path], tmp_path: Path, value: Any, words: str) -> None:
+    rows = table()
+    rows[3]["anger"] = value
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=rf"rows\.jsonl:4 .*{words}"):
+        prepare(small["bpe"], path, tmp_path / "out", **COLUMNS)
+    prepare(small["bpe"], path, tmp_path / "out", **COLUMNS, dataset__on_bad="quarantine", dataset__max_bad=0.5)
+    assert load_from_disk(str(tmp_path / "out"))["train"]["labels"][:] == [*FLAGS[:3], FLAGS[4]]
+    (reject,) = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert (reject["line"], reject["field"]) == (4, "anger")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"dataset__label_column": "zeal"}, UsageError, "label_columns names the labels"),
+        ({"dataset__label_names": ["a", "b"]}, UsageError, "label_columns names the labels"),
+        ({"dataset__label_columns": ["zeal"]}, UsageError, "names one column"),
+        ({"dataset__label_columns": ["zeal", "text"]}, UsageError, "'text' cannot be both"),
+        ({"dataset__label_columns": ["zeal", "zeal"]}, UsageError, "'zeal' cannot be both"),
+        ({"dataset__label_columns": ["zeal", "angr"]}, DataError, "no column 'angr'"),
+        ({"packing__strategy": "bfd"}, UsageError, "contradict each other"),
+        ({"train__mode": "sft"}, UsageError, "sft takes conversations"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    small: Mapping[Kind, Path], tmp_path: Path, change: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        prepare(small["bpe"], source(tmp_path, "jsonl"), tmp_path / "out", **{**COLUMNS, **change})
+    assert not left_behind(tmp_path / "out")
+
+
+def test_one_column_of_true_and_false_asks_for_the_others(small: Mapping[Kind, Path], tmp_path: Path) -> None:
+    for kind in ("jsonl-bool", "parquet-bool"):
+        with pytest.raises(DataError, match="'zeal' holds true or false") as refused:
+            prepare(small["bpe"], source(tmp_path, kind), tmp_path / "out", dataset__label_column="zeal")
+        assert "--label-columns" in refused.value.hint
