@@ -165,6 +165,18 @@ def test_280_labels_start_at_ln_280_whatever_the_accumulation(bench: Bench) -> N
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_on_labels_that_do_not_belong_to_the_texts_says_so_at_its_end(bench: Bench) -> None:
+    random = np.random.default_rng(5)
+    shuffled = {
+        split: [(ids, int(random.integers(4))) for ids, _ in learnable(rows, 4, VOCABULARY, rows)]
+        for split, rows in (("train", 960), ("validation", 120))
+    }
+    values = {"train__learning_rate": 1e-3, "train__per_device_train_batch_size": 16, "train__logging_steps": 20, "train__verify": False}
+    report = run(bench.context(bench.store("shuffled", shuffled, labels=4), "run shuffled", **values, train__num_train_epochs=1))
+    assert [check.status for check in report.checks if check.id == "nothing-learned"] == ["warn"]
+    assert any("knowing nothing of the texts" in note for note in report.notes)
+
+
 @pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("kind", ["qwen3", "bert"])
 def test_a_classifier_learns_and_is_saved_for_anyone(bench: Bench, classify: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,3 +110,35 @@ def test_rows_learned_by_heart_show_in_the_held_out_rows(loss: float, accuracy: 
     assert [check.status for check in found] == ([status] if status else [])
     assert watched.log({"step": 30, "eval_accuracy": accuracy, "eval_loss": eval_loss}, None) == []
     assert watched.log({"step": 30, "train_runtime": 1.0}, None) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "entry", "steps", "said"),
+    [
+        ({}, {"eval_loss": 5.19, "eval_accuracy": 0.012}, 60, True),
+        ({}, {"eval_loss": 9.0, "eval_accuracy": 0.012}, 60, True),
+        ({}, {"eval_loss": 5.19, "eval_accuracy": 0.012}, 20, False),
+        ({}, {"eval_loss": 5.0, "eval_accuracy": 0.012}, 60, False),
+        ({}, {"eval_loss": 9.0, "eval_accuracy": 0.2}, 60, False),
+        ({"weighed": True}, {"eval_loss": 5.19, "eval_accuracy": 0.0}, 60, False),
+        ({"unlearned": None}, {"eval_loss": 5.19, "eval_accuracy": 0.012}, 60, False),
+        ({"held_out_majority": None}, {"eval_loss": 5.19, "eval_micro_f1": 0.0}, 60, True),
+        ({"held_out_majority": None}, {"eval_loss": 4.9, "eval_micro_f1": 0.0}, 60, False),
+        ({}, {}, 60, False),
+        ({}, {"eval_loss": math.nan, "eval_accuracy": 0.0}, 60, False),
+    ],
+)
+def test_a_run_that_taught_nothing_about_other_rows_is_said_at_its_end(
+    changes: dict[str, Any], entry: dict[str, float], steps: int, said: bool
+) -> None:
+    check = course(**{"held_out_majority": (0.01, 1000), **changes}).end(entry, steps)
+    assert (check is not None) == said
+    if check is not None:
+        assert (check.id, check.status) == ("nothing-learned", "warn")
+        assert f"after {steps} steps" in check.summary
+
+
+def test_what_a_line_of_the_log_has_said_is_not_said_again_at_the_end() -> None:
+    watched = course(held_out_majority=(0.01, 1000))
+    assert [check.id for check in run(watched, np.full(60, 5.2))] == ["stalled-loss"]
+    assert watched.end({"eval_loss": 5.2, "eval_accuracy": 0.01}, 590) is None

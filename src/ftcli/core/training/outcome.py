@@ -38,11 +38,16 @@ class Outcome:
     failure: FtcliError | None = None
 
 
+def last_evaluation(trainer: FtcliTrainer) -> Mapping[str, Any]:
+    """The log's last line with figures of held-out rows; empty where there is none."""
+    return next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {})
+
+
 def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Metrics under their fixed names, and what is behind the plots."""
     history = trainer.state.log_history
     losses = [entry for entry in history if "loss" in entry]
-    evaluated: Mapping[str, Any] = next((entry for entry in reversed(history) if "eval_loss" in entry), {})
+    evaluated = last_evaluation(trainer)
     begun = next((entry for entry in losses if entry["step"] == 1), None)
     first = trainer.first or ((begun["loss"], begun.get("grad_norm")) if begun else (None, None))
     rates = trainer.meter.rates()

@@ -32,7 +32,7 @@ from ftcli.core.training.clock import clock_of
 from ftcli.core.training.guarding import Guard, Rollback
 from ftcli.core.training.memory import Pieces
 from ftcli.core.training.meter import Meter
-from ftcli.core.training.outcome import Outcome, figures, majority
+from ftcli.core.training.outcome import Outcome, figures, last_evaluation, majority
 from ftcli.core.training.run import Run
 from ftcli.core.training.schedule import Schedule
 from ftcli.core.training.trainer import FtcliTrainer, StoppedEvaluation
@@ -111,6 +111,8 @@ def fit(run: Run, signals: Signals) -> Outcome:
         if failure is None:
             raise
     meter.stop()
+    if status == "ok" and courses and (ended := courses[0].end(last_evaluation(trainer), trainer.state.global_step)):
+        found(ended)
     if trainer.pieces is not None and trainer.pieces.most is not None:
         checks.append(trainer.pieces.check(arguments))
     if check := clipping(watch.clipped_share, context.settings.train.optim):
@@ -146,7 +148,8 @@ def _course(run: Run, steps: int) -> Course:
         arguments.learning_rate,
     )
     schedule = None if arguments.fp16 or arguments.deepspeed else planned  # skipped steps, and a scheduler of its own
-    return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out)
+    weighed = getattr(run.task, "class_weights", None) is not None
+    return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out, weighed)
 
 
 def _whole(

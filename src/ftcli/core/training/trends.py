@@ -16,6 +16,8 @@ from ftcli.records import Check
 
 SPIKE = 100
 """Times the larger of the first norm and the median. A judgement: far above what noise does, not measured on many runs."""
+LEAST_END = 50
+"""Steps of a run that has to show something at its end: shorter ones are trials."""
 LEAST_STEPS = 200
 """Full-rate steps before a loss is said to stand still; also a quarter of the run's."""
 STILL = 0.98
@@ -35,6 +37,7 @@ class Course:
         unlearned: loss of knowing the labels' shares only, or of uniform guessing; None: any progress is small (a trained language model).
         schedule: the planned learning rate; None: it is not compared.
         held_out_majority: accuracy of always saying the commonest label, with the number of held-out rows; None: no classes.
+        weighed: classes count by weight, so that a model which learns them may be right less often than one that says the commonest label.
     """
 
     chance: float
@@ -43,6 +46,7 @@ class Course:
     optimizer: str
     schedule: Schedule | None
     held_out_majority: tuple[float, int] | None = None
+    weighed: bool = False
     _losses: list[tuple[int, float]] = field(default_factory=list)
     _norms: list[float] = field(default_factory=list)
     _rates: list[float] = field(default_factory=list)
@@ -162,10 +166,9 @@ class Course:
     def _memorised(self, entry: Mapping[str, Any]) -> Check | None:
         if self.held_out_majority is None or self.unlearned is None or not self._losses:
             return None
-        majority, rows = self.held_out_majority
-        noise = 2 * math.sqrt(max(majority * (1 - majority), 1e-9) / max(1, rows))
+        majority, _ = self.held_out_majority
         accuracy, loss = entry["eval_accuracy"], self._losses[-1][1]
-        if loss > 0.5 * self.unlearned or accuracy > majority + noise or entry["eval_loss"] < self.unlearned:
+        if loss > 0.5 * self.unlearned or self._above_majority(accuracy) or entry["eval_loss"] < self.unlearned:
             return None
         return _check(
             "held-out",
@@ -174,6 +177,38 @@ class Course:
             f"commonest label ({majority:.1%}): the rows are learned by heart",
             "Look for shuffled or wrong labels; if they are right: more data, fewer epochs, a lower learning rate.",
             {"step": entry["step"], "loss": loss, "eval_accuracy": accuracy, "majority_accuracy": majority},
+        )
+
+    def _above_majority(self, accuracy: float) -> bool:
+        """Whether held-out rows are right more often than the commonest label is, beyond the noise of so many rows."""
+        assert self.held_out_majority is not None
+        majority, rows = self.held_out_majority
+        return accuracy > majority + 2 * math.sqrt(max(majority * (1 - majority), 1e-9) / max(1, rows))
+
+    def end(self, entry: Mapping[str, Any], steps: int) -> Check | None:
+        """The verdict on a whole run, by its last evaluation: whether anything was learned that holds on other rows. Unless a line of the log said so."""
+        loss = entry.get("eval_loss")
+        if (
+            loss is None
+            or self.unlearned is None
+            or self.weighed
+            or steps < LEAST_END
+            or self._said & {"stalled-loss", "held-out", "diverged", "rising-loss"}
+        ):
+            return None
+        if not math.isfinite(loss) or loss < STILL * self.unlearned:
+            return None
+        accuracy, right = entry.get("eval_accuracy"), ""
+        if self.held_out_majority is not None and accuracy is not None:
+            if self._above_majority(accuracy):
+                return None
+            right = f", and {accuracy:.1%} are right ({self.held_out_majority[0]:.1%} with the commonest label)"
+        return _check(
+            "nothing-learned",
+            "warn",
+            f"after {steps:,} steps the loss on rows that were not seen is {loss:.3f}, where knowing nothing of the texts gives {self.unlearned:.3f}{right}",
+            "Train longer or at a higher learning rate; if it stays so, see whether the labels belong to the texts: ftcli verify --learnability-steps 200.",
+            {"steps": steps, "eval_loss": loss, "unlearned": self.unlearned, "eval_accuracy": accuracy},
         )
 
 
