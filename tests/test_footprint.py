@@ -71,3 +71,23 @@ def test_a_look_costs_the_same_however_many_processes_the_machine_has() -> None:
         process.communicate()
 
     assert took < 20_000
+
+
+def test_looking_takes_a_fiftieth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many large workers take long to look at: 0.3 s of every second."""
+    seen = Footprint()
+    clock, waits = 0.0, list[float]()
+
+    def sample() -> None:
+        nonlocal clock
+        clock += 0.3
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) == 3
+
+    monkeypatch.setattr(seen, "sample", sample)
+    monkeypatch.setattr(seen._over, "wait", wait)
+    monkeypatch.setattr(footprint.time, "perf_counter", lambda: clock)
+    seen._watch()
+    assert waits == [footprint.INTERVAL, pytest.approx(15), pytest.approx(15)]
