@@ -135,6 +135,8 @@ def _labels(probe: Probe) -> int | None:
     from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
+    if probe.task_name == "regress":
+        return 1
     if probe.task_name != "classify":
         return None
     try:

@@ -50,7 +50,12 @@ def assistant_mask(probe: Probe) -> Check:
         fix = (
             "Put {% generation %} … {% endgeneration %} around the assistant's content in chat_template, or mask the prompt by its length."
         )
-        needed = given and probe.task_name not in {"classify", "pretrain", "sft"}  # which learn all of a text, or know the answer otherwise
+        needed = given and probe.task_name not in {
+            "classify",
+            "regress",
+            "pretrain",
+            "sft",
+        }  # which learn all of a text, or know the answer otherwise
         return warned(words, fix, **evidence) if needed else noted(words, **evidence)
     if tried.masked:
         return warned(

@@ -23,6 +23,31 @@ id, a number or free text. 400 random rows of the real set with most classes (90
 NEARLY_ALL, MOST = 0.99, 0.9
 """Share of the largest class from which it warns, and is noted: 35 % in the real set where sizes are farthest apart (GoEmotions, 329 to 1)."""
 
+FAR = 100.0
+"""Mean or standard deviation of numbers from which a fresh head has far to go. A judgement: AdamW moves a bias by the learning rate a step."""
+SCALE = "Subtract their mean and divide by their standard deviation before preparing, and undo it on the answers; or raise the learning rate of the head."
+
+
+def _numbers(probe: Probe) -> Check:
+    """Numbers that are to be predicted: whether a head that starts at 0 gets there."""
+    import numpy as np
+
+    from ftcli.core.verify.verdict import failed, passed, warned
+
+    numbers = probe.train_split.numbers
+    assert numbers is not None
+    odd = np.flatnonzero(~np.isfinite(numbers))
+    if len(odd):
+        return failed(f"row {int(odd[0])} of train has the number {numbers[odd[0]]}", "Prepare the data again.", rows=len(odd))
+    mean, spread = float(numbers.mean(dtype=np.float64)), float(numbers.std(dtype=np.float64))
+    evidence = {"least": float(numbers.min()), "most": float(numbers.max()), "mean": round(mean, 6), "std": round(spread, 6)}
+    words = f"numbers from {evidence['least']:g} to {evidence['most']:g}, {mean:.3g} on average, with a standard deviation of {spread:.3g}"
+    if spread == 0:
+        return failed(f"every row of train has the number {mean:g}: there is nothing to learn", "Check --label-column.", **evidence)
+    if max(abs(mean), spread) > FAR:
+        return warned(f"{words}: a fresh head answers about 0, and the mean square starts at {mean**2 + spread**2:.3g}", SCALE, **evidence)
+    return passed(words, **evidence)
+
 
 def labels(probe: Probe) -> Check:
     import numpy as np
@@ -32,6 +57,8 @@ def labels(probe: Probe) -> Check:
 
     store = probe.store
     names, ids = store.label_names, probe.train_split.labels
+    if probe.train_split.numbers is not None:
+        return _numbers(probe)
     if probe.task_name == "pretrain" or (names is None and probe.task_name != "classify"):
         raise Missing(f"mode {probe.task_name} has no labels")
     if names is not None and probe.train_split.flags is not None:
@@ -67,7 +94,7 @@ def labels(probe: Probe) -> Check:
         return (failed if once >= ONCE * there and len(ids) >= ENOUGH else warned)(
             f"{once:,} of {there:,} classes have a single training row, such as {', '.join(map(repr, names[:3]))}: the label column seems to hold {kind}, "
             "and what occurs once is learned for no other text",
-            "Check --label-column. Numbers on a scale must be made classes first, such as low, middle, high.",
+            "Check --label-column. Numbers on a scale are predicted as numbers with --mode regress, or made classes first, such as low, middle, high.",
             **evidence,
         )
     runs = int((np.diff(ids) != 0).sum()) + 1

@@ -12,6 +12,7 @@ from . import mends
 from .checks_weights import own_tokenizer
 
 if TYPE_CHECKING:
+    from ftcli.core.verify.forward import Forward
     from ftcli.core.verify.probe import Probe
 
 MOST_IDS = 2**28
@@ -67,11 +68,29 @@ def pad_id(probe: Probe) -> Check:
     )
 
 
+def _first_square(result: Forward) -> Check:
+    """Of numbers: what this batch's answers give for the numbers of other rows."""
+    from ftcli.core.verify.verdict import failed, passed, warned
+
+    implied, evidence = result.implied_loss, {"loss": round(result.loss, 6), "implied_by_logits": round(result.implied_loss, 6)}
+    if not math.isfinite(result.loss):
+        return failed(f"the first loss is {result.loss}", "The answers are finite: look at the task's loss and labels.", **evidence)
+    if result.loss > 4 * implied:
+        return warned(
+            f"the first loss is {result.loss:.3g}, and these answers give {implied:.3g} for the numbers of any rows",
+            "The loss is multiplied, or the numbers do not belong to this batch.",
+            **evidence,
+        )
+    return passed(f"the first loss is {result.loss:.3g}; these answers give {implied:.3g} for the numbers of any rows", **evidence)
+
+
 def first_loss(probe: Probe) -> Check:
     from ftcli.core.models.adapter import is_adapter
     from ftcli.core.verify.verdict import failed, passed, warned
 
     result = probe.sound_forward
+    if probe.train_split.numbers is not None and probe.task.needs_labels:
+        return _first_square(result)
     several = probe.train_split.flags is not None and probe.task.needs_labels
     outcomes = 2 if several else result.classes  # each label is a question of its own
     chance, implied, scale = math.log(outcomes), result.implied_loss, result.logit_std

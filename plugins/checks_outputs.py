@@ -94,10 +94,26 @@ def _spread_over_texts(probe: Probe, values: torch.Tensor) -> float | None:
     return float(values.std(0).mean()) / spread(values)
 
 
+def _one_output(probe: Probe) -> Check:
+    from ftcli.core.verify.verdict import failed, passed
+
+    config, width = probe.model.config, probe.forward.classes
+    evidence = {"num_labels": config.num_labels, "logits": width, "problem_type": config.problem_type}
+    if width != 1 or config.num_labels != 1 or config.problem_type != "regression":
+        return failed(
+            f"the model has {width} outputs (num_labels = {config.num_labels}, problem_type {config.problem_type!r}) for one number",
+            'Set num_labels to 1 and problem_type to "regression": the saved model would be used with another loss.',
+            **evidence,
+        )
+    return passed("one output, and problem_type is regression", **evidence)
+
+
 def classes(probe: Probe) -> Check:
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import failed, passed
 
+    if probe.train_split.numbers is not None and probe.task.needs_labels:
+        return _one_output(probe)
     if not probe.task.needs_labels or not probe.store.label_names:
         raise Missing(f"mode {probe.task_name} has no classes")
     names, config = probe.store.label_names, probe.model.config

@@ -225,15 +225,14 @@ def learnability(probe: Probe) -> Check:
         "steps": steps,
         "held_out_loss": round(loss, 4),
         "prior_entropy": round(prior, 4),
-        "held_out_accuracy": round(accuracy, 4),
-        "majority_accuracy": round(majority, 4),
+        **({} if accuracy is None else {"held_out_accuracy": round(accuracy, 4)}),
+        **({} if majority is None else {"majority_accuracy": round(majority, 4)}),
     }
+    known = "how often each label comes" if accuracy is not None else "the mean of the numbers"
     if loss < 0.98 * prior:
-        return passed(
-            f"after {steps} steps the held-out loss is {loss:.3f}, knowing only how often each label comes gives {prior:.3f}", **evidence
-        )
+        return passed(f"after {steps} steps the held-out loss is {loss:.3f}, knowing only {known} gives {prior:.3f}", **evidence)
     return warned(
-        f"after {steps} steps the held-out loss is {loss:.3f}, no better than knowing only how often each label comes ({prior:.3f}): "
+        f"after {steps} steps the held-out loss is {loss:.3f}, no better than knowing only {known} ({prior:.3f}): "
         "the labels may be shuffled or belong to other texts",
         "Read some rows with their labels (the report shows them); if they are right, try again with more steps.",
         **evidence,

@@ -29,9 +29,29 @@ def targets(probe: Probe) -> Check:
         )
     if probe.rows.flags is not None and probe.task.needs_labels:
         return _any_number(probe)
+    if probe.rows.numbers is not None and probe.task.needs_labels:
+        return _numbers(probe)
     if wrong := _wrong_type(batch["labels"]):
         return failed(wrong, "Labels are whole numbers (int64), one a row or one a token.", dtype=str(batch["labels"].dtype))
     return _one_a_row(probe) if batch["labels"].ndim == 1 else _one_a_token(probe)
+
+
+def _numbers(probe: Probe) -> Check:
+    import numpy as np
+
+    from ftcli.core.verify.verdict import failed, passed
+
+    found, wanted = probe.batch["labels"], probe.task.labels(probe.rows)
+    if not found.is_floating_point() or found.shape != (len(wanted),):
+        words = f"labels are {str(found.dtype).removeprefix('torch.')} {list(found.shape)}"
+        return failed(f"{words} for {len(wanted)} numbers", "Numbers that are to be predicted are float32, one a row.")
+    wrong = np.flatnonzero(found.numpy() != wanted)
+    if len(wrong):
+        row = int(wrong[0])
+        return failed(
+            f"row {int(probe.rows.index[row])} has the number {float(wanted[row]):g}, and the batch {float(found[row]):g}", COLLATOR_FIX
+        )
+    return passed(f"{len(wanted)} rows have their numbers, for example {float(wanted[0]):g}")
 
 
 def _wrong_type(labels: torch.Tensor) -> str:

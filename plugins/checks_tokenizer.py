@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import CheckKind
-from ftcli.records import Check
+from ftcli.records import LABELLED, Check
 
 from . import mends
 
@@ -112,7 +112,7 @@ def pad_is_not_eos(probe: Probe) -> Check:
     evidence = {"pad": tokenizer.pad_token, "pad_id": pad_id, "eos": tokenizer.eos_token, "eos_id": eos_id}
     if pad_id != eos_id:
         return passed(f"PAD ({pad_id}) is not EOS ({eos_id})", **evidence)
-    if probe.task_name == "classify":
+    if probe.task_name in LABELLED:
         return noted("PAD is EOS: harmless for classification as long as no text ends with it", **evidence)
     if _packed(probe):
         return noted("PAD is EOS: packed rows have no padding between texts, so that EOS is learned", **evidence)

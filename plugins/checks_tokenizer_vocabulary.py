@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import CheckKind
-from ftcli.records import Check
+from ftcli.records import LABELLED, Check
 
 from . import mends
 
@@ -53,7 +53,7 @@ def identity(probe: Probe) -> Check:
     words = ", ".join(
         f"{role.upper()} {tokens[role]!r} ({ids[role]})" if ids[role] is not None else f"no {role.upper()}" for role in ("bos", "eos")
     )
-    if ids["eos"] is None and probe.task_name != "classify":
+    if ids["eos"] is None and probe.task_name not in LABELLED:
         same.append("without an EOS a language model does not learn where a text ends")
     return noted(f"{words}; {'; '.join(same)}", **evidence) if same else passed(words, **evidence)
 

@@ -38,6 +38,8 @@ def _line(rows: Rows, number: int, job: ExportJob) -> str:
         row["token_type_ids"] = rows.types.row(number).tolist()
     if not job.tokens_only and rows.labels is not None:
         row["labels"] = int(rows.labels[number])
+    if not job.tokens_only and rows.numbers is not None:
+        row["labels"] = float(rows.numbers[number])
     if not job.tokens_only and rows.flags is not None:
         row["labels"] = rows.flags[number].tolist()
     if not job.tokens_only and rows.targets is not None:

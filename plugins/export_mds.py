@@ -46,10 +46,9 @@ class Mds:
 
         for split in job.splits:
             data = store.split(split)
-            if data.flags is not None and not job.tokens_only:
-                raise UsageError(
-                    f"{store.path} has any number of labels a row, for which mds has no form here", "Use --format jsonl, or --tokens-only."
-                )
+            if (data.flags is not None or data.numbers is not None) and not job.tokens_only:
+                labels_are = "any number of labels a row" if data.numbers is None else "a number a row to be predicted"
+                raise UsageError(f"{store.path} has {labels_are}, for which mds has no form here", "Use --format jsonl, or --tokens-only.")
             labels = not job.tokens_only and (data.targeted or data.labels is not None)
             columns = {"input_ids" if labels else "tokens": LIST}
             if labels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import Edit
-from ftcli.records import Check
+from ftcli.records import LABELLED, Check
 
 if TYPE_CHECKING:
     from ftcli.core.verify.probe import Probe
@@ -35,7 +35,7 @@ def pad_token(probe: Probe, verdict: Check) -> list[Edit]:
         number = tokenizer.get_vocab()[name]
         unused = "no role uses it" if store is None else "no role and no prepared row uses it"
         return [Edit("tokenizer", TOKENIZER, "pad_token", name, f"{name!r} ({number}) is in the vocabulary, and {unused}")]
-    if tokenizer.pad_token_id is not None or tokenizer.eos_token_id is None or probe.task_name != "classify":
+    if tokenizer.pad_token_id is not None or tokenizer.eos_token_id is None or probe.task_name not in LABELLED:
         return []
     eos = tokenizer.eos_token_id
     added = tokenizer("a")["input_ids"][-1] == eos or bool(probe.settings.tokenizer.add_eos)

@@ -1,4 +1,4 @@
-"""The built-in tasks: classify, pretrain and sft."""
+"""The built-in tasks: classify, regress, pretrain and sft."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from ftcli.hookspecs import Register
 
 @hookimpl
 def register_tasks(register: Register[type[Task]]) -> None:
-    from ftcli.core.batches.tasks import Classify, Pretrain, Sft
+    from ftcli.core.batches.tasks import Classify, Pretrain, Regress, Sft
 
     register("classify", Classify)
+    register("regress", Regress)
     register("pretrain", Pretrain)
     register("sft", Sft)

@@ -16,9 +16,9 @@ from ftcli.core.files.manifest import describe, fingerprint, seal
 from ftcli.core.storage.store import Ragged, Rows, SplitData, Store
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA
 
-Label = int | Sequence[int] | tuple[float, ...] | None
+Label = int | float | Sequence[int] | tuple[float, ...] | None
 Row = tuple[Sequence[int], Label] | tuple[Sequence[int], Label, Sequence[int]]
-"""Ids, label (of the row, or of every token as a list; or as a tuple whether each label holds) or None, and in packed rows the tokens of each
+"""Ids, label (of the row, a float where it is to be predicted, or of every token as a list; or as a tuple whether each label holds) or None, and in packed rows the tokens of each
 text."""
 
 
@@ -138,6 +138,7 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
         first = rows[0][1]
         a_token = any(not isinstance(row[1], int) for row in rows)
         kind = pa.list_(pa.float32(), len(first)) if isinstance(first, tuple) else pa.list_(pa.int32()) if a_token else pa.int64()
+        kind = pa.float32() if isinstance(first, float) else kind
         columns["labels"] = pa.array([row[1] for row in rows], kind)
     if any(len(row) > 2 for row in rows):
         columns["seq_lengths"] = pa.array([list(row[2]) for row in rows if len(row) > 2], pa.list_(pa.int32()))

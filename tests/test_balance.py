@@ -69,7 +69,7 @@ def test_how_uneven_the_labels_are_is_said_and_weights_are_proposed_or_shown(ben
         prepare(context)
         assert any(words in note for note in context.notes), context.notes
     packs = bench.store("packs", {"train": packed(8, 32, VOCABULARY, 3)}, max_length=32)
-    with pytest.raises(UsageError, match="has no label a row"):
+    with pytest.raises(UsageError, match="has no classes"):
         prepare(bench.context(packs, "packs run", train__class_weights="balanced"))
 
 

@@ -16,6 +16,8 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 CheckStatus = Literal["pass", "info", "warn", "fail", "error", "skipped"]
 RunStatus = Literal["ok", "failed", "interrupted"]
+LABELLED = frozenset({"classify", "regress"})
+"""Tasks with a label a row, by which a decoder has to find the last token of a text."""
 STAGES = ("env", "settings", "tokenizer", "data", "batch", "model", "steps")
 
 _PLAIN = frozenset({str, int, bool, type(None)})
@@ -169,8 +171,8 @@ BadCode = Literal[
 """Why a row is rejected; the list is closed."""
 
 
-LabelKind = Literal["string", "int", "strings", "ints", "bool"]
-"""What a label column holds: one label a row, or a list of any number of them; "bool" only where a label has a column of its own."""
+LabelKind = Literal["string", "int", "strings", "ints", "bool", "float"]
+"""What a label column holds: one label a row, or a list of any number of them; "bool" only where a label has a column of its own, "float" only in mode regress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ class Columns:
     """Labels that have a column each, which says whether it holds. Readers give them as so many columns `label`, in this order; `read_shard` makes lists of them."""
     flag_kinds: tuple[LabelKind, ...] = ()
     """"string", "int" or "bool" for each."""
+    number: bool = False
+    """The label is a number that is to be predicted; `label_kind` is "float", or "string" in tables of text."""
     chat: tuple[str, ...] | None = None
     """Columns of conversations (mode sft). A row has some of them, and `text` of a batch is what `ftcli.core.reading.conversation.as_document` makes of it."""
     renamed: tuple[tuple[str, str], ...] = ()

@@ -73,7 +73,9 @@ def hf(**constraints: Any) -> Any:
 class TrainSettings(Section):
     """The training run. Names are those of `transformers.TrainingArguments`."""
 
-    mode: str | None = setting(None, "classify, pretrain or sft (conversations); default: what the data were prepared for.")
+    mode: str | None = setting(
+        None, "classify, regress (a number a text), pretrain or sft (conversations); default: what the data were prepared for."
+    )
     output_dir: Path | None = setting(None, "Where checkpoints, the model and the report go.")
     num_train_epochs: float = setting(3.0, "Passes over the data.", gt=0)
     max_steps: int = setting(-1, "Stop after this many optimizer steps; -1: by epochs.", ge=-1)

@@ -8,7 +8,7 @@ from ftcli.cli.options import Option, options_of
 from ftcli.cli.spec import CommandSpec
 
 BY_PLUGIN_OR_TASK = {
-    "train.mode": ("classify", "pretrain"),
+    "train.mode": ("classify", "regress", "pretrain", "sft"),
     "packing.strategy": ("none", "concat", "bfd"),
     "loader.collator": ("dynamic", "fixed", "bucketed", "packed"),
     "tokenizer.engine": ("auto", "hf", "gigatoken", "fastokens", "splintr"),

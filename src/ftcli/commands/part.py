@@ -42,7 +42,7 @@ def run_part(
         if not shards:
             context.note(f"nothing falls to the part {part}: there are {len(recipe.plan.shards)} shards")
         else:
-            labelled = recipe.plan.columns.label is not None and not context.settings.dataset.label_names
+            labelled = recipe.plan.columns.label is not None and not recipe.plan.columns.number and not context.settings.dataset.label_names
             if labelled and not (desk.directory / "labels").exists():
                 context.note("the labels of all sources are collected first: --label-names leaves that out")
             work = make_shards(context, executor, early, recipe, shards, desk, footprint)

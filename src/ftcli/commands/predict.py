@@ -63,7 +63,8 @@ def run(
         context.progress.close()
     metrics = {"rows": len(found), "rows_per_second": len(found) / seconds}
     predictions = [{"text": text, **answer} for text, answer in zip(asked, found, strict=True)]
-    head = ["text", "label", "probability"] if loaded.classifies else ["text", "answer"]
+    scored = bool(predictions) and "score" in predictions[0]
+    head = ["text", "score"] if scored else ["text", "label", "probability"] if loaded.classifies else ["text", "answer"]
     table = {"head": head, "rows": [_row(one) for one in predictions]}
     return context.report("predict", metrics, details={"table": table, "predictions": predictions})
 
@@ -73,6 +74,8 @@ def _row(found: dict[str, Any]) -> list[str]:
     text = asked if isinstance(asked, str) else " ‖ ".join(asked) if isinstance(asked, tuple) else str(asked[-1].get("content"))
     text = " ".join(text.split())
     shown = text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    if "score" in found:
+        return [shown, f"{found['score']:.4g}"]
     if "answer" in found:
         return [shown, " ".join(found["answer"].split())]
     if "holds" in found:

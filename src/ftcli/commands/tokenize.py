@@ -236,6 +236,7 @@ def _small_files(recipe: Recipe, job: Job, tally: Tally, names: list[str] | None
             rows=tally.rows[split],
             targets=recipe.template is not None,
             multi_label=recipe.plan.columns.multi_label,
+            regression=recipe.plan.columns.number,
             types=recipe.policy.pair is not None and recipe.policy.pair.types,
             size=tally.output_bytes[split],
         )

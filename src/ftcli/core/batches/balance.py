@@ -29,7 +29,7 @@ def balance(context: Context, task: Task, train: SplitData, names: list[str] | N
         return
     if labels is None or not isinstance(task, Classify):
         if wanted == "balanced":
-            raise UsageError(f"train.class_weights = balanced: mode {task.name} has no label a row", "Leave it out.")
+            raise UsageError(f"train.class_weights = balanced: mode {task.name} has no classes", "Leave it out.")
         return
     counts = np.bincount(labels, minlength=len(names or ()))
     there = np.flatnonzero(counts)

@@ -33,6 +33,10 @@ MULTI_LABEL = "multi_label_classification"
 """transformers' `problem_type` of a classifier that may give a text any number of labels."""
 
 
+REGRESSION = "regression"
+"""transformers' `problem_type` of a head that predicts a number."""
+
+
 class Classify:
     """One label a text, or any number of them where the prepared data have so, by a head on a pooled token."""
 
@@ -87,6 +91,56 @@ class Classify:
         if any_number(labels):
             return _binary(logits, labels, items, self.class_weights)
         return _cross_entropy(logits, labels, items, self.class_weights)
+
+
+class Regress:
+    """A number a text, by a head of one output on a pooled token."""
+
+    name = "regress"
+    needs_labels = True
+
+    def model_class(self) -> Any:
+        from transformers import AutoModelForSequenceClassification
+
+        return AutoModelForSequenceClassification
+
+    def configure(self, config: Any, store: Store, tokenizer: PreTrainedTokenizerBase) -> None:
+        """One output, named as the label column, and special tokens.
+
+        Raises:
+            DataError: the store has no numbers, or one number only.
+            TokenizerError: there is no PAD token.
+        """
+        pad = pad_id(tokenizer)
+        numbers = store.split("train").numbers
+        if numbers is None:
+            raise DataError(f"{store.path} was not prepared for numbers", "Prepare it with --mode regress and --label-column.")
+        if numbers.std() == 0:
+            raise DataError(
+                f"{store.path}: every row of train has the number {numbers[0]:g}: there is nothing to learn", "Check the label column."
+            )
+        config.id2label = {0: str((store.manifest.get("inputs") or {}).get("dataset.label_column") or "number")}
+        config.label2id = {config.id2label[0]: 0}
+        config.problem_type = REGRESSION
+        _special_tokens(config, tokenizer)
+        config.pad_token_id = pad
+
+    def chance_loss(self, config: Any, store: Store) -> float:  # noqa: ARG002 - the contract's
+        """Of answering 0, as a fresh head does: the mean square of the numbers."""
+        numbers = store.split("train").numbers
+        return 1.0 if numbers is None else float(np.square(numbers, dtype=np.float64).mean())
+
+    def labels(self, rows: Rows) -> NDArray[np.float32]:
+        """One a row, float32 [rows]."""
+        if rows.numbers is None:
+            raise DataError("the prepared data have no numbers", "Prepare them with --mode regress.")
+        return rows.numbers
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
+        """`logits` [rows, 1], `labels` [rows]: the mean square of the difference, as transformers' `MSELoss` has it for one batch."""
+        known = labels.ne(IGNORED)
+        total = ((logits.float().squeeze(-1) - labels).square() * known).sum()
+        return _over(total, known.sum() if items is None else items)
 
 
 class Pretrain:
@@ -166,7 +220,12 @@ def label_names(store: Store) -> list[str]:
 
 def any_number(labels: torch.Tensor) -> bool:
     """Whether a batch's labels say of each label whether it holds (float [rows, labels]); label ids are whole numbers."""
-    return labels.is_floating_point()
+    return labels.is_floating_point() and labels.ndim == 2
+
+
+def measured(labels: torch.Tensor) -> bool:
+    """Whether a batch's labels are numbers that are to be predicted (float [rows])."""
+    return labels.is_floating_point() and labels.ndim == 1
 
 
 def count_targets(labels: torch.Tensor) -> torch.Tensor:

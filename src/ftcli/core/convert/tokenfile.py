@@ -60,7 +60,7 @@ def refuse_labels(store: Store, job: ExportJob, name: str, *, tokens_too: bool =
     """Raises `UsageError`: the rows have labels, and the format has no place for them. `tokens_too`: for a label a token it has one."""
     for split in () if job.tokens_only else job.splits:
         data = store.split(split)
-        if data.labels is not None or data.flags is not None or (data.targeted and not tokens_too):
+        if data.labels is not None or data.flags is not None or data.numbers is not None or (data.targeted and not tokens_too):
             kind = "a label a token" if data.targeted else "a label a row"
             raise UsageError(
                 f"{store.path} has {kind}, and {name} holds tokens alone: what is learned would change in silence",

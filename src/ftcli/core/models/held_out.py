@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ftcli.contracts import Task
-from ftcli.core.batches.tasks import any_number, count_targets
+from ftcli.core.batches.tasks import any_number, count_targets, measured
 from ftcli.core.models.confusion import Confusion
 
 
@@ -22,6 +22,7 @@ class HeldOut:
         self._classes: torch.Tensor | None = None
         self._flags: torch.Tensor | None = None
         self._rows: torch.Tensor | None = None
+        self._numbers: torch.Tensor | None = None
         self.confusion = Confusion()
 
     def add(self, logits: torch.Tensor, labels: torch.Tensor, inputs: Mapping[str, Any] | None = None) -> None:
@@ -33,7 +34,9 @@ class HeldOut:
         loss = self.task.loss(logits, labels, 1)
         sums = torch.stack([loss, count_targets(labels).to(loss.dtype)]).double()
         self._sums = sums if self._sums is None else self._sums + sums
-        if any_number(labels):
+        if measured(labels):
+            self._add_numbers(logits.squeeze(-1).double(), labels.double())
+        elif any_number(labels):
             self._add_flags(logits >= 0, labels > 0, inputs)
         elif labels.ndim == 1:
             guess, count = logits.argmax(-1), logits.shape[-1]
@@ -42,6 +45,10 @@ class HeldOut:
             self._classes = counted if self._classes is None else self._classes + counted
             if inputs is not None:
                 self.confusion.add(guess, labels, count, inputs)
+
+    def _add_numbers(self, guess: torch.Tensor, true: torch.Tensor) -> None:
+        sums = torch.stack([torch.ones_like(true), guess, true, guess * guess, true * true, guess * true]).sum(1)
+        self._numbers = sums if self._numbers is None else self._numbers + sums
 
     def _add_flags(self, guess: torch.Tensor, held: torch.Tensor, inputs: Mapping[str, Any] | None) -> None:
         counted = torch.stack([guess & held, guess, held]).sum(1)
@@ -52,17 +59,19 @@ class HeldOut:
             self.confusion.add_flags(guess, held, inputs)
 
     def metrics(self, total: Callable[[torch.Tensor | None], torch.Tensor | None]) -> dict[str, float]:
-        """loss, and accuracy with macro_f1, or micro_f1 with macro_f1 and exact_match (the share of rows with all labels right; a label is
+        """loss, and pearson with rmse of numbers, or accuracy with macro_f1, or micro_f1 with macro_f1 and exact_match (the share of rows with all labels right; a label is
         said from a probability of one half), or perplexity; empty after no batch. F1 is the mean over labels that were there or said.
 
         Args:
             total: sums a tensor over the processes, of which some may have had no batch, and so None.
         """
-        sums, classes, flags, rows = (total(each) for each in (self._sums, self._classes, self._flags, self._rows))
+        sums, classes, flags, rows, numbers = (total(each) for each in (self._sums, self._classes, self._flags, self._rows, self._numbers))
         if sums is None:
             return {}
         loss, targets = sums.tolist()
         figures = {"loss": loss / max(1.0, targets)}
+        if numbers is not None:
+            return {**figures, "pearson": _pearson(*numbers.tolist()), "rmse": math.sqrt(figures["loss"])}
         if flags is not None and rows is not None:
             hits, guessed, true = flags.double()
             micro = 2 * hits.sum() / (guessed + true).sum().clamp_min(1)
@@ -71,6 +80,12 @@ class HeldOut:
             return {**figures, "perplexity": math.exp(min(figures["loss"], 700.0))}
         hits, guessed, true = classes.double()
         return {**figures, "accuracy": float(hits.sum() / true.sum()), "macro_f1": _macro(hits, guessed + true)}
+
+
+def _pearson(count: float, guess: float, true: float, guesses: float, trues: float, both: float) -> float:
+    """The correlation, from sums, of squares and of the product; 0 where one of the two does not vary."""
+    spread = (count * guesses - guess**2) * (count * trues - true**2)
+    return (count * both - guess * true) / math.sqrt(spread) if spread > 1e-12 * max(1.0, (count * trues) ** 2) else 0.0
 
 
 def _macro(hits: torch.Tensor, counted: torch.Tensor) -> float:

@@ -230,6 +230,9 @@ def _labels(
     config = loaded.model.config
     several = config.problem_type == "multi_label_classification"
     logits = loaded.model(**_padded(loaded, rows, types, left=False)).logits.float().cpu()
+    if config.problem_type == "regression" or logits.shape[-1] == 1:
+        yield from ({"score": float(row[0])} for row in logits)
+        return
     for row in logits.sigmoid() if several else logits.softmax(-1):
         likeliest = row.argsort(descending=True, stable=True)
         labels = [{"label": str(config.id2label[int(which)]), "probability": float(row[which])} for which in likeliest[:MOST_LABELS]]

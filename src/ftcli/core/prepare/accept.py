@@ -18,6 +18,7 @@ from ftcli.core.ragged import Ints, take_ranges, to_offsets
 from ftcli.core.reading.columns import shown
 from ftcli.core.reading.label_columns import BETWEEN
 from ftcli.core.reading.label_lists import Labels, is_list
+from ftcli.core.reading.label_numbers import label_numbers
 from ftcli.core.reading.reject import Fault
 
 FLAG_HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
@@ -89,6 +90,8 @@ def _too_long(job: Job, rows: pa.RecordBatch, row: int, tokens: int, limit: int,
 
 def _labels(rows: pa.RecordBatch, job: Job) -> tuple[Labels | None, dict[int, Fault]]:
     """The labels of the rows, and the rows of which one is unknown."""
+    if job.columns.number:
+        return label_numbers(rows.column("label"), job.columns.label or "")
     if job.label_ids is None:
         return None, {}
     column = rows.column("label")

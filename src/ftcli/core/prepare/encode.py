@@ -89,6 +89,7 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
                     RowWriter(
                         writer.path(name),
                         labels=job.label_ids is not None and not job.columns.multi_label,
+                        numbers=job.columns.number,
                         flags=len(job.label_ids or ()) if job.columns.multi_label else 0,
                         targets=job.chat,
                         pair=job.policy.pair,
@@ -213,7 +214,7 @@ def _write(
     if job.chat:
         documents = without_first(documents)
         tally.targets[split] += int(np.count_nonzero(documents.ids & TARGET))
-    if labels is not None:
+    if labels is not None and not job.columns.number:
         counted = np.bincount(labels) if labels.ndim == 1 else labels.sum(0, dtype=np.int64)
         tally.labels.update(dict(enumerate(counted.tolist())))
         if labels.ndim == 2 and (none := int(np.count_nonzero(~labels.any(1)))):

@@ -41,6 +41,8 @@ def label_map(
         UsageError: the label names that were given cannot be.
     """
     dataset = context.settings.dataset
+    if recipe.plan.columns.number:
+        return None, None
     if dataset.label_columns:
         return dataset.label_columns, by_name(dataset.label_columns, integers=False)
     if dataset.label_column is None:

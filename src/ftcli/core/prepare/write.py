@@ -26,15 +26,17 @@ BUFFER_TOKENS = 1 << 24
 """Tokens (64 MB) above which whole record batches are written however few rows they are, so that long rows do not fill the memory."""
 
 
-def schema(*, labels: bool, packed: bool, targets: bool = False, flags: int = 0, types: bool = False) -> pa.Schema:
-    """Columns of prepared data: ids and length always; a type a token where rows hold two texts; a label id a row, or whether each of `flags` labels
-    holds, or a label a token; and the lengths of the packed documents where there are any."""
+def schema(*, labels: bool, packed: bool, targets: bool = False, flags: int = 0, types: bool = False, numbers: bool = False) -> pa.Schema:
+    """Columns of prepared data: ids and length always; a type a token where rows hold two texts; a label id or a number a row, or whether each of `flags`
+    labels holds, or a label a token; and the lengths of the packed documents where there are any."""
     ids = pa.list_(pa.int32())
     fields = [pa.field("input_ids", ids), pa.field("length", pa.int32())]
     if types:
         fields.append(pa.field(TYPES, pa.list_(pa.int8())))
     if labels:
         fields.append(pa.field("labels", pa.int64()))
+    if numbers:
+        fields.append(pa.field("labels", pa.float32()))
     if flags:
         fields.append(pa.field("labels", pa.list_(pa.float32(), flags)))
     if targets:
@@ -74,6 +76,7 @@ class RowWriter:
         targets: ids carry marks of what is learned, which become a label a token.
         flags: how many labels there are, of which a row has any number; 0: it has not.
         pair: rows hold two texts, and ids carry marks of the second's.
+        numbers: a row has a number that is to be predicted.
         buffer_rows: an execution knob; at least one batch is always buffered.
     """
 
@@ -86,9 +89,12 @@ class RowWriter:
         targets: bool = False,
         flags: int = 0,
         pair: PairTemplate | None = None,
+        numbers: bool = False,
         buffer_rows: int = BATCH_ROWS,
     ) -> None:
-        self._schema = schema(labels=labels, packed=packed, targets=targets, flags=flags, types=pair is not None and pair.types)
+        self._schema = schema(
+            labels=labels, packed=packed, targets=targets, flags=flags, types=pair is not None and pair.types, numbers=numbers
+        )
         self._targets, self._pairs = targets, pair is not None
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, self._schema)
@@ -102,7 +108,7 @@ class RowWriter:
         Args:
             ids: int32, all rows joined.
             lengths: int64 [rows].
-            labels: int64 [rows], or uint8 [rows, labels].
+            labels: int64 or float32 [rows], or uint8 [rows, labels].
             seq_lengths: tokens of every document, joined, and documents of every row.
         """
         documents, counts = seq_lengths or (None, None)
@@ -192,6 +198,7 @@ def split_metadata(
     targets: bool = False,
     multi_label: bool = False,
     types: bool = False,
+    regression: bool = False,
 ) -> dict[str, str]:
     """The small files that make a split's folder a `datasets.Dataset`: name → content."""
     integer = {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"}
@@ -202,6 +209,8 @@ def split_metadata(
         features["labels"] = {"feature": {"dtype": "float32", "_type": "Value"}, "length": len(label_names), "_type": "List"}
     elif label_names is not None:
         features["labels"] = {"names": list(label_names), "_type": "ClassLabel"}
+    if regression:
+        features["labels"] = {"dtype": "float32", "_type": "Value"}
     if targets:
         features["labels"] = integer
     if packed:

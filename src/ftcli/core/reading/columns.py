@@ -25,10 +25,11 @@ WORDS: dict[Kind, str] = {
     "ints": "lists of whole numbers",
     "strings": "lists of strings",
     "bool": "true or false",
+    "float": "numbers",
 }
-ONE: dict[Kind, Kind] = {"int": "int", "string": "string", "ints": "int", "strings": "string", "bool": "bool"}
+ONE: dict[Kind, Kind] = {"int": "int", "string": "string", "ints": "int", "strings": "string", "bool": "bool", "float": "float"}
 """The kind of a list's items; any other kind itself."""
-PYTHON: dict[Kind, type] = {"int": int, "string": str, "bool": bool}
+PYTHON: dict[Kind, type] = {"int": int, "string": str, "bool": bool, "float": float}
 LEAST, MOST = -(2**63), 2**63 - 1
 CONVERSATIONS = (
     {"messages"},
@@ -61,7 +62,7 @@ def wanted(columns: Columns) -> list[tuple[Role, str, Kind]]:
 
 
 def target_type(kind: Kind) -> pa.DataType:
-    one = {"int": pa.int64(), "bool": pa.bool_()}.get(ONE[kind], pa.large_string())
+    one = {"int": pa.int64(), "bool": pa.bool_(), "float": pa.float64()}.get(ONE[kind], pa.large_string())
     return one if ONE[kind] == kind else pa.list_(one)
 
 
@@ -109,6 +110,8 @@ def kind_of_type(where: str, name: str, type_: pa.DataType) -> Kind:
         return "ints" if is_list(type_) else "int"
     if pa.types.is_boolean(type_):
         return "bool"
+    if pa.types.is_floating(type_):
+        return "float"
     raise DataError(
         f"{where}: column {name!r} holds {type_}; labels must be strings or whole numbers, or lists of them",
         "Nothing is coerced: convert it.",
@@ -123,6 +126,8 @@ def kind_of_value(name: str, value: object) -> Kind | None:
         return "bool"
     if isinstance(value, Integral):
         return "int"
+    if isinstance(value, float):
+        return "float"
     if isinstance(value, (list, tuple)):
         first = kind_of_value(name, value[0]) if value else None
         if first in {"string", "int", None}:
@@ -246,6 +251,8 @@ def is_one(kind: Kind, value: object) -> bool:
     """Whether a Python value is of a kind that is no list."""
     if kind == "int":
         return isinstance(value, Integral) and not isinstance(value, bool)
+    if kind == "float":
+        return isinstance(value, (Integral, float)) and not isinstance(value, bool)
     return isinstance(value, {"string": str, "bool": bool}.get(kind, ()))
 
 
@@ -309,4 +316,6 @@ def _fits(type_: pa.DataType, kind: Kind) -> bool:
         return False
     if ONE[kind] == "bool":
         return bool(pa.types.is_boolean(type_))
+    if ONE[kind] == "float":
+        return bool(pa.types.is_floating(type_) or pa.types.is_integer(type_))
     return _is_string(item_type(type_)) if ONE[kind] == "string" else bool(pa.types.is_integer(item_type(type_)))

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ftcli.core.arrays import flags, numbers, values
 from ftcli.core.ragged import Ints, to_offsets
 
-Labels = NDArray[np.int64] | NDArray[np.uint8]
+Labels = NDArray[np.int64] | NDArray[np.uint8] | NDArray[np.float32]
 """Of rows on their way into prepared data: a label id a row, int64 [rows]; or, where a row has any number of labels, whether each holds,
-uint8 [rows, labels]."""
+uint8 [rows, labels]; or a number a row that is to be predicted, float32 [rows]."""
 
 
 def is_list(type_: pa.DataType) -> bool:

@@ -22,6 +22,7 @@ from ftcli.core.reading.conversation import columns_of
 from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
+from ftcli.core.reading.label_numbers import MODE as REGRESS
 from ftcli.core.reading.reject import Rejects, passing
 from ftcli.errors import DataError, UsageError
 from ftcli.records import SPLITS, Piece, ShardPlan, Split
@@ -139,9 +140,16 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
     trusted = [file.path for file in filled if file.format == "pickle" and dataset.trust_pickle]
     if trusted:
         finder.notes.append(f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {', '.join(trusted[:5])}")
+    number = settings.train.mode == REGRESS
+    if number and (dataset.label_columns or dataset.label_names or dataset.label_separator):
+        raise UsageError(
+            f"mode {REGRESS} predicts the number in --label-column", "Leave label_columns, label_names and label_separator out."
+        )
+    label = dataset.label_column
     columns = replace(
         read,
-        label_kind=None if dataset.label_column is None else _label_kind(filled, finder.formats, settings, dataset.label_column),
+        label_kind=None if label is None else _label_kind(filled, finder.formats, settings, label, number=number),
+        number=number and label is not None,
         label_separator=dataset.label_separator,
         flag_kinds=tuple(_label_kind(filled, finder.formats, settings, name, flag=True) for name in read.flags),
     )
@@ -201,24 +209,34 @@ def shard_size(total: int) -> int:
     return min(64_000_000, max(16_000_000, total // 64))
 
 
-def _label_kind(found: list[Found], formats: dict[str, SourceFormat], settings: Settings, label: str, *, flag: bool = False) -> Kind:
-    """What a label column holds. `flag`: it says of one label whether it holds."""
+def _label_kind(
+    found: list[Found], formats: dict[str, SourceFormat], settings: Settings, label: str, *, flag: bool = False, number: bool = False
+) -> Kind:
+    """What a label column holds. `flag`: it says of one label whether it holds. `number`: it is to be predicted."""
     first: dict[Kind, str] = {}
     for file in found:
         kind = formats[file.format].label_kind(file.path, label, settings)
         if kind is not None:
-            first.setdefault(kind, file.path)
+            first.setdefault("float" if number and kind == "int" else kind, file.path)
+        if number and kind == "string" and file.format != "csv":
+            raise DataError(
+                f"{file.path}: the label column {label!r} holds strings; mode {REGRESS} takes numbers", "Nothing is coerced: convert it."
+            )
     if len(first) > 1 and settings.dataset.on_bad == "strict":
         raise DataError(
             f"the label column {label!r} holds {' and '.join(f'{WORDS[kind]} in {path}' for kind, path in sorted(first.items()))}",
             "Make them of one kind: nothing is coerced.",
         )
-    found_kind: Kind = next(iter(first), "string")
-    if found_kind in {"ints", "strings"} if flag else found_kind == "bool":
-        wanted = "0 or 1, or false or true" if flag else "strings or whole numbers, or lists of them"
-        hint = "Nothing is coerced: convert it" + ("." if flag else ", or name it and others like it with --label-columns.")
-        raise DataError(f"{first[found_kind]}: the label column {label!r} holds {WORDS[found_kind]}; it must hold {wanted}", hint)
-    return found_kind
+    held: Kind = next(iter(first), "float" if number else "string")
+    allowed = {"float", "string"} if number else {"bool", "int", "string"} if flag else {"string", "int", "strings", "ints"}
+    if held not in allowed:
+        wanted = "numbers" if number else "0 or 1, or false or true" if flag else "strings or whole numbers, or lists of them"
+        hint = {
+            "float": "Nothing is coerced: convert it; or, where the number itself is to be predicted: --mode regress.",
+            "bool": "Nothing is coerced: convert it, or name it and others like it with --label-columns.",
+        }.get("" if flag or number else held, "Nothing is coerced: convert it.")
+        raise DataError(f"{first[held]}: the label column {label!r} holds {WORDS[held]}; it must hold {wanted}", hint)
+    return held
 
 
 def _shards(found: list[Found], pieces: list[list[Piece]], target: int) -> tuple[ShardPlan, ...]:

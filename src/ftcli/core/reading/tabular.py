@@ -191,7 +191,7 @@ class Table:
         if not is_one(kind, value):
             must = "text must be a string" if role != "label" else f"labels must be {WORDS[kind]}, as in the first row"
             return "null" if value is None else "wrong-type", f"{name!r} is {shown(value)}; {must}", name, coerced
-        if kind == "bool":
+        if kind in {"bool", "float"}:
             return None
         if kind == "int":
             return None if LEAST <= int(value) <= MOST else ("out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits", name, coerced)

@@ -127,6 +127,11 @@ def _held_out(m: Callable[[str], Any]) -> list[Card]:
             Card("Held-out F1", percent(m("eval_micro_f1")), f"over all labels; all right in {right} of the rows"),
             Card("Held-out loss", number(loss)),
         ]
+    if m("eval_pearson") is not None:
+        return [
+            Card("Held-out correlation", number(m("eval_pearson")), "Pearson, of the answers with the numbers"),
+            Card("Held-out error", number(m("eval_rmse")), "root of the mean square"),
+        ]
     if m("chance_accuracy") is not None:
         return [
             Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}"),

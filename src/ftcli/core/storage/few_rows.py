@@ -32,6 +32,10 @@ class Few(SplitData):
         return self._rows.labels
 
     @property
+    def numbers(self) -> NDArray[np.float32] | None:
+        return self._rows.numbers
+
+    @property
     def flags(self) -> LabelFlags | None:
         return None if self._rows.flags is None else LabelFlags(self._rows.flags.shape[1], [self._rows.flags])
 
@@ -51,6 +55,7 @@ class Few(SplitData):
             None if have.targets is None else _gather(have.targets, wanted),
             flags=None if have.flags is None else have.flags[wanted],
             types=None if have.types is None else _gather(have.types, wanted),
+            numbers=None if have.numbers is None else have.numbers[wanted],
         )
 
 
@@ -65,7 +70,7 @@ def short_rows(split: SplitData, seed: int, count: int, longest: int) -> Rows:
     beginnings: dict[bytes, int] = {}
     for place in range(len(rows)):
         ids = rows.input_ids.row(place)[:longest]
-        if len(ids) >= 2 or rows.labels is not None or rows.flags is not None:
+        if len(ids) >= 2 or rows.labels is not None or rows.flags is not None or rows.numbers is not None:
             beginnings.setdefault(ids.tobytes(), place)
     places = list(beginnings.values())
     each = rows.labels if rows.flags is None else label_codes(rows.flags)
@@ -88,7 +93,7 @@ def cut(rows: Rows, longest: int) -> Rows:
         for column in (rows.input_ids, rows.targets, rows.types)
     )
     assert ids is not None
-    return Rows(rows.index, ids, rows.labels, documents, targets, flags=rows.flags, types=types)
+    return Rows(rows.index, ids, rows.labels, documents, targets, flags=rows.flags, types=types, numbers=rows.numbers)
 
 
 def first_learned(targets: NDArray[np.int32], longest: int) -> int:

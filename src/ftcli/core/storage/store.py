@@ -51,7 +51,7 @@ class Rows:
     """Some rows of a split, in the order asked for. `labels` int64 [rows] or None; `seq_lengths`: tokens of each document in a row, or None;
     `targets`: a label a token, -100 where it is not learned, or None. `idle`: they stand in for no row at all, and nothing is to be learned of
     them. `flags`: whether each label holds, float32 [rows, labels], where a row has any number of labels, or None. `types`: 0 for a token of a row's first
-    text and 1 for one of its second, where the model wants to know, or None."""
+    text and 1 for one of its second, where the model wants to know, or None. `numbers`: what is to be predicted of each row, float32 [rows], or None."""
 
     index: NDArray[np.int64]
     input_ids: Ragged
@@ -61,6 +61,7 @@ class Rows:
     idle: bool = False
     flags: Flags | None = None
     types: Ragged | None = None
+    numbers: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -88,8 +89,8 @@ class SplitData:
 
     @cached_property
     def labels(self) -> NDArray[np.int64] | None:
-        """Label id of every row; None where there is none, or any number."""
-        if LABELS not in self.table.column_names or self.targeted or self.flags is not None:
+        """Label id of every row; None where there is none, or any number, or a number that is to be predicted."""
+        if LABELS not in self.table.column_names or not pa.types.is_integer(self.table.schema.field(LABELS).type):
             return None
         labels: NDArray[np.int64] = _column(self.table.column(LABELS))
         return labels
@@ -100,6 +101,13 @@ class SplitData:
         if LABELS not in self.table.column_names or not pa.types.is_fixed_size_list(self.table.schema.field(LABELS).type):
             return None
         return LabelFlags.of_column(self.table.column(LABELS))
+
+    @cached_property
+    def numbers(self) -> NDArray[np.float32] | None:
+        """The number of every row that is to be predicted; None where there is none."""
+        if LABELS not in self.table.column_names or not pa.types.is_floating(self.table.schema.field(LABELS).type):
+            return None
+        return np.concatenate([np.zeros(0, np.float32), *map(values, self.table.column(LABELS).chunks)])
 
     @property
     def targeted(self) -> bool:
@@ -127,15 +135,16 @@ class SplitData:
     def rows(self, index: NDArray[np.int64] | list[int]) -> Rows:
         """Rows by number."""
         wanted = np.asarray(index, dtype=np.int64)
-        numbers = index if isinstance(index, list) else wanted.tolist()  # of some tens of numbers Python finds the ends sooner than numpy
-        if numbers and (min(numbers) < 0 or max(numbers) >= len(self)):
+        places = index if isinstance(index, list) else wanted.tolist()  # of some tens of numbers Python finds the ends sooner than numpy
+        if places and (min(places) < 0 or max(places) >= len(self)):
             raise IndexError(f"split {self.name!r} has {len(self)} rows")
         labels = None if self.labels is None else self.labels[wanted]
         seq_lengths = self._seq_lengths.gather(wanted) if self.packed else None
         targets = self._targets.gather(wanted) if self.targeted else None
         flags = None if self.flags is None else self.flags.gather(wanted)
         types = self._types.gather(wanted) if self.typed else None
-        return Rows(wanted, self._input_ids.gather(wanted), labels, seq_lengths, targets, flags=flags, types=types)
+        numbers = None if self.numbers is None else self.numbers[wanted]
+        return Rows(wanted, self._input_ids.gather(wanted), labels, seq_lengths, targets, flags=flags, types=types, numbers=numbers)
 
     def batches(self) -> Iterator[Rows]:
         """All rows in order, a record batch at a time. Nothing is copied but where rows begin."""
@@ -146,7 +155,10 @@ class SplitData:
             targets = _ragged(batch.column(LABELS)) if self.targeted else None
             labels = None if self.labels is None else self.labels[index]
             flags = None if self.flags is None else self.flags.gather(index)
-            yield Rows(index, lists[INPUT_IDS], labels, lists.get(SEQ_LENGTHS), targets, flags=flags, types=lists.get(TYPES))
+            numbers = None if self.numbers is None else self.numbers[index]
+            yield Rows(
+                index, lists[INPUT_IDS], labels, lists.get(SEQ_LENGTHS), targets, flags=flags, types=lists.get(TYPES), numbers=numbers
+            )
 
     def few(self, index: Sequence[int]) -> Rows:
         """Rows by number as `rows` gives them, for looking at some: nothing of the other rows is read, where `rows` reads where each begins."""
@@ -154,14 +166,19 @@ class SplitData:
         if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
             raise IndexError(f"split {self.name!r} has {len(self)} rows")
         labels, flags = None, None if self.flags is None else self.flags.gather(wanted)
+        numbers = None
         if LABELS in self.table.column_names and not self.targeted and flags is None:
-            labels = np.array([self.table.column(LABELS)[row].as_py() for row in wanted.tolist()], np.int64)
+            found = [self.table.column(LABELS)[row].as_py() for row in wanted.tolist()]
+            if pa.types.is_integer(self.table.schema.field(LABELS).type):
+                labels = np.array(found, np.int64)
+            else:
+                numbers = np.array(found, np.float32)
         ids, seq_lengths, targets, types = (
             _few(self.table.column(name), wanted) if there else None
             for name, there in ((INPUT_IDS, True), (SEQ_LENGTHS, self.packed), (LABELS, self.targeted), (TYPES, self.typed))
         )
         assert ids is not None
-        return Rows(wanted, ids, labels, seq_lengths, targets, flags=flags, types=types)
+        return Rows(wanted, ids, labels, seq_lengths, targets, flags=flags, types=types, numbers=numbers)
 
     @cached_property
     def _input_ids(self) -> _Chunks:

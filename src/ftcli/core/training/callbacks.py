@@ -125,7 +125,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             step = Step(entry["step"], entry["epoch"], entry["loss"], entry.get("grad_norm"), entry["learning_rate"])
             _notify(self.context, step)
         elif "eval_loss" in entry:
-            self._shown.update({name: entry[name] for name in ("eval_loss", "eval_accuracy", "eval_micro_f1") if name in entry})
+            self._shown.update(
+                {name: entry[name] for name in ("eval_loss", "eval_accuracy", "eval_micro_f1", "eval_pearson") if name in entry}
+            )
 
     def _keep(self, args: TrainingArguments, mode: str, lines: str) -> None:
         """Write to the metrics file; where that fails the run goes on without it, since a part of a line may stand at its end."""

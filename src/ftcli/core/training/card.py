@@ -24,12 +24,14 @@ METRICS = (
     "eval_macro_f1",
     "eval_micro_f1",
     "eval_exact_match",
+    "eval_pearson",
+    "eval_rmse",
     "perplexity",
     "chance_accuracy",
     "majority_accuracy",
 )
 LIBRARIES = ("ftcli", "transformers", "torch", "tokenizers")
-TAGS = {"classify": "text-classification"}
+TAGS = {"classify": "text-classification", "regress": "text-classification"}
 
 
 def write_card(run: Run, report: Report) -> Path:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch.nn import functional
 
-from ftcli.core.batches.tasks import IGNORED, any_number
+from ftcli.core.batches.tasks import IGNORED, any_number, measured
 from ftcli.core.distributed.sharding import whole
 from ftcli.errors import TrainError
 from ftcli.records import Check
@@ -103,6 +103,9 @@ class Start:
 def look_at(logits: torch.Tensor, labels: torch.Tensor) -> Start:
     """`logits` [rows, labels] with `labels` [rows] or [rows, labels], or [rows, width, vocabulary] with [rows, width]; some hundred targets are
     enough."""
+    if measured(labels):
+        some = logits.detach().squeeze(-1).float()
+        return Start(float(some.std()), strangers_square(some, labels[labels.ne(IGNORED)].float()))
     if any_number(labels):
         taught = labels.ne(IGNORED).any(1).nonzero().flatten()[:SAMPLE]
         some = logits.detach()[taught].float()
@@ -117,6 +120,11 @@ def strangers_loss(logits: torch.Tensor, labels: torch.Tensor) -> float:
     """Loss of `logits` [rows, labels] when each row has the labels of any other: what they mean where they know nothing of the text."""
     share = labels.clamp_min(0).float().mean(0)
     return float((functional.softplus(logits).mean(0) - share * logits.mean(0)).mean())
+
+
+def strangers_square(answers: torch.Tensor, numbers: torch.Tensor) -> float:
+    """Mean square of `answers` [rows] less the number of any other row."""
+    return float(answers.var(correction=0) + numbers.var(correction=0) + (answers.mean() - numbers.mean()).square())
 
 
 def first_loss(loss: float, chance: float, start: Start, *, fresh: bool, language: bool = False) -> Check:

@@ -56,7 +56,7 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
     per_token = flops.flops_per_token(run.model, documents(run.train))
     devices = trainer.args.world_size
     whole_rate = _times(rates["real_tokens_per_second"], devices)
-    labels = run.model.config.num_labels if run.task.needs_labels and run.train.flags is None else None
+    labels = run.model.config.num_labels if run.task.needs_labels and run.train.labels is not None else None
     metrics = {
         "first_loss": first[0],
         "expected_first_loss": expected,
@@ -67,6 +67,8 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "eval_micro_f1": evaluated.get("eval_micro_f1"),
         "eval_exact_match": evaluated.get("eval_exact_match"),
         "perplexity": evaluated.get("eval_perplexity"),
+        "eval_pearson": evaluated.get("eval_pearson"),
+        "eval_rmse": evaluated.get("eval_rmse"),
         "chance_accuracy": None if labels is None else 1 / labels,
         "majority_accuracy": majority(run) if labels is not None else None,
         "first_grad_norm": first[1],

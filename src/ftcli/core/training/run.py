@@ -135,8 +135,14 @@ def prepare(context: Context) -> Run:
 def _task(context: Context, store: Store) -> Task:
     mode = context.settings.train.mode
     if mode is None:
-        mode = "classify" if store.label_names else "sft" if store.manifest.get("task") == "sft" else "pretrain"
-        why = {"classify": "labels", "sft": "conversations with a label a token", "pretrain": "no labels"}[mode]
+        told = store.manifest.get("task")
+        mode = "classify" if store.label_names else told if told in {"sft", "regress"} else "pretrain"
+        why = {
+            "classify": "labels",
+            "regress": "numbers to be predicted",
+            "sft": "conversations with a label a token",
+            "pretrain": "no labels",
+        }[mode]
         context.note(f"mode {mode}: the prepared data have {why}")
     task: Task = context.plugins.registry("task").get(mode, "train.mode")()
     prepared = store.manifest.get("task")

@@ -71,7 +71,8 @@ def fit(run: Run, signals: Signals) -> Outcome:
             found(check)
 
     def on_first_step() -> None:
-        weighed = getattr(run.task, "class_weights", None) is not None  # then the loss of one step says nothing about guessing
+        # of weighed classes, and of the numbers of some rows, the loss of one step says nothing about guessing
+        weighed = getattr(run.task, "class_weights", None) is not None or run.train.numbers is not None
         if trainer.first is not None and trainer.start is not None and not weighed:
             chance, fresh = run.task.chance_loss(run.model.config, run.store), context.settings.model.config is not None
             found(health.first_loss(trainer.first[0], chance, trainer.start, fresh=fresh, language=not run.task.needs_labels))
@@ -137,6 +138,8 @@ def _course(run: Run, steps: int) -> Course:
         unlearned = -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
         share = majority(run)
         held_out = None if share is None or run.held_out is None else (share, len(run.held_out))
+    elif run.train.numbers is not None:
+        unlearned = float(run.train.numbers.var(dtype=np.float64))
     elif run.train.flags is not None:
         plain = getattr(run.task, "class_weights", None) is None  # weighed losses stand still at chance
         unlearned = entropy(run.train.flags.counts, len(run.train.flags)) if plain else chance

@@ -46,6 +46,8 @@ def decoded_rows(rows: Rows, tokenizer: Any, label_names: list[str] | None) -> l
             "text": text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + " …",
             "label": several
             if several is not None
+            else float(rows.numbers[place])
+            if rows.numbers is not None
             else label
             if label is None or label_names is None or not 0 <= label < len(label_names)
             else label_names[label],

@@ -76,17 +76,18 @@ def excerpt_of(probe: Probe) -> tuple[Rows, Mapping[str, torch.Tensor]]:
     _ = probe.batch
     rows = excerpt(probe.rows)
     batch = probe.collate(rows)
-    require_targets(batch)
+    require_targets(batch, numbers=rows.numbers is not None)
     return rows, batch
 
 
-def require_targets(batch: Mapping[str, torch.Tensor]) -> None:
-    """Raise `Missing` when a loss of the batch would mean nothing."""
+def require_targets(batch: Mapping[str, torch.Tensor], *, numbers: bool) -> None:
+    """Raise `Missing` when a loss of the batch would mean nothing. `numbers`: they are to be predicted, one a row."""
     import torch
 
     from ftcli.core.batches.tasks import count_targets
 
-    if batch["labels"].dtype not in {torch.int64, torch.int32} and (batch["labels"].dtype != torch.float32 or batch["labels"].ndim != 2):
+    kind, dimensions = batch["labels"].dtype, batch["labels"].ndim
+    if kind not in {torch.int64, torch.int32} and (kind != torch.float32 or dimensions != (1 if numbers else 2)):
         raise Missing("the labels are of the wrong kind (see FT302)")
     if not count_targets(batch["labels"]):
         raise Missing("the first batch has no target (see FT302)")

@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
-from ftcli.core.batches.tasks import IGNORED, any_number
-from ftcli.core.training.health import strangers_loss
+from ftcli.core.batches.tasks import IGNORED, any_number, measured
+from ftcli.core.training.health import strangers_loss, strangers_square
 from ftcli.errors import ModelError
 
 HISTOGRAM_BINS = 40
@@ -46,17 +46,21 @@ class Forward:
         labels, to those of other rows, ln 2 for flat logits."""
         if any_number(self.labels):
             return strangers_loss(self.logits, self.labels)
+        if measured(self.labels):
+            return strangers_square(self.logits.squeeze(-1), self.labels)
         return float((self.logits.logsumexp(-1) - self.logits.mean(-1)).mean())
 
     @property
     def logit_std(self) -> float:
-        """Standard deviation over the classes, averaged over the targets."""
+        """Standard deviation over the classes, averaged over the targets; of numbers, over the rows."""
+        if measured(self.labels):
+            return float(self.logits.std(correction=0))
         return float(self.logits.std(-1).mean())
 
     @property
     def effective_targets(self) -> float:
         """1 / sum of squared label shares: how many labels the batch really tests; of any number of labels, the rows."""
-        if any_number(self.labels):
+        if any_number(self.labels) or measured(self.labels):
             return float(len(self.labels))
         _, counts = np.unique(self.labels.cpu().numpy(), return_counts=True)
         return float(counts.sum() ** 2 / (counts.astype(float) ** 2).sum())

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
-from ftcli.core.batches.tasks import IGNORED, any_number
+from ftcli.core.batches.tasks import IGNORED, any_number, measured
 from ftcli.core.storage.few_rows import Few, short_rows
 from ftcli.core.storage.label_flags import label_codes
 from ftcli.core.storage.store import Rows
@@ -93,8 +93,11 @@ def damped(model: PreTrainedModel) -> bool:
 
 def telling(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The batch with the labels that tell its rows apart, where a row has any number of them: the others are learned without a look at the
-    text. Eight rows' loss is then above `HALF` of ln 2 for whoever says the same of every row."""
+    text. Eight rows' loss is then above `HALF` of ln 2 for whoever says the same of every row. Numbers lose their mean and are divided by their standard
+    deviation, with the same end."""
     labels = batch["labels"]
+    if measured(labels) and (spread := labels.std(correction=0)) > 0:
+        return {**batch, "labels": (labels - labels.mean()) / spread}
     same = labels.eq(labels[:1]).all(0) if any_number(labels) else None
     if same is None or same.all():
         return batch
@@ -121,23 +124,25 @@ def _descend(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Ta
     return losses
 
 
-def learn(probe: Probe, steps: int, *, rows: int = 2000, batch_rows: int = 16) -> tuple[float, float, float, float]:
+def learn(probe: Probe, steps: int, *, rows: int = 2000, batch_rows: int = 16) -> tuple[float, float, float | None, float | None]:
     """Train a classifier for `steps` steps on `rows` rows, and look at rows that it has not seen. The weights are put back.
 
     Returns:
         Held-out loss, entropy of the held-out labels by the train labels' shares, held-out accuracy, share of the commonest label there. Where a
-        row has any number of labels, the last two count every label of every row, said or not said.
+        row has any number of labels, the last two count every label of every row, said or not said. Of numbers, less the train mean and divided by its
+        standard deviation: the mean square, that of always saying the mean, None, None.
     """
     train, held_out = _two_parts(probe, rows)
     model, task, generator = probe.model, probe.task, np.random.default_rng(probe.settings.train.seed)
     rate, few = peak_rate(model) / 2, Few(train)
+    moved = None if train.numbers is None else (float(train.numbers.mean()), float(train.numbers.std()) or 1.0)
     with restored(model):
         model.train()
         optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad], lr=rate)
         for step in range(steps):
             for group in optimizer.param_groups:
                 group["lr"] = rate * min(1.0, (step + 1) / max(1, steps // 10)) * (1 - step / steps)
-            batch = probe.collator(few.rows(generator.choice(len(few), size=min(batch_rows, len(few)), replace=False)))
+            batch = _scaled(probe.collator(few.rows(generator.choice(len(few), size=min(batch_rows, len(few)), replace=False))), moved)
             with torch.enable_grad():
                 torch.autograd.backward(task.loss(model(**inputs_of(batch)).logits, batch["labels"], None))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -148,9 +153,11 @@ def learn(probe: Probe, steps: int, *, rows: int = 2000, batch_rows: int = 16) -
         unseen = Few(held_out)
         for start in range(0, len(unseen), batch_rows):
             places = list(range(start, min(start + batch_rows, len(unseen))))
-            result = forward(model, probe.collator(unseen.rows(places)), task)
+            result = forward(model, _scaled(probe.collator(unseen.rows(places)), moved), task)
             loss += result.loss * len(places)
-            right += _right(result.logits, result.labels)
+            right += 0.0 if moved else _right(result.logits, result.labels)
+    if moved is not None and held_out.numbers is not None:
+        return loss / len(unseen), float((((held_out.numbers - moved[0]) / moved[1]) ** 2).mean()), None, None
     if train.flags is not None and held_out.flags is not None:
         rows = len(train.flags)
         share = (train.flags.sum(0) + 1.0) / (rows + 2.0)
@@ -163,6 +170,11 @@ def learn(probe: Probe, steps: int, *, rows: int = 2000, batch_rows: int = 16) -
     prior = float(-np.log(counts / counts.sum())[held_out.labels].mean())
     majority = float((held_out.labels == counts.argmax()).mean())
     return loss / len(unseen), prior, right / len(unseen), majority
+
+
+def _scaled(batch: Mapping[str, torch.Tensor], moved: tuple[float, float] | None) -> dict[str, torch.Tensor]:
+    """The batch, its numbers less a mean and divided by a standard deviation."""
+    return {**batch} if moved is None else {**batch, "labels": (batch["labels"] - moved[0]) / moved[1]}
 
 
 def _right(logits: torch.Tensor, labels: torch.Tensor) -> float:

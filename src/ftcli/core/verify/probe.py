@@ -20,6 +20,7 @@ from ftcli.core.tokenizer.vocabulary import beside_embedding
 from ftcli.core.verify.first_batch import draw, excerpt_of, read_back, require_targets
 from ftcli.core.verify.missing import Missing
 from ftcli.errors import FtcliError, ModelError
+from ftcli.records import LABELLED
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +72,7 @@ class Probe:
         """The id of PAD; unusable where the task needs one and there is none, which is one cause for all that stands on it."""
         from ftcli.core.batches.tasks import pad_id
 
-        return self._part("pad", lambda: pad_id(self.tokenizer, needed=self.task_name == "classify"))
+        return self._part("pad", lambda: pad_id(self.tokenizer, needed=self.task_name in LABELLED))
 
     @property
     def pieces(self) -> list[bytes] | None:
@@ -109,8 +110,8 @@ class Probe:
         if self.settings.train.mode:
             return self.settings.train.mode
         try:
-            if self.store.manifest.get("task") == "sft":
-                return "sft"
+            if (prepared := self.store.manifest.get("task")) in {"sft", "regress"}:
+                return str(prepared)
             labelled = bool(self.store.label_names)
         except (Missing, FtcliError):  # FT201 says what is wrong with them
             labelled = self.settings.dataset.labelled
@@ -321,7 +322,7 @@ class Probe:
         from ftcli.core.verify.forward import forward
 
         model, batch, task = self.model, self.batch, self.task
-        require_targets(batch)
+        require_targets(batch, numbers=self.rows.numbers is not None)
         try:
             return forward(model, batch, task)
         except Exception as error:  # models check nothing: what does not fit is an IndexError, a RuntimeError or worse

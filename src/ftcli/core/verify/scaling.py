@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
-from ftcli.core.batches.tasks import IGNORED, any_number, count_targets
+from ftcli.core.batches.tasks import IGNORED, any_number, count_targets, measured
 from ftcli.core.verify.forward import inputs_of
 
 
@@ -47,6 +47,8 @@ def _plain(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """What torch's own functions make of them."""
     if any_number(labels):
         return functional.binary_cross_entropy_with_logits(logits, labels)
+    if measured(labels):
+        return functional.mse_loss(logits.squeeze(-1), labels)
     flat, targets = (logits, labels) if labels.ndim == 1 else (logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
     return functional.cross_entropy(flat, targets, ignore_index=IGNORED)
 
