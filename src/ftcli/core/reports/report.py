@@ -242,6 +242,8 @@ def _training_plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> l
         found.append(plots.curves("accuracy", "Held-out accuracy", accuracy, chance, unit="%", span="full"))
     if shares := curve("eval_micro_f1", "micro F1", "s3", marks=True) + curve("eval_exact_match", "all labels right", "s2", marks=True):
         found.append(plots.curves("shares", "Held-out labels", shares, unit="%", span="full"))
+    if correlation := curve("eval_pearson", "correlation with the numbers", "s3", marks=True):
+        found.append(plots.curves("correlation", "Held-out correlation", correlation, span="full"))
     if norm:
         found.append(plots.curves("norm", "Gradient norm before clipping", norm, noisy=True))
     if rate:

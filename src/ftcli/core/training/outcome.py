@@ -21,7 +21,18 @@ from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.errors import FtcliError
 from ftcli.records import Check, RunStatus
 
-LOGGED = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_accuracy", "eval_micro_f1", "eval_exact_match")
+LOGGED = (
+    "step",
+    "epoch",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "eval_loss",
+    "eval_accuracy",
+    "eval_micro_f1",
+    "eval_exact_match",
+    "eval_pearson",
+)
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes that `ru_maxrss` counts in."""
 
