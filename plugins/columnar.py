@@ -42,8 +42,10 @@ class Parquet(FileFormat):
         return _pieces(path, self.name, "row_groups", weights, target_bytes) if rows else []
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
+        from ftcli.core.reading.columns import special_kind
+
         with _parquet(path) as file:
-            return _kind(path, column, file.schema_arrow)
+            return _kind(path, column, file.schema_arrow, special_kind(settings))
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         from ftcli.core.files.streams import data_errors
@@ -79,9 +81,10 @@ class ArrowIpc(FileFormat):
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         from ftcli.core.files.streams import data_errors
+        from ftcli.core.reading.columns import special_kind
 
         with data_errors(path):
-            return _kind(path, column, _ipc_schema(path))
+            return _kind(path, column, _ipc_schema(path), special_kind(settings))
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         row = 0
@@ -170,11 +173,11 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
         need_column(path, role, name, schema.names)
 
 
-def _kind(path: str, column: str, schema: pa.Schema) -> Kind:
+def _kind(path: str, column: str, schema: pa.Schema, special: Kind | None) -> Kind:
     from ftcli.core.reading.columns import kind_of_type, need_column
 
     need_column(path, "label", column, schema.names)
-    return kind_of_type(path, column, schema.field(column).type)
+    return kind_of_type(path, column, schema.field(column).type, special)
 
 
 def _pieces(path: str, name: str, unit: str, weights: list[int], target_bytes: int) -> list[Piece]:

@@ -52,7 +52,7 @@ class Json(FileFormat):
         return [Piece(path, "json", 0, size, "file", size)]
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
-        from ftcli.core.reading.columns import kind_of_value
+        from ftcli.core.reading.columns import kind_of_value, special_kind
         from ftcli.core.reading.reject import usable
 
         if _is_lines(path, settings):
@@ -61,7 +61,7 @@ class Json(FileFormat):
         kinds: list[Kind] = []
 
         def tell(row: Object) -> None:
-            if (kind := kind_of_value(column, row[column])) is not None:
+            if (kind := kind_of_value(column, row[column], special_kind(settings))) is not None:
                 kinds.append(kind)
 
         columns = Columns(settings.dataset.text_column, column, labels_only=True)

@@ -51,14 +51,14 @@ class JsonLines(FileFormat):
         return [Piece(path, "jsonl", start, stop, "bytes", stop - start) for start, stop in cut_evenly(size, target_bytes)]
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
-        from ftcli.core.reading.columns import kind_of_value
+        from ftcli.core.reading.columns import kind_of_value, special_kind
         from ftcli.core.reading.reject import usable
 
         columns = Columns(settings.dataset.text_column, column, labels_only=True)
         kinds: list[Kind] = []
 
         def tell(row: Object) -> None:
-            if (kind := kind_of_value(column, row[column])) is not None:
+            if (kind := kind_of_value(column, row[column], special_kind(settings))) is not None:
                 kinds.append(kind)
 
         faults = (_fault(path, line, columns, tell) for line in first_lines(path, settings))

@@ -95,7 +95,7 @@ def _order(path: str, columns: Columns, settings: Settings, *, kind_only: bool =
     """Memory for a pickle: as much as is free (a fifth stays), or 1 GiB and 64 times its bytes. A dict of two short strings takes 400 bytes
     for 20 to 40 in the file."""
     from ftcli.core.files.streams import codec_of
-    from ftcli.core.reading.columns import wanted
+    from ftcli.core.reading.columns import special_kind, wanted
     from ftcli.core.reading.unpickle import Order
 
     size = Path(path).stat().st_size * (8 if codec_of(path) else 1)
@@ -106,6 +106,7 @@ def _order(path: str, columns: Columns, settings: Settings, *, kind_only: bool =
         memory_bytes=min(free_memory() * 4 // 5, (1 << 30) + 64 * size),
         most_bytes=settings.dataset.max_line_bytes,
         kind_only=kind_only,
+        special=special_kind(settings),
         strict=settings.dataset.on_bad == "strict",
     )
 

@@ -37,10 +37,12 @@ def test_reviews_become_the_ids_of_the_tokenizer(name, real_data, tmp_path):
 
 @pytest.mark.parametrize("name", ["qwen3", "bert-base-multilingual-cased", "t5-small", "mistral-7b-v0.1", "koelectra-v3"])
 def test_premises_and_hypotheses_become_the_pairs_of_the_tokenizer(name, real_data, tmp_path):
-    source, folder = real_data / "classification/kornlu/xnli.dev.ko.tsv", real_data / "tokenizers" / name
-    pairs = [line.split("\t")[:2] for line in source.read_text(encoding="utf-8").splitlines()[1:]]
+    folder, source = real_data / "tokenizers" / name, tmp_path / "xnli.tsv"
+    lines = (real_data / "classification/kornlu/xnli.dev.ko.tsv").read_text(encoding="utf-8").splitlines()[:601]
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    pairs = [line.split("\t")[:2] for line in lines[1:]]
     columns = {"dataset__text_column": "sentence1", "dataset__text_pair_column": "sentence2", "dataset__label_column": "gold_label"}
-    for length, side, how in ((40, "right", "keep_start"), (40, "left", "keep_end"), (512, "right", "error")):
+    for length, side, how in ((40, "right", "keep_start"), (40, "left", "keep_end")):
         values = {**columns, "packing__max_length": length, "packing__truncation_strategy": how, "runtime__cache_dir": tmp_path / "proofs"}
         prepare(folder, source, tmp_path / how, **values)
         tokenizer = AutoTokenizer.from_pretrained(folder, truncation_side=side)

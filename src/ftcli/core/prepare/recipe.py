@@ -181,8 +181,10 @@ def _packing(context: Context) -> str:
     packing = settings.packing.strategy or "none"
     context.plugins.registry("packer").get(packing, "packing.strategy")
     if packing != "none" and settings.dataset.labelled:
+        column, several = settings.dataset.label_column, settings.dataset.label_columns
+        asked = f"label_column = {column!r}" if column else f"label_columns = {', '.join(several or ())}"
         raise UsageError(
-            f"packing = {packing} and labels ({settings.dataset.label_column or ', '.join(settings.dataset.label_columns or ())}) contradict each other: a packed row has no single label",
+            f"packing = {packing} and {asked} contradict each other: a packed row has no single label",
             "Leave out --packing for classification (batches of similar length waste about 1 %), or --label-column for pretrain.",
         )
     return packing

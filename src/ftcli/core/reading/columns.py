@@ -15,6 +15,7 @@ from ftcli.contracts import Columns, LabelKind
 from ftcli.core.reading.label_lists import checked, is_list, item_type, row_of_item
 from ftcli.errors import DataError
 from ftcli.records import BadCode
+from ftcli.settings import Settings
 
 Kind = LabelKind
 Role = Literal["text", "pair", "label"]
@@ -30,6 +31,13 @@ WORDS: dict[Kind, str] = {
 ONE: dict[Kind, Kind] = {"int": "int", "string": "string", "ints": "int", "strings": "string", "bool": "bool", "float": "float"}
 """The kind of a list's items; any other kind itself."""
 PYTHON: dict[Kind, type] = {"int": int, "string": str, "bool": bool, "float": float}
+REGRESS = "regress"
+"""The mode in which labels are numbers that are to be predicted."""
+CONVERT: dict[Kind | None, str] = {
+    "float": f"Nothing is coerced: convert it; or, where the number itself is to be predicted: --mode {REGRESS}.",
+    "bool": "Nothing is coerced: convert it, or name it and others like it with --label-columns.",
+    None: "Nothing is coerced: convert it.",
+}
 LEAST, MOST = -(2**63), 2**63 - 1
 CONVERSATIONS = (
     {"messages"},
@@ -98,42 +106,42 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
     raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
 
 
-def kind_of_type(where: str, name: str, type_: pa.DataType) -> Kind:
+def special_kind(settings: Settings) -> Kind | None:
+    """The kind of label that only some runs read: numbers that are to be predicted, or whether a label holds."""
+    return "float" if settings.train.mode == REGRESS else "bool" if settings.dataset.label_columns else None
+
+
+def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None = None) -> Kind:
     """The label kind of an Arrow column.
 
     Raises:
         DataError: it holds neither strings nor whole numbers, nor lists of them.
     """
+    if special is not None and _fits(type_, special):
+        return special
     if _is_string(item_type(type_)):
         return "strings" if is_list(type_) else "string"
     if pa.types.is_integer(item_type(type_)):
         return "ints" if is_list(type_) else "int"
-    if pa.types.is_boolean(type_):
-        return "bool"
-    if pa.types.is_floating(type_):
-        return "float"
-    raise DataError(
-        f"{where}: column {name!r} holds {type_}; labels must be strings or whole numbers, or lists of them",
-        "Nothing is coerced: convert it.",
-    )
+    kind: Kind | None = "bool" if pa.types.is_boolean(type_) else "float" if pa.types.is_floating(type_) else None
+    raise DataError(f"{where}: column {name!r} holds {type_}; labels must be strings or whole numbers, or lists of them", CONVERT[kind])
 
 
-def kind_of_value(name: str, value: object) -> Kind | None:
+def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind | None:
     """The label kind of a Python value, None of an empty list, which does not tell; raises BadValue (index 0)."""
     if isinstance(value, str):
         return "string"
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, Integral):
+    if special is not None and is_one(special, value):
+        return special
+    if isinstance(value, Integral) and not isinstance(value, bool):
         return "int"
-    if isinstance(value, float):
-        return "float"
     if isinstance(value, (list, tuple)):
         first = kind_of_value(name, value[0]) if value else None
         if first in {"string", "int", None}:
             return "strings" if first == "string" else "ints" if first == "int" else None
     code: BadCode = "null" if value is None else "wrong-type"
-    raise BadValue(0, code, f"{name!r} is {shown(value)}; labels must be strings or whole numbers, or lists of them", name)
+    hint = CONVERT["bool" if isinstance(value, bool) else "float"] if isinstance(value, (bool, float)) else ""
+    raise BadValue(0, code, f"{name!r} is {shown(value)}; labels must be strings or whole numbers, or lists of them", name, hint)
 
 
 def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array, longest: int = MOST) -> pa.Array:

@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ftcli.core.arrays import values
-from ftcli.core.reading.columns import shown
+from ftcli.core.reading.columns import REGRESS, shown
 from ftcli.core.reading.reject import Fault
 from ftcli.core.targets import IGNORED
 
-MODE = "regress"
 HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
 
 
@@ -55,4 +54,4 @@ def _fault(value: object, narrow: float, name: str) -> Fault:
         )
     if isinstance(value, float) and math.isfinite(value):
         return Fault("out-of-range", f"{name!r} is {value:g}, beyond 32 bits", name, HINT)
-    return Fault("wrong-type", f"{name!r} is {shown(value)}; in mode regress labels must be finite numbers", name, HINT)
+    return Fault("wrong-type", f"{name!r} is {shown(value)}; in mode {REGRESS} labels must be finite numbers", name, HINT)

@@ -17,12 +17,11 @@ from ftcli.contracts import Columns, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
 from ftcli.core.files.streams import data_errors
-from ftcli.core.reading.columns import WORDS, Kind
+from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
 from ftcli.core.reading.conversation import columns_of
 from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
-from ftcli.core.reading.label_numbers import MODE as REGRESS
 from ftcli.core.reading.reject import Rejects, passing
 from ftcli.errors import DataError, UsageError
 from ftcli.records import SPLITS, Piece, ShardPlan, Split
@@ -217,7 +216,7 @@ def _label_kind(
     for file in found:
         kind = formats[file.format].label_kind(file.path, label, settings)
         if kind is not None:
-            first.setdefault("float" if number and kind == "int" else kind, file.path)
+            first.setdefault(kind, file.path)
         if number and kind == "string" and file.format != "csv":
             raise DataError(
                 f"{file.path}: the label column {label!r} holds strings; mode {REGRESS} takes numbers", "Nothing is coerced: convert it."
@@ -228,14 +227,9 @@ def _label_kind(
             "Make them of one kind: nothing is coerced.",
         )
     held: Kind = next(iter(first), "float" if number else "string")
-    allowed = {"float", "string"} if number else {"bool", "int", "string"} if flag else {"string", "int", "strings", "ints"}
-    if held not in allowed:
-        wanted = "numbers" if number else "0 or 1, or false or true" if flag else "strings or whole numbers, or lists of them"
-        hint = {
-            "float": "Nothing is coerced: convert it; or, where the number itself is to be predicted: --mode regress.",
-            "bool": "Nothing is coerced: convert it, or name it and others like it with --label-columns.",
-        }.get("" if flag or number else held, "Nothing is coerced: convert it.")
-        raise DataError(f"{first[held]}: the label column {label!r} holds {WORDS[held]}; it must hold {wanted}", hint)
+    if held not in {"float", "string"} if number else flag and held not in {"bool", "int", "string"}:
+        wanted = "numbers" if number else "0 or 1, or false or true"
+        raise DataError(f"{first[held]}: the label column {label!r} holds {WORDS[held]}; it must hold {wanted}", CONVERT[None])
     return held
 
 

@@ -70,7 +70,7 @@ class Table:
         else:
             raise DataError(f"{path}: holds a {type(loaded).__name__}, not a table", SHAPES)
 
-    def kind(self, *, strict: bool) -> Kind | None:
+    def kind(self, *, strict: bool, special: Kind | None = None) -> Kind | None:
         """The label kind of the one wanted column, from the first row that has any; None when none has.
 
         Raises:
@@ -82,7 +82,7 @@ class Table:
             fault = self._row_fault(place)
             if fault is None:
                 try:
-                    if (kind := kind_of_value(name, self._cell(place, 0))) is not None:
+                    if (kind := kind_of_value(name, self._cell(place, 0), special)) is not None:
                         return kind
                 except WrongKind as wrong:
                     fault = ("wrong-type", wrong.reason, name, "Nothing is coerced: correct the row.")
