@@ -116,9 +116,8 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
         for row in np.flatnonzero(values(pc.is_null(ids))).tolist():
             label = column[row].as_py()
             if job.columns.flags:
-                faults[row] = Fault(
-                    "wrong-type", f"{label}; a label's column says 0 or 1, or false or true", label.partition(BETWEEN)[0], FLAG_HINT
-                )
+                name, _, value = label.partition(BETWEEN)
+                faults[row] = Fault("wrong-type", f"{name!r} is {value}; a label's column says 0 or 1, or false or true", name, FLAG_HINT)
                 continue
             reason = f"the label {shown(label).rpartition(' (')[0]} is not among the label names"
             faults[row] = Fault("unknown-label", reason, job.columns.label or "", hint)
