@@ -34,7 +34,7 @@ def test_completion_offers_commands_options_choices_and_profiles() -> None:
         ("benchmark", ["train"], "", []),
         ("profiles", ["show"], "h", ["highend"]),
         ("plugins", ["new"], "", []),
-        ("train", ["--mode"], "", ["classify", "pretrain"]),
+        ("train", ["--mode"], "", ["classify", "regress", "pretrain", "sft"]),
         ("train", ["--eval_strategy", "="], "e", ["epoch"]),
         ("train", ["--bf16"], "", []),
         ("train", ["--torch-compile"], "", ["auto"]),

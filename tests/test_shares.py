@@ -196,7 +196,7 @@ def test_a_rank_without_rows_has_its_part_in_the_figures_of_an_evaluation(monkey
     """What `agree.summed` does over ranks, here by hand: the rank without a batch has None to give, and gets the sum all the same."""
     has, none = HeldOut(Classify()), HeldOut(Classify())
     has.add(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0]))
-    sums = iter([has._sums, has._classes, has._flags, has._rows])
+    sums = iter([has._sums, has._classes, has._flags, has._rows, has._numbers])
     there = has.metrics(lambda tensor: tensor)
     assert none.metrics(lambda tensor: next(sums) if tensor is None else tensor) == there
     assert there["accuracy"] == 0.5
