@@ -131,10 +131,12 @@ def special_text(probe: Probe) -> Check:
         return passed(f"no special token stands in the text of {rows:,} rows")
     control = {getattr(tokenizer, f"{role}_token", None) for role in ("bos", "eos", "pad", "cls", "sep")} - {None, tokenizer.unk_token}
     found = {token: numbers for token, numbers in ids.special_rows.items() if token in control}
+    spoken = probe.settings.train.mode == "sft"  # the template writes such tokens, and nobody else should
     odd = {
         token: inside
         for token, numbers in found.items()
-        if len(numbers) < MARKED * rows and (inside := [row for row in numbers if _inside(ids.texts[row], token)])
+        if (inside := numbers if spoken else [row for row in numbers if _inside(ids.texts[row], token)])
+        and (spoken or len(numbers) < MARKED * rows)
     }
     evidence = {
         "rows": rows,
@@ -145,10 +147,11 @@ def special_text(probe: Probe) -> Check:
     if not odd:
         return noted(f"special tokens stand in the text of {rows:,} rows, as the data's own format or placeholders: {words}", **evidence)
     token, numbers = next(iter(odd.items()))
+    meant = "the chat template writes them" if spoken else "if they are meant, every row should have them"
     return warned(
-        f"special tokens stand inside the text of {rows:,} rows: {words}. There the model reads {token!r} as the token and not as text, "
+        f"special tokens stand inside the text of {rows:,} {'messages' if spoken else 'rows'}: {words}. There the model reads {token!r} as the token and not as text, "
         f"first in {ids.texts[numbers[0]][:60]!r}",
-        "Take them out of the texts, or write them otherwise; if they are meant, every row should have them.",
+        f"Take them out of the texts, or write them otherwise; {meant}.",
         **evidence,
     )
 

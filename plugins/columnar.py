@@ -225,7 +225,14 @@ def _documents(batch: pa.RecordBatch, columns: Columns, start: int, stop: int) -
         rows = batch.slice(start, stop - start).to_pylist()
     except UnicodeDecodeError as error:
         raise BadValue(0, "not-utf8", f"the conversation is not UTF-8: {error.reason}", columns.text) from None
-    return batch_of(columns, [pa.array([as_document(row, columns) for row in rows], pa.large_string())])
+    return batch_of(columns, [pa.array([as_document(_unfilled(row), columns) for row in rows], pa.large_string())])
+
+
+def _unfilled(value: Any) -> Any:
+    """Without the nulls by which a table gives all objects of a column the same keys: else each call of a tool would have the arguments of all."""
+    if isinstance(value, dict):
+        return {key: _unfilled(item) for key, item in value.items() if item is not None}
+    return [_unfilled(item) for item in value] if isinstance(value, list) else value
 
 
 def _raw(column: pa.Array, row: int) -> bytes | None:

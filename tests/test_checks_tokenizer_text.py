@@ -119,6 +119,23 @@ def test_special_tokens_inside_a_few_texts_warn(world: World, tmp_path: Path, ro
         assert world.quiet(f"EOS as text {where}", values, stages=STAGE)["FT114"].status == "info"
 
 
+@pytest.mark.parametrize("prepared", [False, True])
+def test_special_tokens_in_what_is_said_warn_however_many_say_them(world: World, tmp_path: Path, rows: list[str], prepared: bool) -> None:
+    """The chat template writes them, so they are no format of the data's own; and messages are looked at like texts."""
+
+    def chats(name: str, end: str) -> dict[str, object]:
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"question": f"say {row}", "answer": row + end}) + "\n" for row in rows), encoding="utf-8")
+        rename = {"dataset.rename_columns": ["prompt=question", "completion=answer"]}
+        source = str(world.prepare(f"said-{name}", world.bpe, {"train.mode": "sft", **rename}, [f"train={path}"])) if prepared else str(path)
+        return {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [source], **({} if prepared else rename)}
+
+    if not prepared:
+        world.caught("EOS in all messages", chats("ended", "<|endoftext|>"), "FT114", status="warn", words="120 messages", stages=STAGE)
+    found = world.verify(chats("clean", ""), stages=STAGE)
+    assert {name: found[name].status for name in ("FT112", "FT114")} == {"FT112": "pass", "FT114": "pass"}
+
+
 def test_bos_in_the_text_and_by_the_tokenizer_warns_or_fails(world: World, tmp_path: Path, rows: list[str]) -> None:
     some = [f"[CLS] {row}" if number < 12 else row for number, row in enumerate(rows)]
     values = {"tokenizer.path": str(world.wordpiece), "dataset.sources": [written(tmp_path, some, "some.jsonl")]}

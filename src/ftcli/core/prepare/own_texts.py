@@ -13,6 +13,7 @@ import numpy as np
 from ftcli.context import Context
 from ftcli.contracts import Columns
 from ftcli.core.publishing.publish import read_manifest
+from ftcli.core.reading.conversation import MODE, as_prepared, chat_columns, said
 from ftcli.core.reading.find import Found
 from ftcli.core.reading.read import find_sources
 from ftcli.core.reading.reject import unheard
@@ -81,7 +82,8 @@ def _of_prepared(settings: Settings, folder: Path) -> tuple[Settings, list[Found
         for entry in manifest.get("sources") or ()
         if isinstance(entry, Mapping) and _size(str(entry.get("path"))) == entry.get("bytes")
     ]
-    return update(settings, {**read_as, "dataset.label_column": None, "dataset.label_columns": None, "dataset.on_bad": "quarantine"}), found
+    read_as |= {"dataset.label_column": None, "dataset.label_columns": None, "dataset.on_bad": "quarantine"}
+    return as_prepared(update(settings, read_as), inputs), found
 
 
 def _of_raw(context: Context) -> tuple[Settings, list[Found]]:
@@ -125,8 +127,11 @@ def _rows(context: Context, settings: Settings, piece: Piece, wanted: int, draw:
     reader = context.plugins.registry("source").get(piece.format)()
     texts: list[str] = []
     characters = 0
-    for batch in reader.read(piece, Columns(settings.dataset.text_column), settings, unheard):
+    columns = chat_columns(settings) if settings.train.mode == MODE else Columns(settings.dataset.text_column)
+    for batch in reader.read(piece, columns, settings, unheard):
         more = [text for text in batch.column("text").slice(0, 4 * wanted - len(texts)).to_pylist() if text]
+        if columns.chat is not None:
+            more = [text for document in more for text in said(document)]
         texts += more
         characters += sum(map(len, more))
         if len(texts) >= 4 * wanted or characters > 4 * MOST_CHARACTERS:

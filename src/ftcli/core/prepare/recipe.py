@@ -18,7 +18,7 @@ from ftcli.core.prepare.pairs_proof import proved_pairs
 from ftcli.core.prepare.policy import LengthPolicy, Truncation
 from ftcli.core.publishing.inputs import FORMAT_VERSION
 from ftcli.core.publishing.publish import fingerprint
-from ftcli.core.reading.conversation import MODE
+from ftcli.core.reading.conversation import MODE, RULES
 from ftcli.core.reading.read import Plan, make_plan
 from ftcli.core.reading.receipt import changing_plugins, make_receipt, tokenizer_key
 from ftcli.errors import UsageError
@@ -266,6 +266,7 @@ def _inputs(
     dataset = context.settings.dataset
     spoken = template and {
         "chat template": template["template"],
+        "rules of conversations": RULES,
         **({"dataset.rename_columns": sorted(plan.columns.renamed)} if plan.columns.renamed else {}),
         "dataset.completion_only_loss": dataset.completion_only_loss is not False,
         "dataset.assistant_only_loss": dataset.assistant_only_loss is not False,

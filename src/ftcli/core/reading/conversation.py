@@ -5,9 +5,9 @@ Known shapes, told row by row from its columns:
     messages            `messages`: objects with role and content
     sharegpt            `conversations` (or `conversation`): objects with from and value
     prompt-completion   `prompt` and `completion`: two texts, or two lists of messages
-    alpaca              `instruction` and `output` (or `response`), with or without `input`
+    alpaca              `instruction` and `output` (or `response`), with or without `input` (or `context`), and `history`, pairs of texts
 
-`system` goes before ShareGPT and Alpaca rows, `tools` to the chat template.
+`system` goes before ShareGPT and Alpaca rows, `tools` to the chat template. An assistant's message of `weight` 0 is not learned.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from typing import Any
 from ftcli.contracts import Columns
 from ftcli.core.reading.columns import BadValue, shown
 from ftcli.errors import UsageError
-from ftcli.settings import Settings
+from ftcli.settings import Settings, update
 
 MODE = "sft"
+RULES = 2
+"""Raised when the same rows would become other conversations: in 2 Dolly's context, Alpaca's history and weights of 0 are minded."""
 NAMES = (
     "messages",
     "conversations",
@@ -30,8 +32,10 @@ NAMES = (
     "completion",
     "instruction",
     "input",
+    "context",
     "output",
     "response",
+    "history",
     "system",
     "tools",
 )
@@ -49,6 +53,11 @@ ROLES = {
     "observation": "tool",
 }
 """ShareGPT's speakers."""
+CALL = "function_call"
+"""The speaker whose words are calls of tools, as JSON: an object with name and arguments, or a list of them."""
+ASKED = ("question", "query", "input", "prompt", "problem", "instruction")
+ANSWERED = ("answer", "response", "output", "completion", "solution")
+"""Names that many data sets give to what is asked and answered, for a hint."""
 TEXT, CHAT = "text", "chat"
 """Kinds of documents: plain prompt and completion, or messages for a chat template."""
 
@@ -83,6 +92,14 @@ def chat_columns(settings: Settings) -> Columns:
     return Columns(own[0] if own else "messages", chat=tuple(names), renamed=tuple(renamed.items()))
 
 
+def as_prepared(settings: Settings, inputs: Mapping[str, Any]) -> Settings:
+    """The settings, with what a manifest's inputs say of how conversations were read."""
+    if inputs.get("train.mode") != MODE:
+        return settings
+    renamed = [f"{ours}={theirs}" for theirs, ours in inputs.get("dataset.rename_columns") or ()]
+    return update(settings, {"train.mode": MODE, "dataset.text_column": inputs["dataset.text_column"], "dataset.rename_columns": renamed})
+
+
 def present(columns: Columns, names: Sequence[str], where: str) -> tuple[str, ...]:
     """The columns of conversations that a table has; raises BadValue (index 0) where they make no known shape."""
     found, renamed = tuple(name for name in columns.chat or () if name in names), dict(columns.renamed)
@@ -104,6 +121,14 @@ def as_document(row: Mapping[str, Any], columns: Columns) -> str:
         raise
 
 
+def said(document: str) -> list[str]:
+    """What is said in a document, by whomever."""
+    row = json.loads(document)
+    if row["kind"] == TEXT:
+        return [text for text in (row["prompt"], row["completion"]) if text]
+    return [message["content"] for message in row.get("messages") or [*row["prompt"], *row["completion"]] if message.get("content")]
+
+
 def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
     if shape == "messages":
         document: dict[str, Any] = {"kind": CHAT, "messages": _messages(columns.text, row[columns.text])}
@@ -113,10 +138,11 @@ def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
     elif shape == "alpaca":
         answer = "output" if row.get("output") is not None else "response"
         asked = _text("instruction", row["instruction"])
-        more = _text("input", row["input"]) if row.get("input") is not None else ""
+        given = "input" if row.get("input") is not None else "context"
+        more = _text(given, row[given]) if row.get(given) is not None else ""
         document = {
             "kind": CHAT,
-            "prompt": [*_system(row), {"role": "user", "content": f"{asked}\n\n{more}" if more.strip() else asked}],
+            "prompt": [*_system(row), *_history(row), {"role": "user", "content": f"{asked}\n\n{more}" if more.strip() else asked}],
             "completion": [{"role": "assistant", "content": _text(answer, row[answer])}],
         }
     else:
@@ -150,12 +176,16 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
     if "instruction" in given and ("output" in given or "response" in given):
         return "alpaca"
     listed = ", ".join(map(str, names[:20])) or "none"
+    asked, answered = ([name for name in likely if name in names] for likely in (ASKED, ANSWERED))
+    example = "instruction=question,output=answer"
+    if len(asked) == len(answered) == 1:
+        example = f"instruction={asked[0]},output={answered[0]}" + (",system=system_prompt" if "system_prompt" in names else "")
     raise BadValue(
         0,
         "missing-field",
         f"{where}{': ' if where else ''}no conversation: neither {columns.text}, conversations, prompt with completion, nor instruction with output",
         None,
-        f"Columns with a value: {listed}. Another name for the messages is given with --text-column, for others with --rename instruction=question,output=answer.",
+        f"Columns with a value: {listed}. Another name for the messages is given with --text-column, for others with --rename {example}.",
     )
 
 
@@ -172,6 +202,18 @@ def _pair(row: Mapping[str, Any]) -> dict[str, Any]:
 def _system(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     said = row.get("system")
     return [{"role": "system", "content": _text("system", said)}] if said else []
+
+
+def _history(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Earlier turns, as pairs of what was asked and answered."""
+    history = row.get("history") or []
+    if not isinstance(history, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in history):
+        raise BadValue(0, "wrong-type", f"'history' is {shown(history)}; it must be a list of pairs of texts", "history")
+    return [
+        {"role": role, "content": _text("history", words)}
+        for turn in history
+        for role, words in zip(("user", "assistant"), turn, strict=True)
+    ]
 
 
 def _text(name: str, value: object) -> str:
@@ -193,13 +235,17 @@ def _message(name: str, number: int, part: object) -> dict[str, Any]:
     message = {key: item for key, item in part.items() if item is not None}  # Arrow fills every message up with nulls
     if "role" not in message and "from" in message:
         speaker = message.pop("from")
+        if speaker == CALL:
+            return {"role": "assistant", "tool_calls": _calls(where, name, message.get("value"))}
         if not isinstance(speaker, str) or speaker not in ROLES:
-            known = ", ".join(ROLES)
+            known = ", ".join([*ROLES, CALL])
             raise BadValue(0, "wrong-type", f"{where} is from {shown(speaker)}", name, f"Speakers known: {known}.")
         message = {"role": ROLES[speaker], **message}
         message["content"] = message.pop("value", message.get("content"))
     if not isinstance(message.get("role"), str):
         raise BadValue(0, "wrong-type", f"{where} has no role", name, "A message has role and content, or from and value.")
+    if message["role"] == "assistant" and message.get("weight", 1) not in (0, 1):
+        raise BadValue(0, "wrong-type", f"{where} has the weight {shown(message['weight'])}", name, "0 (not learned) and 1 are known.")
     content = message.get("content")
     if isinstance(content, list):
         content = message["content"] = _joined(where, name, content)
@@ -209,6 +255,18 @@ def _message(name: str, number: int, part: object) -> dict[str, Any]:
         code: Any = "null" if content is None else "wrong-type"
         raise BadValue(0, code, f"{where} has as its content {shown(content)}; it must be a string", name)
     return message
+
+
+def _calls(where: str, name: str, value: object) -> list[dict[str, Any]]:
+    """Calls of tools as chat templates want them, from JSON."""
+    try:
+        found: Any = json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        found = None
+    calls: list[Any] = found if isinstance(found, list) else [found]
+    if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
+        raise BadValue(0, "wrong-type", f"{where} is no JSON of a call with name and arguments: {shown(value)}", name)
+    return [{"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}} for call in calls]
 
 
 def _joined(where: str, name: str, parts: Sequence[Any]) -> str:

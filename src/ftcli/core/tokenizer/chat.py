@@ -11,7 +11,7 @@ from typing import Any
 
 from ftcli.contracts import Columns
 from ftcli.core.reading.columns import BadValue
-from ftcli.core.reading.conversation import TEXT, as_document, chat_columns
+from ftcli.core.reading.conversation import TEXT, as_document, as_prepared, chat_columns
 from ftcli.core.tokenizer.round_trip import folded
 from ftcli.records import MANIFEST_NAME
 from ftcli.settings import Settings
@@ -107,8 +107,10 @@ def read_own(settings: Settings) -> Own:
 
     Sources are files, folders, "split=file", or one prepared directory, whose manifest names its sources.
     """
-    own, columns = Own([], []), chat_columns(settings)
-    for path in _files(settings.dataset.sources or ()):
+    own, sources = Own([], []), settings.dataset.sources or ()
+    manifest = _manifest(Path(sources[0])) if len(sources) == 1 else None
+    columns = chat_columns(settings if manifest is None else as_prepared(settings, manifest.get("inputs") or {}))
+    for path in _files(sources):
         if path.suffix in {".jsonl", ".ndjson"}:
             for document in _of_file(path, columns):
                 if document["kind"] == TEXT:
@@ -131,17 +133,22 @@ def parted_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[int]:
 def _files(sources: Sequence[str]) -> Iterator[Path]:
     for source in sources:
         path = Path(source if Path(source).exists() else source.partition("=")[2] or source)
-        manifest = path / MANIFEST_NAME
-        if manifest.is_file():
-            try:
-                entries = json.loads(manifest.read_text(encoding="utf-8")).get("sources", ())
-            except (OSError, ValueError, AttributeError):  # FT201 says what is wrong with the data
-                continue
+        if (path / MANIFEST_NAME).is_file():
+            entries = (_manifest(path) or {}).get("sources", ())
             yield from (Path(str(entry["path"])) for entry in entries if isinstance(entry, dict) and "path" in entry)
         elif path.is_dir():
             yield from sorted(path.glob("*.jsonl"))[:MOST]
         else:
             yield path
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """That of prepared data; None where there is none. FT201 says what is wrong with one."""
+    try:
+        found = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _of_file(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:

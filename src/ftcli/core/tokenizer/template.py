@@ -56,6 +56,7 @@ class Template:
         self.source: str | None = _template_of(tokenizer)
         self.generation = self.source is not None and GENERATION.search(self.source) is not None
         self._turn_end: str | None = None
+        self._quotes: bool | None = None
 
     @property
     def hash(self) -> str | None:
@@ -99,9 +100,7 @@ class Template:
                 "Give the tokenizer of an instruction-tuned model, put a chat_template.jinja into its folder, or prepare prompt and completion "
                 "as plain text.",
             )
-        whole = [
-            [*row["prompt"], *row["completion"]] if "prompt" in row else row["messages"] for row in (rows[number] for number in numbers)
-        ]
+        whole = [self._readable(conversation_of(rows[number])) for number in numbers]
         by_speaker = [place for place, number in enumerate(numbers) if "messages" in rows[number] and self.assistant_only]
         marked = self.generation and bool(by_speaker)
         texts, marks = self.rendered(whole, tools, numbers, out, marked=marked)
@@ -115,10 +114,21 @@ class Template:
                 if self._completion_only:
                     prompts.append((place, len(rows[number]["prompt"]), rows[number]["prompt"]))
             elif self.assistant_only and marked:
-                out.spans[number] = tuple((start, stop) for start, stop in marks[place] if stop > start)
+                weights = [message.get("weight", 1) for message in whole[place] if message["role"] == "assistant"]
+                if not all(weights) and len(weights) != len(marks[place]):
+                    out.faults[number] = (
+                        "a message has the weight 0, and the template does not mark what the assistant says message by message"
+                    )
+                    continue
+                weights += [1] * (len(marks[place]) - len(weights))
+                out.spans[number] = tuple(mark for mark, weight in zip(marks[place], weights, strict=True) if weight and mark[1] > mark[0])
             elif self.assistant_only:
                 out.spans[number] = ()
-                prompts += [(place, i, whole[place][:i]) for i, message in enumerate(whole[place]) if message["role"] == "assistant"]
+                prompts += [
+                    (place, i, whole[place][:i])
+                    for i, message in enumerate(whole[place])
+                    if message["role"] == "assistant" and message.get("weight", 1)
+                ]
         asked = [entry for entry in prompts if entry[1]]
         heads, _ = self.rendered([before for *_, before in asked], tools, [numbers[place] for place, *_ in asked], out, prompt=True)
         head_of = {entry[:2]: head for entry, head in zip(asked, heads, strict=True)}
@@ -141,6 +151,7 @@ class Template:
         """The characters of message `which`; raises BadValue where the template does not let it be told."""
         if not text.startswith(head):
             span = None if to_the_end else self._by_other_words(messages, which, text, head, tools)
+            span = span or (None if to_the_end else self._between(messages, which, text, head, tools))
             if span is None:
                 raise BadValue(
                     0,
@@ -158,6 +169,8 @@ class Template:
         spoken = self._whole(messages[: which + 1], tools).rstrip()
         if which and text.startswith(spoken) and len(spoken) > len(head):
             return len(head), len(spoken)
+        if span := self._between(messages, which, text, head, tools):
+            return span
         raise BadValue(
             0, "wrong-type", f"the chat template shows message {which + 1} otherwise than as it is, so that its tokens cannot be told"
         )
@@ -182,6 +195,60 @@ class Template:
             if text.startswith(words + self.turn_end, start):
                 return (start if self.turn_end in text[at:start] else at), start + len(words) + len(self.turn_end)
         return None
+
+    def _between(self, messages: list[Any], which: int, text: str, head: str, tools: Any) -> Span | None:
+        """The characters of message `which` as what stands between all that stays when other words are said in its place; None where
+        that does not tell.
+
+        For calls of tools, which follow the words or stand in their place.
+        """
+        try:
+            asked = self._whole(messages[:which], tools)
+            one, other = (
+                self._whole([*messages[:which], {"role": "assistant", "content": words}, *messages[which + 1 :]], tools)
+                for words in ANSWERS
+            )
+        except Exception:  # noqa: BLE001 - a template may refuse a tool's answer to no call
+            return None
+        start, end = (
+            sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+            for texts in ((one, other), (one[::-1], other[::-1]))
+        )
+        before, after = one[:start], one[len(one) - end :]
+        stop = len(text) - end
+        turn = head.removeprefix(asked) if head.startswith(asked) else ""  # what begins an answer
+        around = turn and before.endswith(turn) and after.startswith(self.turn_end)
+        if not (around and text.startswith(before) and text.endswith(after) and start < stop):
+            return None
+        return (len(head) if which and text.startswith(head) and len(head) < start else start), stop + len(self.turn_end)
+
+    def _readable(self, messages: list[Any]) -> list[Any]:
+        """The messages, with arguments of calls that are JSON in a string as the objects they hold, where the template would quote them.
+
+        Qwen2.5's, for one, writes such a string as a string: a model would learn to quote its arguments, which nothing then reads.
+        """
+        if not any(message.get("tool_calls") for message in messages) or not self._quotes_arguments():
+            return messages
+        return [
+            {**message, "tool_calls": [_with_object(call) for call in calls]}
+            if isinstance(calls := message.get("tool_calls"), list)
+            else message
+            for message in messages
+        ]
+
+    def _quotes_arguments(self) -> bool:
+        """Whether the template writes arguments that are JSON in a string as a string in JSON."""
+        if self._quotes is None:
+            call = {"type": "function", "id": "a1b2c3d4e", "function": {"name": ANSWERS[0], "arguments": json.dumps({ANSWERS[0]: 1})}}
+            try:
+                text = self._whole(
+                    [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}],
+                    [{"type": "function", "function": {"name": ANSWERS[0], "description": "", "parameters": {}}}],
+                )
+            except Exception:  # noqa: BLE001 - a template that takes no string, or no call
+                text = '\\"'
+            self._quotes = '\\"' in text
+        return self._quotes
 
     def _whole(self, messages: list[Any], tools: Any) -> str:
         return str(self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
@@ -244,6 +311,23 @@ class Template:
             **self._tokenizer.special_tokens_map,
         )
         return rendered[0], rendered[1]
+
+
+def conversation_of(row: Mapping[str, Any]) -> list[Any]:
+    """All messages of a document."""
+    return [*row["prompt"], *row["completion"]] if "prompt" in row else list(row["messages"])
+
+
+def _with_object(call: Any) -> Any:
+    """A call of a tool with the object that its arguments are in JSON; itself where they are none."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        found = json.loads(function["arguments"])
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": found}} if isinstance(found, dict) else call
 
 
 def _template_of(tokenizer: Any) -> str | None:

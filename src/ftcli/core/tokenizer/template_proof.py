@@ -8,7 +8,7 @@ from typing import Any
 
 from ftcli.core.reading.conversation import TEXT
 from ftcli.core.tokenizer.chat import SAMPLES
-from ftcli.core.tokenizer.template import ANSWERS, Rendered, Template
+from ftcli.core.tokenizer.template import ANSWERS, Rendered, Template, conversation_of
 from ftcli.errors import TokenizerError, UsageError
 
 PROVED = 16
@@ -28,7 +28,7 @@ def prove(template: Template, tokenizer: Any, documents: Sequence[str]) -> dict[
     chats = [row for row in rows if row["kind"] != TEXT]
     if template.source is None or (rows and not chats):
         return {"conversations": 0, "template": template.hash, "mask": None}
-    whole = [[*row["prompt"], *row["completion"]] if "prompt" in row else row["messages"] for row in chats]
+    whole = [conversation_of(row) for row in chats]
     tools = [row.get("tools") for row in chats]
     done, refused = 0, ""
     for messages, tool in [*zip(whole, tools, strict=True), *((list(sample), None) for sample in SAMPLES)]:

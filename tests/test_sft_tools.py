@@ -1,0 +1,159 @@
+"""Conversations that call tools, whose answers have weights, and tables of questions and answers as people publish them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from transformers import AutoTokenizer
+
+from ftcli.core.reading.columns import BadValue
+from ftcli.core.reading.conversation import as_document
+from ftcli.core.tokenizer.template import Template
+from ftcli.testing import tiny_tokenizer
+from test_sft import COLUMNS, MARKED, PLAIN, TAIL, _sft, _template, _write
+from tokenizing import rows, without_plots  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("without_plots")
+CALLS = "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }} ARGUMENTS</call>{% endfor %}"
+SAID = "{{ m.content or '' }}" + CALLS + "<eos>"
+THOUGHTS = "{% if m.role == 'assistant' and loop.last %}(hm) {% endif %}"
+QUOTING = (
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>\n"
+    + THOUGHTS
+    + SAID.replace("ARGUMENTS", "{{ c.function.arguments | tojson }}")
+    + TAIL
+)
+PLAINLY = QUOTING.replace(
+    "{{ c.function.arguments | tojson }}",
+    "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}",
+)
+ASKED = {"role": "user", "content": "Weather in Seoul?"}
+TOLD = {"role": "tool", "content": "sunny"}
+ANSWER = {"role": "assistant", "content": "It is sunny."}
+
+
+def _call(arguments: Any, content: str | None = None) -> dict[str, Any]:
+    return {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [{"type": "function", "function": {"name": "w", "arguments": arguments}}],
+    }
+
+
+def _learned(tokenizer: Any, chat: list[dict[str, Any]]) -> list[str]:
+    rendered = _template(tokenizer).render([as_document({"messages": chat}, COLUMNS)])
+    assert rendered.faults == {}
+    return [rendered.texts[0][start:stop] for start, stop in rendered.spans[0]]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_tokenizer(tmp_path / "tokenizer"))
+
+
+@pytest.mark.parametrize("content", [None, "", "I look."])
+def test_calls_are_learned_with_the_words_before_them_and_the_end_of_the_turn(tokenizer: Any, content: str | None) -> None:
+    """The text before the tool's answer, alone, is no beginning of the whole: the template writes the last message otherwise, as Qwen3's."""
+    tokenizer.chat_template = PLAINLY
+    call = f'{content or ""}<call>w {{"city": "Seoul"}}</call><eos>'
+    for arguments in ({"city": "Seoul"}, '{"city": "Seoul"}'):
+        assert _learned(tokenizer, [ASKED, _call(arguments, content), TOLD, ANSWER]) == [call, "(hm) It is sunny.<eos>"]
+        assert _learned(tokenizer, [ASKED, _call(arguments, content), TOLD, ANSWER, ASKED, _call(arguments, content)]) == [
+            call,
+            "It is sunny.<eos>",
+            f"(hm) {call}",
+        ]
+
+
+def test_arguments_in_a_string_are_objects_where_the_template_would_quote_them_again(tokenizer: Any) -> None:
+    chat = [ASKED, _call('{"city": "서울"}'), TOLD, ANSWER]
+    tokenizer.chat_template = QUOTING
+    assert '\\"' in tokenizer.apply_chat_template(chat, tokenize=False)  # what is guarded against
+    assert _learned(tokenizer, chat)[0] == '<call>w {"city": "서울"}</call><eos>'
+    assert _learned(tokenizer, [ASKED, _call("no JSON"), TOLD, ANSWER])[0] == '<call>w "no JSON"</call><eos>'
+    tokenizer.chat_template = PLAINLY
+    assert (
+        _learned(tokenizer, [ASKED, _call('{"city":"서울"}'), TOLD, ANSWER])[0] == '<call>w {"city":"서울"}</call><eos>'
+    )  # as transformers
+
+
+def test_a_template_that_refuses_a_tools_answer_without_a_call_names_the_message(tokenizer: Any) -> None:
+    refuse = "{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}{{ raise_exception('no call') }}{% endif %}"
+    tokenizer.chat_template = PLAINLY.replace("<{{ m.role }}>", refuse + "<{{ m.role }}>")
+    rendered = _template(tokenizer).render([as_document({"messages": [ASKED, _call({"a": 1}), TOLD, ANSWER]}, COLUMNS)])
+    assert "message 2" in rendered.faults[0]
+
+
+def test_sharegpts_calls_become_calls_of_the_assistant(tokenizer: Any) -> None:
+    turns = [("human", "Weather?"), ("function_call", '{"name": "w", "arguments": {"a": 1}}'), ("observation", "sunny"), ("gpt", "Sunny.")]
+    row = {"conversations": [{"from": speaker, "value": words} for speaker, words in turns], "tools": "[]"}
+    messages = json.loads(as_document(row, COLUMNS))["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert messages[1]["tool_calls"] == [{"type": "function", "function": {"name": "w", "arguments": {"a": 1}}}]
+    for wrong in ("w(a=1)", '{"name": "w"}', "[]", '"w"'):
+        row["conversations"][1]["value"] = wrong
+        with pytest.raises(BadValue, match=r"message 2 .* no JSON of a call"):
+            as_document(row, COLUMNS)
+
+
+def test_a_table_that_fills_calls_up_with_nulls_gives_what_json_lines_give(tmp_path: Path) -> None:
+    folder = tiny_tokenizer(tmp_path / "tokenizer")
+    (folder / "chat_template.jinja").write_text(PLAINLY, encoding="utf-8")
+    chats = [{"messages": [ASKED, _call(arguments), TOLD, ANSWER]} for arguments in ({"city": "Seoul"}, {"day": 3}) * 4]
+    _sft(folder, _write(tmp_path / "a.jsonl", chats), tmp_path / "lines")
+    pq.write_table(pa.Table.from_pylist(chats), tmp_path / "a.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").to_pylist()[0]["messages"][1]["tool_calls"][0]["function"]["arguments"]["day"] is None
+    _sft(folder, tmp_path / "a.parquet", tmp_path / "table")
+    assert rows(tmp_path / "table") == rows(tmp_path / "lines")
+
+
+@pytest.mark.parametrize("template", [PLAIN, MARKED])
+def test_an_answer_of_weight_0_is_read_and_not_learned(tokenizer: Any, template: str) -> None:
+    tokenizer.chat_template = template
+    said = [{"role": "assistant", "content": words, "weight": weight} for words, weight in (("wrong", 0), ("right", 1))]
+    assert _learned(tokenizer, [ASKED, said[0], ASKED, said[1]]) == ["right<eos>"]
+    with pytest.raises(BadValue, match=r"message 1 .* has the weight 0.5"):
+        as_document({"messages": [{**ANSWER, "weight": 0.5}]}, COLUMNS)
+
+
+def test_weights_are_refused_where_the_templates_marks_do_not_tell_messages_apart(tokenizer: Any) -> None:
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{% endfor %}{% generation %}{{ messages[-1].content }}{% endgeneration %}"
+    chat = [ASKED, {**ANSWER, "weight": 0}, ASKED, ANSWER]
+    rendered = Template(tokenizer, "t", assistant_only=None, completion_only=None, add_eos=None).render(
+        [as_document({"messages": chat}, COLUMNS)]
+    )
+    assert "weight 0" in rendered.faults[0]
+
+
+def test_what_a_question_is_about_and_what_was_said_before_are_read() -> None:
+    row = {"instruction": "Sum it up.", "context": "A long story.", "response": "Short.", "category": "x"}
+    assert json.loads(as_document(row, COLUMNS))["prompt"] == [{"role": "user", "content": "Sum it up.\n\nA long story."}]
+    row = {"instruction": "And?", "input": "", "output": "So.", "history": [["Why?", "Because."]]}
+    assert [message["content"] for message in json.loads(as_document(row, COLUMNS))["prompt"]] == ["Why?", "Because.", "And?"]
+    for wrong in ("Why?", [["Why?"]], [["Why?", 3]]):
+        with pytest.raises(BadValue, match="'history'"):
+            as_document({**row, "history": wrong}, COLUMNS)
+
+
+def test_the_hint_names_the_columns_that_are_there() -> None:
+    with pytest.raises(BadValue) as refused:
+        as_document({"id": "1", "system_prompt": "s", "question": "q", "response": "a"}, COLUMNS)
+    assert refused.value.hint.endswith("--rename instruction=question,output=response,system=system_prompt.")
+    with pytest.raises(BadValue) as refused:
+        as_document({"a": "q", "b": "a"}, COLUMNS)
+    assert refused.value.hint.endswith("--rename instruction=question,output=answer.")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("name", "empty"), [("qwen3", "<think>\n\n</think>\n\n"), ("qwen2.5", "")])
+def test_calls_in_the_words_of_real_templates(real_data: Path, name: str, empty: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(real_data / "tokenizers" / name)
+    chat = [ASKED, _call('{"city": "Seoul"}'), TOLD, ANSWER]
+    call = '<tool_call>\n{"name": "w", "arguments": {"city": "Seoul"}}\n</tool_call><|im_end|>'
+    first, second = _learned(tokenizer, chat)
+    assert (first.strip(), second) == (call, f"{empty}It is sunny.<|im_end|>")
