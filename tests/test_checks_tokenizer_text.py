@@ -127,7 +127,9 @@ def test_special_tokens_in_what_is_said_warn_however_many_say_them(world: World,
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps({"question": f"say {row}", "answer": row + end}) + "\n" for row in rows), encoding="utf-8")
         rename = {"dataset.rename_columns": ["prompt=question", "completion=answer"]}
-        source = str(world.prepare(f"said-{name}", world.bpe, {"train.mode": "sft", **rename}, [f"train={path}"])) if prepared else str(path)
+        source = (
+            str(world.prepare(f"said-{name}", world.bpe, {"train.mode": "sft", **rename}, [f"train={path}"])) if prepared else str(path)
+        )
         return {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [source], **({} if prepared else rename)}
 
     if not prepared:

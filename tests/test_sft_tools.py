@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import as_document
-from ftcli.core.tokenizer.template import Template
+from ftcli.core.tokenizer.template import Rendered
 from ftcli.testing import tiny_tokenizer
 from test_sft import COLUMNS, MARKED, PLAIN, TAIL, _sft, _template, _write
 from tokenizing import rows, without_plots  # noqa: F401
@@ -32,6 +32,8 @@ PLAINLY = QUOTING.replace(
     "{{ c.function.arguments | tojson }}",
     "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}",
 )
+CALLS_JOINED = "{% for c in m.tool_calls or [] %}{{ JOINED }}{% endfor %}"
+CALLS_SHOWN = PLAINLY[PLAINLY.index("{% for c in") : PLAINLY.index("<eos>")]
 ASKED = {"role": "user", "content": "Weather in Seoul?"}
 TOLD = {"role": "tool", "content": "sunny"}
 ANSWER = {"role": "assistant", "content": "It is sunny."}
@@ -45,8 +47,12 @@ def _call(arguments: Any, content: str | None = None) -> dict[str, Any]:
     }
 
 
+def _render(tokenizer: Any, chat: list[dict[str, Any]]) -> Rendered:
+    return _template(tokenizer).render([as_document({"messages": chat}, COLUMNS)])
+
+
 def _learned(tokenizer: Any, chat: list[dict[str, Any]]) -> list[str]:
-    rendered = _template(tokenizer).render([as_document({"messages": chat}, COLUMNS)])
+    rendered = _render(tokenizer, chat)
     assert rendered.faults == {}
     return [rendered.texts[0][start:stop] for start, stop in rendered.spans[0]]
 
@@ -82,10 +88,57 @@ def test_arguments_in_a_string_are_objects_where_the_template_would_quote_them_a
     )  # as transformers
 
 
+def test_arguments_and_silence_take_the_form_that_the_template_wants(tokenizer: Any) -> None:
+    """As DeepSeek's, which joins strings: arguments that are an object, or a message without a content, end it."""
+    joined = "'<call>' + c.function.name + ' ' + c.function.arguments + '</call>'"
+    tokenizer.chat_template = QUOTING.replace(
+        CALLS.replace("ARGUMENTS", "{{ c.function.arguments | tojson }}"), CALLS_JOINED.replace("JOINED", joined)
+    )
+    for arguments in ({"city": "서울"}, '{"city": "서울"}'):
+        assert _learned(tokenizer, [ASKED, _call(arguments), TOLD, ANSWER])[0] == '<call>w {"city": "서울"}</call><eos>'
+    tokenizer.chat_template = PLAINLY.replace("{{ m.content or '' }}", "{{ m['content'] + '' }}")
+    assert _learned(tokenizer, [ASKED, _call({"a": 1}), TOLD, ANSWER])[0] == '<call>w {"a": 1}</call><eos>'
+
+
+def test_what_a_template_leaves_out_is_named_and_not_missed_in_silence(tokenizer: Any) -> None:
+    """Templates older than tools render an empty answer in place of a call; some know no role but two."""
+    told = [ASKED, _call({"a": 1}), TOLD, ANSWER]
+    cases = [
+        (PLAIN.replace("m.content", "(m.content or '')"), told, "calls of tools"),
+        (
+            PLAINLY.replace(CALLS_SHOWN, "{% if not m.content %}" + CALLS_SHOWN + "{% endif %}"),
+            [ASKED, _call({}, "I look."), TOLD, ANSWER],
+            "beside words",
+        ),
+        (PLAINLY.replace("{% for m in messages %}", "{% for m in messages if m.role != 'tool' %}"), told, "what 'tool' says"),
+        (
+            PLAIN.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"),
+            [{"role": "system", "content": "Be brief."}, ASKED, ANSWER],
+            "what 'system' says",
+        ),
+    ]
+    for template, chat, words in cases:
+        tokenizer.chat_template = template
+        assert "leaves out" in (fault := _render(tokenizer, chat).faults[0])
+        assert words in fault
+    tokenizer.chat_template = PLAINLY
+    assert _render(tokenizer, [{"role": "system", "content": "Be brief."}, *told]).faults == {}
+
+
+def test_tools_that_the_template_does_not_tell_of_are_noted(tmp_path: Path) -> None:
+    offered = [{"type": "function", "function": {"name": "w", "description": "d", "parameters": {}}}]
+    source = _write(tmp_path / "a.jsonl", [{"messages": [ASKED, ANSWER], "tools": offered}, {"messages": [ASKED, ANSWER]}] * 2)
+    for name, template, noted in (("silent", PLAIN, True), ("telling", PLAIN + "{{ tools | tojson if tools else '' }}", False)):
+        folder = tiny_tokenizer(tmp_path / name)
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        report = _sft(folder, source, tmp_path / f"of-{name}", dataset__assistant_only_loss=False)
+        assert any("2 of them offer tools" in note for note in report.notes) is noted
+
+
 def test_a_template_that_refuses_a_tools_answer_without_a_call_names_the_message(tokenizer: Any) -> None:
     refuse = "{% if m.role == 'tool' and not messages[loop.index0 - 1].tool_calls %}{{ raise_exception('no call') }}{% endif %}"
     tokenizer.chat_template = PLAINLY.replace("<{{ m.role }}>", refuse + "<{{ m.role }}>")
-    rendered = _template(tokenizer).render([as_document({"messages": [ASKED, _call({"a": 1}), TOLD, ANSWER]}, COLUMNS)])
+    rendered = _render(tokenizer, [ASKED, _call({"a": 1}), TOLD, ANSWER])
     assert "message 2" in rendered.faults[0]
 
 
@@ -124,10 +177,7 @@ def test_an_answer_of_weight_0_is_read_and_not_learned(tokenizer: Any, template:
 def test_weights_are_refused_where_the_templates_marks_do_not_tell_messages_apart(tokenizer: Any) -> None:
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{% endfor %}{% generation %}{{ messages[-1].content }}{% endgeneration %}"
     chat = [ASKED, {**ANSWER, "weight": 0}, ASKED, ANSWER]
-    rendered = Template(tokenizer, "t", assistant_only=None, completion_only=None, add_eos=None).render(
-        [as_document({"messages": chat}, COLUMNS)]
-    )
-    assert "weight 0" in rendered.faults[0]
+    assert "weight 0" in _render(tokenizer, chat).faults[0]
 
 
 def test_what_a_question_is_about_and_what_was_said_before_are_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import islice
 from typing import Any
@@ -34,4 +35,7 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
     words = ", ".join(f"{shape} ({count})" for shape, count in shapes.most_common())
     how = {"generation": "by {% generation %}", "prompts": "by rendering what comes before each answer", None: "without a chat template"}
     context.note(f"conversations of the shape {words} among the first {len(documents)} rows; what is learned is known {how[found['mask']]}")
+    offering = sum("tools" in json.loads(document) for document in documents)
+    if offering and found["mask"] is not None and template.habits.hides_tools():
+        context.note(f"{offering} of them offer tools, of which the chat template says nothing: the model does not learn what it may call")
     return found

@@ -18,11 +18,10 @@ from typing import Any
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import TEXT
 from ftcli.core.targets import Span
+from ftcli.core.tokenizer.template_habits import ANSWERS, Habits
 from ftcli.errors import TokenizerError
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-ANSWERS = ("Qx7", "Zv2 kw")
-"""Words that no template holds."""
 
 
 @dataclass(slots=True)
@@ -56,7 +55,7 @@ class Template:
         self.source: str | None = _template_of(tokenizer)
         self.generation = self.source is not None and GENERATION.search(self.source) is not None
         self._turn_end: str | None = None
-        self._quotes: bool | None = None
+        self.habits = Habits(self._whole)
 
     @property
     def hash(self) -> str | None:
@@ -100,7 +99,7 @@ class Template:
                 "Give the tokenizer of an instruction-tuned model, put a chat_template.jinja into its folder, or prepare prompt and completion "
                 "as plain text.",
             )
-        whole = [self._readable(conversation_of(rows[number])) for number in numbers]
+        whole = [self.habits.suited(conversation_of(rows[number])) for number in numbers]
         by_speaker = [place for place, number in enumerate(numbers) if "messages" in rows[number] and self.assistant_only]
         marked = self.generation and bool(by_speaker)
         texts, marks = self.rendered(whole, tools, numbers, out, marked=marked)
@@ -108,6 +107,9 @@ class Template:
         for place, number in enumerate(numbers):
             out.texts[number] = texts[place] or ""
             if texts[place] is None:
+                continue
+            if hidden := self.habits.hidden(whole[place]):
+                out.faults[number] = f"the chat template leaves out {hidden}, without a word"
                 continue
             out.spans[number] = ((0, len(texts[place] or "")),)
             if "prompt" in rows[number]:
@@ -222,34 +224,6 @@ class Template:
             return None
         return (len(head) if which and text.startswith(head) and len(head) < start else start), stop + len(self.turn_end)
 
-    def _readable(self, messages: list[Any]) -> list[Any]:
-        """The messages, with arguments of calls that are JSON in a string as the objects they hold, where the template would quote them.
-
-        Qwen2.5's, for one, writes such a string as a string: a model would learn to quote its arguments, which nothing then reads.
-        """
-        if not any(message.get("tool_calls") for message in messages) or not self._quotes_arguments():
-            return messages
-        return [
-            {**message, "tool_calls": [_with_object(call) for call in calls]}
-            if isinstance(calls := message.get("tool_calls"), list)
-            else message
-            for message in messages
-        ]
-
-    def _quotes_arguments(self) -> bool:
-        """Whether the template writes arguments that are JSON in a string as a string in JSON."""
-        if self._quotes is None:
-            call = {"type": "function", "id": "a1b2c3d4e", "function": {"name": ANSWERS[0], "arguments": json.dumps({ANSWERS[0]: 1})}}
-            try:
-                text = self._whole(
-                    [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}],
-                    [{"type": "function", "function": {"name": ANSWERS[0], "description": "", "parameters": {}}}],
-                )
-            except Exception:  # noqa: BLE001 - a template that takes no string, or no call
-                text = '\\"'
-            self._quotes = '\\"' in text
-        return self._quotes
-
     def _whole(self, messages: list[Any], tools: Any) -> str:
         return str(self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
 
@@ -316,18 +290,6 @@ class Template:
 def conversation_of(row: Mapping[str, Any]) -> list[Any]:
     """All messages of a document."""
     return [*row["prompt"], *row["completion"]] if "prompt" in row else list(row["messages"])
-
-
-def _with_object(call: Any) -> Any:
-    """A call of a tool with the object that its arguments are in JSON; itself where they are none."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        found = json.loads(function["arguments"])
-    except ValueError:
-        return call
-    return {**call, "function": {**function, "arguments": found}} if isinstance(found, dict) else call
 
 
 def _template_of(tokenizer: Any) -> str | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ftcli.core.reading.conversation import TEXT
 from ftcli.core.tokenizer.chat import SAMPLES
-from ftcli.core.tokenizer.template import ANSWERS, Rendered, Template, conversation_of
+from ftcli.core.tokenizer.template import Rendered, Template, conversation_of
+from ftcli.core.tokenizer.template_habits import ANSWERS
 from ftcli.errors import TokenizerError, UsageError
 
 PROVED = 16
