@@ -71,6 +71,28 @@ def test_answers_are_those_of_the_plain_model_whatever_stands_in_the_batch(tmp_p
         predict(asked, ASKED, batch_size=1, max_new_tokens=512)
 
 
+def test_rows_of_conversations_are_asked_up_to_the_answer_with_the_tools_that_they_offer(tmp_path: Path) -> None:
+    asked = {"role": "user", "content": "b"}
+    lines = [
+        {"messages": [asked, {"role": "assistant", "content": "c"}], "tools": [{"name": "w"}]},
+        {"conversations": [{"from": "human", "value": "b"}, {"from": "gpt", "value": "c"}]},
+        {"instruction": "a", "context": "b", "response": "c"},
+        {"prompt": [asked]},
+        {"prompt": "b"},
+    ]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    folder = _model(tmp_path / "speaks")
+    (folder / "chat_template.jinja").write_text("{{ tools | tojson if tools else '' }}{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    loaded = load(str(folder))
+    found = predict(loaded, read_texts(rows, "text"), batch_size=5, max_new_tokens=5)
+    same = ['[{"name": "w"}]<b>', "<b>", "<a\n\nb>", "<b>", "<b>"]
+    assert found == predict(loaded, same, batch_size=5, max_new_tokens=5, chat=False)
+    rows.write_text('{"messages": [{"content": "b"}]}\n')
+    with pytest.raises(DataError, match=r"rows.jsonl:1: message 1 of 'messages' has no role"):
+        read_texts(rows, "text")
+
+
 def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
     folder = _model(tmp_path / "model", labels=2)
     with pytest.raises(UsageError, match="text 2 is empty"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.models.predict import Asked, load, predict, read_texts
+from ftcli.core.models.predict import Asked, Conversation, load, predict, read_texts
 from ftcli.core.processes.libraries import libraries
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads
@@ -62,7 +62,9 @@ def run(
         seconds = time.perf_counter() - clock
         context.progress.close()
     metrics = {"rows": len(found), "rows_per_second": len(found) / seconds}
-    predictions = [{"text": text, **answer} for text, answer in zip(asked, found, strict=True)]
+    predictions = [
+        {"text": one.messages if isinstance(one, Conversation) else one, **answer} for one, answer in zip(asked, found, strict=True)
+    ]
     scored = bool(predictions) and "score" in predictions[0]
     head = ["text", "score"] if scored else ["text", "label", "probability"] if loaded.classifies else ["text", "answer"]
     table = {"head": head, "rows": [_row(one) for one in predictions]}

@@ -17,9 +17,14 @@ from transformers import (
     AutoTokenizer,
 )
 
+from ftcli.contracts import Columns
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
 from ftcli.core.models.merge import load_adapted
 from ftcli.core.models.model import refuse_pointers
+from ftcli.core.reading.columns import BadValue
+from ftcli.core.reading.conversation import NAMES, as_document
+from ftcli.core.tokenizer.template import conversation_of
+from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import DataError, FtcliError, ModelError, UsageError
 
 MOST_LABELS = 5
@@ -29,9 +34,19 @@ THRESHOLD = 0.5
 TYPES = "token_type_ids"
 NO_LIMIT = 10**9
 """transformers says 10³⁰ where a tokenizer names no limit."""
-Message = Mapping[str, Any]
-Asked = str | tuple[str, str] | list[Message]
-"""A text, two texts that are judged together, or the messages of a conversation that wants an answer."""
+COLUMNS = Columns("messages", chat=NAMES)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One that wants an answer, and the tools that it offers."""
+
+    messages: list[Mapping[str, Any]]
+    tools: Any = None
+
+
+Asked = str | tuple[str, str] | Conversation
+"""A text, two texts that are judged together, or a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +95,7 @@ def load(name: str) -> Loaded:
 
 
 def read_texts(path: Path, column: str, pair: str | None = None) -> list[Asked]:
-    """What a file of JSON lines asks: `messages` of a row, else its `column`, else its `prompt`.
+    """What a file of JSON lines asks: `messages` of a row, else its `column`, else its `prompt`, else its conversation in a shape of mode sft.
 
     Args:
         pair: column of a second text, which every row then has.
@@ -95,8 +110,11 @@ def read_texts(path: Path, column: str, pair: str | None = None) -> list[Asked]:
                 if not line.strip():
                     continue
                 row = json.loads(line)
-                found = next((row[key] for key in ("messages", column, "prompt") if row.get(key)), None) if isinstance(row, dict) else None
-                if not isinstance(found, (str, list)):
+                try:
+                    found = _asked(row, column)
+                except BadValue as bad:
+                    raise DataError(f"{path}:{number}: {bad.reason}", bad.hint) from None
+                if found is None:
                     raise DataError(
                         f"{path}:{number}: neither messages, {column} nor prompt", "Another column is named with --text-column."
                     )
@@ -106,6 +124,20 @@ def read_texts(path: Path, column: str, pair: str | None = None) -> list[Asked]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON lines: {error}", "One object a line, in UTF-8.") from error
     return asked
+
+
+def _asked(row: object, column: str) -> str | Conversation | None:
+    """What a row asks; None where it asks nothing. Raises BadValue for a conversation that is none."""
+    if not isinstance(row, dict):
+        return None
+    for key in (column, "prompt"):
+        if not row.get("messages") and row.get(key) and isinstance(row[key], str):
+            return str(row[key])
+    if not {"messages", "conversations", "conversation", "instruction", "prompt"} & row.keys():
+        return None
+    given = {"completion": [{"role": "assistant", "content": ""}], "output": "", **row}
+    document = json.loads(as_document(given, COLUMNS))
+    return Conversation(conversation_of(document), document.get("tools"))
 
 
 def _speaks(config: Any, architecture: str) -> bool:
@@ -190,11 +222,14 @@ def _prompt(loaded: Loaded, asked: Asked, number: int, *, chat: bool) -> tuple[s
             f"row {number} holds messages, and {'a classifier takes texts' if loaded.classifies else 'there is no chat template'}",
             "Give texts.",
         )
-    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
+    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked.messages)
     while messages and messages[-1].get("role") == "assistant":
         messages.pop()
+    tools = None if isinstance(asked, str) else asked.tools
+    messages = Habits(lambda chat, offered: loaded.tokenizer.apply_chat_template(chat, tools=offered, tokenize=False)).suited(messages)
     try:
-        return str(loaded.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)), False
+        text = loaded.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
+        return str(text), False
     except Exception as error:  # a template is a program
         raise UsageError(
             f"the chat template refuses row {number}: {' '.join(str(error).split())[:200]}", "Correct it, or use --plain."
