@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from ftcli import testing
 from ftcli.commands.train import run
-from ftcli.core.models.predict import load, predict, read_texts
+from ftcli.core.models.predict import _prompt, load, predict, read_texts
 from ftcli.errors import DataError, ModelError, UsageError
 from ftcli.testing import TEXTS, tiny_model, tiny_tokenizer
 from ftcli.testing import run as ftcli
@@ -85,9 +85,11 @@ def test_rows_of_conversations_are_asked_up_to_the_answer_with_the_tools_that_th
     folder = _model(tmp_path / "speaks")
     (folder / "chat_template.jinja").write_text("{{ tools | tojson if tools else '' }}{% for m in messages %}<{{ m.content }}>{% endfor %}")
     loaded = load(str(folder))
-    found = predict(loaded, read_texts(rows, "text"), batch_size=5, max_new_tokens=5)
-    same = ['[{"name": "w"}]<b>', "<b>", "<a\n\nb>", "<b>", "<b>"]
-    assert found == predict(loaded, same, batch_size=5, max_new_tokens=5, chat=False)
+    read = read_texts(rows, "text")
+    prompts = [_prompt(loaded, one, number, chat=True)[0] for number, one in enumerate(read)]
+    assert prompts == ['[{"name": "w"}]<b>', "<b>", "<a\n\nb>", "<b>", "<b>"]
+    same = predict(loaded, prompts, batch_size=5, max_new_tokens=5, chat=False)
+    assert predict(loaded, read, batch_size=5, max_new_tokens=5) == same
     rows.write_text('{"messages": [{"content": "b"}]}\n')
     with pytest.raises(DataError, match=r"rows.jsonl:1: message 1 of 'messages' has no role"):
         read_texts(rows, "text")
