@@ -32,6 +32,7 @@ PLAINLY = QUOTING.replace(
     "{{ c.function.arguments | tojson }}",
     "{{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}",
 )
+SAID_PLAINLY = "{{ m.content | trim }}<eos>"
 CALLS_JOINED = "{% for c in m.tool_calls or [] %}{{ JOINED }}{% endfor %}"
 CALLS_SHOWN = PLAINLY[PLAINLY.index("{% for c in") : PLAINLY.index("<eos>")]
 ASKED = {"role": "user", "content": "Weather in Seoul?"}
@@ -121,6 +122,8 @@ def test_what_a_template_leaves_out_is_named_and_not_missed_in_silence(tokenizer
         tokenizer.chat_template = template
         assert "leaves out" in (fault := _render(tokenizer, chat).faults[0])
         assert words in fault
+    tokenizer.chat_template = PLAIN.replace(SAID_PLAINLY, "({{ m.thinking }})" + SAID_PLAINLY)
+    assert _learned(tokenizer, [ASKED, {**ANSWER, "thinking": "Let me see."}]) == ["(Let me see.)It is sunny.<eos>"]
     tokenizer.chat_template = PLAINLY
     assert _render(tokenizer, [{"role": "system", "content": "Be brief."}, *told]).faults == {}
 

@@ -16,6 +16,8 @@ CONTENTS: tuple[Message, ...] = ({}, {"content": ""})
 ARGUMENTS: dict[str, Any] = {"object": {"a": 1}, "string": '{"a": 1}'}
 CALLS = "calls of tools"
 BESIDE = "calls of tools that stand beside words"
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Keys under which data sets keep what an assistant thinks before it speaks."""
 SHOWN = frozenset({"user", "assistant"})
 """Who is shown by every template that passes its proof."""
 
@@ -59,11 +61,12 @@ class Habits:
         """What of the conversation the template does not show at all, in words; "" where there is nothing of the kind."""
         kinds = dict.fromkeys(message["role"] for message in messages if message["role"] not in SHOWN)
         kinds |= dict.fromkeys(BESIDE if message.get("content") else CALLS for message in messages if message.get("tool_calls"))
+        kinds |= dict.fromkeys(key for message in messages if message["role"] == "assistant" for key in THOUGHTS if message.get(key))
         for kind in kinds:
             if kind not in self._hidden:
                 self._hidden[kind] = self._hides(kind)
             if self._hidden[kind]:
-                return kind if kind in {CALLS, BESIDE} else f"what {kind!r} says"
+                return kind if kind in {CALLS, BESIDE} else f"the {kind!r} of messages" if kind in THOUGHTS else f"what {kind!r} says"
         return ""
 
     def hides_tools(self) -> bool:
@@ -84,6 +87,8 @@ class Habits:
                 chat = _calling(words, self._arguments, "?", {"content": "!"} if kind == BESIDE else self.form.wordless)
             elif kind == "tool":
                 chat = _calling(ANSWERS[0], self._arguments, words, self.form.wordless)
+            elif kind in THOUGHTS:
+                chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!", kind: words}]
             else:
                 said = [{"role": kind, "content": words}, {"role": "user", "content": "?"}]
                 chat = [*(said if kind == "system" else said[::-1]), {"role": "assistant", "content": "!"}]
