@@ -21,8 +21,16 @@ def template(probe: Probe) -> Check:
     evidence: dict[str, Any] = {
         "conversations": tried.conversations,
         "broken": dict(list(tried.broken.items())[:SHOWN]),
+        "hidden": dict(list(tried.hidden.items())[:SHOWN]),
         "example": tried.example[:500],
     }
+    if tried.hidden and not tried.broken:
+        number, what = next(iter(tried.hidden.items()))
+        return warned(
+            f"the chat template leaves out {what} without a word, in {len(tried.hidden)} of {tried.conversations} {whose}, first in number {number}",
+            "Take a template that shows them, or take them out of the data; ftcli tokenize --mode sft refuses such rows.",
+            **evidence,
+        )
     if not tried.broken:
         return passed(f"the chat template renders {tried.conversations} {whose}", **evidence)
     number, why = next(iter(tried.broken.items()))

@@ -151,6 +151,25 @@ def test_a_template_that_breaks_warns(world: World, tmp_path: Path) -> None:
     world.caught("roles that the template refuses", values, "FT117", status="warn", words="no system", stages=STAGE)
 
 
+def test_calls_of_tools_that_a_template_leaves_out_warn(world: World, tmp_path: Path) -> None:
+    calls = [{"type": "function", "function": {"name": "w", "arguments": "{}"}}]
+    rows = [[MESSAGES[0], {"role": "assistant", "content": "", "tool_calls": calls}, *MESSAGES[1:]], MESSAGES]
+    shows = PLAIN.replace(
+        "{{ message.content", "{% for c in message.tool_calls or [] %}{{ c.function.name }}{% endfor %}{{ message.content"
+    )
+    for name, template in (("hides", PLAIN), ("shows", shows)):
+        values = {
+            "tokenizer.path": world.tokenizer(tmp_path / name, chat_template=template),
+            "dataset.sources": conversations(tmp_path, rows),
+        }
+        if name == "hides":
+            world.caught(
+                "calls that the template leaves out", values, "FT117", status="warn", words="leaves out calls of tools", stages=STAGE
+            )
+        else:
+            assert world.verify(values, stages=STAGE)["FT117"].status == "pass"
+
+
 def test_a_mask_that_is_empty_in_spite_of_generation_warns(world: World, tmp_path: Path) -> None:
     values = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template=PLAIN + "{% generation %}{% endgeneration %}")}
     world.caught("an empty assistant mask", values, "FT118", status="warn", words="empty in 4 of 4", stages=STAGE)

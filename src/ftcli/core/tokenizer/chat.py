@@ -13,6 +13,7 @@ from ftcli.contracts import Columns
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import TEXT, as_document, as_prepared, chat_columns
 from ftcli.core.tokenizer.round_trip import folded
+from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.records import MANIFEST_NAME
 from ftcli.settings import Settings
 
@@ -52,6 +53,8 @@ class Tried:
     """Conversations whose prompt's ids are not the beginning of all ids."""
     example: str
     """The first conversation as text."""
+    hidden: dict[int, str]
+    """What the template leaves out without a word, in words, by conversation."""
 
 
 def try_template(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> Tried:
@@ -60,15 +63,20 @@ def try_template(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
     masked, example = 0, ""
     asked: list[int] = []
     parted: list[int] = []
+    hidden: dict[int, str] = {}
+    habits = Habits(lambda chat, tools: str(tokenizer.apply_chat_template(chat, tools=tools, tokenize=False)))
     template = tokenizer.get_chat_template()
     generation = "generation %}" in " ".join(template.split()) and "endgeneration" in template
-    for number, messages in enumerate(conversations):
+    for number, given in enumerate(conversations):
+        messages = habits.suited(list(given))
+        if words := habits.hidden(messages):
+            hidden[number] = words
         try:
-            text = tokenizer.apply_chat_template(list(messages), tokenize=False)
-            prompt = tokenizer.apply_chat_template(list(messages[:-1]), tokenize=False, add_generation_prompt=True)
+            text = tokenizer.apply_chat_template(messages, tokenize=False)
+            prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
             spoken = 1
             if generation:
-                whole = tokenizer.apply_chat_template(list(messages), return_dict=True, return_assistant_tokens_mask=True)
+                whole = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
                 spoken = sum(whole["assistant_masks"])
                 learned = [token for token, mine in zip(whole["input_ids"], whole["assistant_masks"], strict=True) if mine]
                 if _holds_questions(folded(tokenizer.decode(learned)), messages):
@@ -81,7 +89,7 @@ def try_template(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
         first, every = (tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"] for part in (prompt, text))
         if every[: len(first)] != first:
             parted.append(number)
-    return Tried(len(conversations), broken, generation, masked, asked, parted, example)
+    return Tried(len(conversations), broken, generation, masked, asked, parted, example, hidden)
 
 
 def _holds_questions(learned: str, messages: Sequence[Message]) -> bool:
