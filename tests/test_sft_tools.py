@@ -181,6 +181,16 @@ def test_weights_are_refused_where_the_templates_marks_do_not_tell_messages_apar
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{% endfor %}{% generation %}{{ messages[-1].content }}{% endgeneration %}"
     chat = [ASKED, {**ANSWER, "weight": 0}, ASKED, ANSWER]
     assert "weight 0" in _render(tokenizer, chat).faults[0]
+    assert _learned(tokenizer, [ASKED, ANSWER, ASKED, ANSWER]) == [ANSWER["content"]]  # the marks are the template's
+
+
+def test_a_completion_is_learned_as_a_whole_and_its_prompt_may_call_tools(tokenizer: Any) -> None:
+    tokenizer.chat_template = QUOTING
+    rendered = _template(tokenizer).render([as_document({"prompt": [ASKED, _call('{"a": 1}'), TOLD], "completion": [ANSWER]}, COLUMNS)])
+    assert rendered.faults == {}
+    assert [rendered.texts[0][start:stop] for start, stop in rendered.spans[0]] == ["(hm) It is sunny.<eos>\n"]
+    rendered = _template(tokenizer).render([as_document({"prompt": [ASKED], "completion": [{**ANSWER, "weight": 0}]}, COLUMNS)])
+    assert "completion has the weight 0" in rendered.faults[0]
 
 
 def test_what_a_question_is_about_and_what_was_said_before_are_read() -> None:

@@ -113,23 +113,25 @@ class Template:
                 continue
             out.spans[number] = ((0, len(texts[place] or "")),)
             if "prompt" in rows[number]:
-                if self._completion_only:
-                    prompts.append((place, len(rows[number]["prompt"]), rows[number]["prompt"]))
+                first = len(rows[number]["prompt"])
+                if self._completion_only and not all(map(_weight, whole[place][first:])):
+                    out.faults[number] = "a message of the completion has the weight 0, and a completion is learned as a whole"
+                elif self._completion_only:
+                    prompts.append((place, first, whole[place][:first]))
             elif self.assistant_only and marked:
-                weights = [message.get("weight", 1) for message in whole[place] if message["role"] == "assistant"]
-                if not all(weights) and len(weights) != len(marks[place]):
-                    out.faults[number] = (
-                        "a message has the weight 0, and the template does not mark what the assistant says message by message"
-                    )
+                weights, spoken = [_weight(message) for message in whole[place] if message["role"] == "assistant"], marks[place]
+                if not all(weights) and len(weights) == len(spoken):
+                    spoken = [mark for mark, weight in zip(spoken, weights, strict=True) if weight]
+                elif not all(weights):
+                    out.faults[number] = "a message has the weight 0, and the template marks what is said otherwise than message by message"
                     continue
-                weights += [1] * (len(marks[place]) - len(weights))
-                out.spans[number] = tuple(mark for mark, weight in zip(marks[place], weights, strict=True) if weight and mark[1] > mark[0])
+                out.spans[number] = tuple((start, stop) for start, stop in spoken if stop > start)
             elif self.assistant_only:
                 out.spans[number] = ()
                 prompts += [
                     (place, i, whole[place][:i])
                     for i, message in enumerate(whole[place])
-                    if message["role"] == "assistant" and message.get("weight", 1)
+                    if message["role"] == "assistant" and _weight(message)
                 ]
         asked = [entry for entry in prompts if entry[1]]
         heads, _ = self.rendered([before for *_, before in asked], tools, [numbers[place] for place, *_ in asked], out, prompt=True)
@@ -290,6 +292,11 @@ class Template:
 def conversation_of(row: Mapping[str, Any]) -> list[Any]:
     """All messages of a document."""
     return [*row["prompt"], *row["completion"]] if "prompt" in row else list(row["messages"])
+
+
+def _weight(message: Mapping[str, Any]) -> int:
+    """0 of what the assistant says and nobody shall learn."""
+    return int(message.get("weight", 1)) if message["role"] == "assistant" else 1
 
 
 def _template_of(tokenizer: Any) -> str | None:
