@@ -25,7 +25,7 @@ adapter: qlora
 datasets:
   - path: answers.jsonl
     type: chat_template
-    field_messages: conversations
+    field_messages: dialog
     roles_to_train: [assistant]
     train_on_eos: all
 test_datasets:
@@ -133,6 +133,7 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "packing.truncation_strategy": "keep_start",
             "tokenizer.path": "NousResearch/Llama-3.2-1B",
             "dataset.sources": ["answers.jsonl", "validation=held-out.jsonl"],
+            "dataset.text_column": "dialog",
         },
     ),
     "llama-factory": (
