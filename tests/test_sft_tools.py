@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import AutoTokenizer
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import as_document
 from ftcli.core.tokenizer.template import Rendered
+from ftcli.core.tokenizer.template_answers import Answers
 from ftcli.testing import tiny_tokenizer
 from test_sft import COLUMNS, MARKED, PLAIN, TAIL, _sft, _template, _write
 from tokenizing import rows, without_plots  # noqa: F401
@@ -210,6 +212,62 @@ def test_the_hint_names_the_columns_that_are_there() -> None:
     with pytest.raises(BadValue) as refused:
         as_document({"a": "q", "b": "a"}, COLUMNS)
     assert refused.value.hint.endswith("--rename instruction=question,output=answer.")
+
+
+SAYINGS = (
+    "hello",
+    "  led",
+    "trailed \n",
+    "a<b>",
+    "한국어",
+    "\n\nx\n",
+    "<think>\nhm\n</think>\n\nyes",
+    "assistant",
+    "<eos>",
+    "Qx7",
+    "",
+    "  ",
+)
+
+
+def _conversation(draw: random.Random) -> list[dict[str, Any]]:
+    messages = [{"role": "system", "content": "be brief"}] if draw.random() < 0.3 else []
+    for number in range(draw.randint(2, 4)):
+        messages.append({"role": "user", "content": draw.choice(SAYINGS) + str(number)})
+        for _ in range(1 if draw.random() < 0.85 else 2):
+            said = {"role": "assistant", "content": draw.choice(SAYINGS) + draw.choice(["", "!"]) + draw.choice(SAYINGS)}
+            messages.append(said | ({"weight": 0} if draw.random() < 0.1 else {}))
+    return messages
+
+
+def _one_by_one(monkeypatch: pytest.MonkeyPatch, tokenizer: Any, documents: list[str]) -> Rendered:
+    """As a prompt before each answer tells."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Answers, "at_once", lambda *_: {})
+        return _template(tokenizer).render(documents)
+
+
+@pytest.mark.parametrize("template", [PLAIN, PLAINLY, PLAIN.replace("m.content | trim", "m.content")])
+def test_answers_told_at_once_are_those_told_one_by_one(tokenizer: Any, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer.chat_template = template
+    draw = random.Random(7)
+    documents = [as_document({"messages": _conversation(draw)}, COLUMNS) for _ in range(200)]
+    told: list[int] = []
+    at_once = Answers.at_once
+    monkeypatch.setattr(Answers, "at_once", lambda *given: (told.append(len(found := at_once(*given))), found)[1])
+    found = _template(tokenizer).render(documents)
+    assert told[0] > 50  # else nothing is compared
+    assert (found.spans, found.faults) == ((other := _one_by_one(monkeypatch, tokenizer, documents)).spans, other.faults)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["qwen3", "qwen2.5", "phi-3-mini"])
+def test_answers_told_at_once_by_real_templates(real_data: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(real_data / "tokenizers" / name)
+    draw = random.Random(7)
+    documents = [as_document({"messages": _conversation(draw)}, COLUMNS) for _ in range(100)]
+    found, other = _template(tokenizer).render(documents), _one_by_one(monkeypatch, tokenizer, documents)
+    assert (found.spans, found.faults) == (other.spans, other.faults)
 
 
 @pytest.mark.real

@@ -12,13 +12,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
 from typing import Any
 
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import TEXT
 from ftcli.core.targets import Span
-from ftcli.core.tokenizer.template_habits import ANSWERS, Habits
+from ftcli.core.tokenizer.template_answers import Answers, weight_of
+from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import TokenizerError
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -54,8 +54,8 @@ class Template:
         self._bos = tokenizer.bos_token or ""
         self.source: str | None = _template_of(tokenizer)
         self.generation = self.source is not None and GENERATION.search(self.source) is not None
-        self._turn_end: str | None = None
-        self.habits = Habits(self._whole)
+        self._answers = Answers(tokenizer)
+        self.habits = Habits(self._answers.whole)
 
     @property
     def hash(self) -> str | None:
@@ -114,12 +114,12 @@ class Template:
             out.spans[number] = ((0, len(texts[place] or "")),)
             if "prompt" in rows[number]:
                 first = len(rows[number]["prompt"])
-                if self._completion_only and not all(map(_weight, whole[place][first:])):
+                if self._completion_only and not all(map(weight_of, whole[place][first:])):
                     out.faults[number] = "a message of the completion has the weight 0, and a completion is learned as a whole"
                 elif self._completion_only:
                     prompts.append((place, first, whole[place][:first]))
             elif self.assistant_only and marked:
-                weights, spoken = [_weight(message) for message in whole[place] if message["role"] == "assistant"], marks[place]
+                weights, spoken = [weight_of(message) for message in whole[place] if message["role"] == "assistant"], marks[place]
                 if not all(weights) and len(weights) == len(spoken):
                     spoken = [mark for mark, weight in zip(spoken, weights, strict=True) if weight]
                 elif not all(weights):
@@ -131,8 +131,12 @@ class Template:
                 prompts += [
                     (place, i, whole[place][:i])
                     for i, message in enumerate(whole[place])
-                    if message["role"] == "assistant" and _weight(message)
+                    if message["role"] == "assistant" and weight_of(message)
                 ]
+        told = self._answers.at_once(whole, texts, {place for place, which, _ in prompts if "messages" in rows[numbers[place]]}, tools)
+        for place, spans in told.items():
+            out.spans[numbers[place]] = spans
+        prompts = [entry for entry in prompts if entry[0] not in told]
         asked = [entry for entry in prompts if entry[1]]
         heads, _ = self.rendered([before for *_, before in asked], tools, [numbers[place] for place, *_ in asked], out, prompt=True)
         head_of = {entry[:2]: head for entry, head in zip(asked, heads, strict=True)}
@@ -142,7 +146,7 @@ class Template:
             if number in out.faults:
                 continue
             try:
-                span = self._answer(whole[place], which, out.texts[number], head or "", tools, to_the_end="prompt" in rows[number])
+                span = self._answers.one(whole[place], which, out.texts[number], head or "", tools, to_the_end="prompt" in rows[number])
             except BadValue as bad:
                 out.faults[number] = bad.reason
                 continue
@@ -150,105 +154,6 @@ class Template:
         for number in numbers:
             if number in out.faults:
                 out.texts[number], out.spans[number] = "", ()
-
-    def _answer(self, messages: list[Any], which: int, text: str, head: str, tools: Any, *, to_the_end: bool) -> Span:
-        """The characters of message `which`; raises BadValue where the template does not let it be told."""
-        if not text.startswith(head):
-            span = None if to_the_end else self._by_other_words(messages, which, text, head, tools)
-            span = span or (None if to_the_end else self._between(messages, which, text, head, tools))
-            if span is None:
-                raise BadValue(
-                    0,
-                    "wrong-type",
-                    f"the chat template renders the prompt before message {which + 1} differently alone than with its answer",
-                )
-            return span
-        if to_the_end:
-            return len(head), len(text)
-        content = str(messages[which].get("content") or "")
-        for words in filter(None, (content, content.strip())):
-            at = text.find(words, len(head)) + len(words)
-            if at >= len(words) and text.startswith(self.turn_end, at):
-                return (len(head) if which else at - len(words)), at + len(self.turn_end)
-        spoken = self._whole(messages[: which + 1], tools).rstrip()
-        if which and text.startswith(spoken) and len(spoken) > len(head):
-            return len(head), len(spoken)
-        if span := self._between(messages, which, text, head, tools):
-            return span
-        raise BadValue(
-            0, "wrong-type", f"the chat template shows message {which + 1} otherwise than as it is, so that its tokens cannot be told"
-        )
-
-    def _by_other_words(self, messages: list[Any], which: int, text: str, head: str, tools: Any) -> Span | None:
-        """The characters of message `which`, found by other words in its place; None where that does not tell.
-
-        For a template that writes what stands before an answer otherwise where it is the end: Qwen3's puts empty thoughts into the last of
-        several answers in a row.
-        """
-        content = str(messages[which].get("content") or "")
-        others = [
-            self._whole([*messages[:which], {**messages[which], "content": words}, *messages[which + 1 :]], tools) for words in ANSWERS
-        ]
-        start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*others, strict=False)))
-        if text[:start] != others[0][:start]:
-            return None
-        before = self._whole(messages[:which], tools)
-        turn = head.removeprefix(before) if head.startswith(before) else ""  # what begins an answer
-        at = text.rfind(turn, 0, start) + len(turn) if turn in text[:start] else start
-        for words in filter(None, (content, content.strip())):
-            if text.startswith(words + self.turn_end, start):
-                return (start if self.turn_end in text[at:start] else at), start + len(words) + len(self.turn_end)
-        return None
-
-    def _between(self, messages: list[Any], which: int, text: str, head: str, tools: Any) -> Span | None:
-        """The characters of message `which` as what stands between all that stays when other words are said in its place; None where
-        that does not tell.
-
-        For calls of tools, which follow the words or stand in their place.
-        """
-        try:
-            asked = self._whole(messages[:which], tools)
-            one, other = (
-                self._whole([*messages[:which], {"role": "assistant", "content": words}, *messages[which + 1 :]], tools)
-                for words in ANSWERS
-            )
-        except Exception:  # noqa: BLE001 - a template may refuse a tool's answer to no call
-            return None
-        start, end = (
-            sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
-            for texts in ((one, other), (one[::-1], other[::-1]))
-        )
-        before, after = one[:start], one[len(one) - end :]
-        stop = len(text) - end
-        turn = head.removeprefix(asked) if head.startswith(asked) else ""  # what begins an answer
-        around = turn and before.endswith(turn) and after.startswith(self.turn_end)
-        if not (around and text.startswith(before) and text.endswith(after) and start < stop):
-            return None
-        return (len(head) if which and text.startswith(head) and len(head) < start else start), stop + len(self.turn_end)
-
-    def _whole(self, messages: list[Any], tools: Any) -> str:
-        return str(self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
-
-    @property
-    def turn_end(self) -> str:
-        """What the template writes after every answer, without white space at its end."""
-        if self._turn_end is None:
-            asked, first, second = (
-                {"role": role, "content": words} for role, words in zip(("user", "assistant", "assistant"), ("?", *ANSWERS), strict=True)
-            )
-            text = str(self._tokenizer.apply_chat_template([asked, first, asked, second], tokenize=False))
-            rests = [self._pieces(text.rpartition(answer)[2]) for answer in ANSWERS]
-            same = takewhile(lambda pair: pair[0] == pair[1], zip(*rests, strict=False))
-            self._turn_end = "".join(piece for piece, _ in same).rstrip()
-        return self._turn_end
-
-    def _pieces(self, text: str) -> list[str]:
-        """The tokens of a text as characters: "<|end|>" and "<|user|>" have nothing in common."""
-        if not self._tokenizer.is_fast:
-            return re.findall(r"<[^<>]*>|.", text, re.DOTALL)
-        offsets = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).offsets
-        borders = sorted({0, len(text), *(start for start, _ in offsets)})
-        return [text[start:stop] for start, stop in pairwise(borders)]
 
     def rendered(
         self, conversations: Sequence[Any], tools: Any, numbers: Sequence[int], out: Rendered, *, marked: bool = False, prompt: bool = False
@@ -292,11 +197,6 @@ class Template:
 def conversation_of(row: Mapping[str, Any]) -> list[Any]:
     """All messages of a document."""
     return [*row["prompt"], *row["completion"]] if "prompt" in row else list(row["messages"])
-
-
-def _weight(message: Mapping[str, Any]) -> int:
-    """0 of what the assistant says and nobody shall learn."""
-    return int(message.get("weight", 1)) if message["role"] == "assistant" else 1
 
 
 def _template_of(tokenizer: Any) -> str | None:
