@@ -90,6 +90,9 @@ def test_rows_of_conversations_are_asked_up_to_the_answer_with_the_tools_that_th
     assert prompts == ['[{"name": "w"}]<b>', "<b>", "<a\n\nb>", "<b>", "<b>"]
     same = predict(loaded, prompts, batch_size=5, max_new_tokens=5, chat=False)
     assert predict(loaded, read, batch_size=5, max_new_tokens=5) == same
+    rows.write_text(json.dumps({"dialog": lines[0]["messages"]}) + "\n")
+    (named,) = read_texts(rows, "dialog")
+    assert _prompt(loaded, named, 1, chat=True)[0] == "<b>"
     rows.write_text('{"messages": [{"content": "b"}]}\n')
     with pytest.raises(DataError, match=r"rows.jsonl:1: message 1 of 'messages' has no role"):
         read_texts(rows, "text")

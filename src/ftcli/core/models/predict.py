@@ -133,6 +133,8 @@ def _asked(row: object, column: str) -> str | Conversation | None:
     for key in (column, "prompt"):
         if not row.get("messages") and row.get(key) and isinstance(row[key], str):
             return str(row[key])
+    if not row.get("messages") and isinstance(row.get(column), list):
+        row = {"messages": row[column], "tools": row.get("tools")}
     if not {"messages", "conversations", "conversation", "instruction", "prompt"} & row.keys():
         return None
     given = {"completion": [{"role": "assistant", "content": ""}], "output": "", **row}
