@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import pytest
 
 from ftcli.core.batches.batch import common_batches, eval_batches
 from ftcli.core.distributed import agree, pulse, route, signals
+from ftcli.core.distributed.agent import Agent
 from ftcli.core.distributed.group import left
 from ftcli.core.distributed.launch import Death, Plan, command, judge, plan, wanted
 from ftcli.core.distributed.pulse import Beat, End, Idle, Pulse, beat_file, end_file, read, stack_file
@@ -185,6 +187,20 @@ def test_a_machine_that_slept_has_not_stalled() -> None:
     stalls = Stalls(LIMIT)
     for number in range(int(LIMIT / LONGEST_LOOK) - 2):
         assert stalls.look(3600.0, beats({"beats": 1, "marks": 1}), {}) is None, number
+
+
+def test_rank_0_is_ended_first_so_that_it_does_not_report_the_loss_of_one_that_is_ended_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(tmp_path))
+    agent = Agent(Plan(2, 1, "c10d", "localhost:0", "job"), ("train",), 20, tmp_path / "stacks", print)
+    monkeypatch.setattr(agent, "_beats", lambda: {rank: Beat(rank, 1000 + rank) for rank in (2, 0, 1)})  # as a folder lists them
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    for rank in range(3):
+        stack_file(tmp_path, rank).write_text("most recent call first")
+    agent._end_all()
+    assert [pid for pid, number in sent if number == signal.SIGKILL] == [1000, 1001, 1002]
 
 
 def test_after_a_failed_rank_the_others_have_their_time_to_follow() -> None:

@@ -160,9 +160,9 @@ class Agent:
         for rank, path in files.items():
             if path.exists():
                 shutil.copyfile(path, stack_file(self.stacks, rank))
-        for pid in live.values():
+        for rank in sorted(live):  # rank 0 first: it would write into the run's report that it has lost one that is ended here
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(live[rank], signal.SIGKILL)
         return f"The stacks of all ranks are in {self.stacks}"
 
     @contextlib.contextmanager
