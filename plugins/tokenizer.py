@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftcli import hookimpl
-from ftcli.errors import MissingExtraError, TokenizerError, UsageError
+from ftcli.errors import EngineError, MissingExtraError, TokenizerError, UsageError
 from ftcli.settings import Settings
 
 if TYPE_CHECKING:
@@ -115,7 +115,26 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
     hint = "A file in the folder is damaged or missing."
     if type(error).__name__.startswith("StrictDataclass"):  # of a kind of model, or layer, that came later or is somebody's own
         hint = "This transformers refuses the folder's config.json: update transformers, or give a folder with the tokenizer's files alone."
+    elif _reads(Path(path) / "tokenizer.json"):
+        hint = (
+            "tokenizer.json itself can be read; the class that transformers takes for this model cannot be made of it."
+            ' Put "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json: then it is read as it is.'
+        )
     return TokenizerError(f"the tokenizer {path} cannot be loaded: {type(error).__name__}: {text[:200]}", hint)
+
+
+def _reads(file: Path) -> bool:
+    """Whether the backend takes the file as it is."""
+    from tokenizers import Tokenizer
+
+    from ftcli.core.engines.guard import guarded
+
+    try:
+        with guarded("tokenizer.json"):
+            Tokenizer.from_file(str(file))
+    except EngineError:
+        return False
+    return True
 
 
 def _wrong_kind(file: Path) -> str:

@@ -96,6 +96,16 @@ def test_a_configuration_that_transformers_refuses_is_told_from_a_damaged_file(t
     assert len(_load(folder)) == 384
 
 
+def test_a_class_that_cannot_be_made_of_a_sound_file_has_a_way_out(tmp_path: Path) -> None:
+    folder = tiny_tokenizer(tmp_path / "tokenizer")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BarthezTokenizer"}))
+    with pytest.raises(TokenizerError, match="cannot be loaded: TypeError") as refused:
+        _load(folder)
+    assert '"tokenizer_class": "PreTrainedTokenizerFast"' in refused.value.hint
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    assert len(_load(folder)) == 384
+
+
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     folder = tiny_tokenizer(tmp_path / "tokenizer")
     (folder / "tokenizer.json").write_text("{bad")
