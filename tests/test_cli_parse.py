@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcli.cli.catalog import COMMANDS
+from ftcli.cli.meant import SHORT
 from ftcli.cli.options import options_of, setting_options
 from ftcli.cli.parse import parse
 from ftcli.errors import UsageError
@@ -153,6 +154,20 @@ def test_arguments_of_a_command_arrive_in_their_types() -> None:
         ("tokenize", ["-x"], "no option -x", "See: ftcli tokenize --help"),
         ("tokenize", ["--lerning-rate", "1"], "no option --lerning-rate", "Did you mean --learning-rate?"),
         ("tokenize", ["--learning-rate", "1"], "no option --learning-rate", "It belongs to: ftcli verify, train, benchmark"),
+        ("train", ["--learning-rat", "1"], "no option --learning-rat", "Did you mean --learning-rate?"),
+        ("train", ["--lr", "1"], "no option --lr", "Did you mean --learning-rate?"),
+        ("tokenize", ["--lr", "1"], "no option --lr", "See: ftcli tokenize --help"),
+        ("train", ["--batch-size", "8"], "no option --batch-size", "Did you mean --per-device-train-batch-size?"),
+        ("train", ["--model", "m"], "no option --model", "Did you mean --model-name-or-path?"),
+        ("tokenize", ["--model", "m"], "no option --model", "Did you mean --tokenizer-path?"),
+        ("tokenize", ["--tokenizer", "t"], "no option --tokenizer", "Did you mean --tokenizer-path?"),
+        ("train", ["--resume"], "no option --resume", "Did you mean --resume-from-checkpoint?"),
+        ("train", ["-o", "x"], "no option -o", "Did you mean --output-dir?"),
+        ("predict", ["--bs", "8"], "no option --bs", "Did you mean --batch-size?"),
+        ("tokenize", ["--header", "x"], "no option --header", "See: ftcli tokenize --help"),
+        ("tokenize", ["--sequence-len", "8"], "no option --sequence-len", "Use --max-length, which is sequence_len of axolotl."),
+        ("train", ["--cutoff_len", "8"], "no option --cutoff-len", "Use --max-length, which is cutoff_len of LLaMA-Factory."),
+        ("train", ["--base-model", "m"], "no option --base-model", "Use --model-name-or-path and --tokenizer-path, which is base_model"),
         ("settings", ["--num-proc", "1"], "no option --num-proc", "--set dataset.num_proc=VALUE"),
         ("benchmark", ["train", "--output-dir", "x"], "no option --output-dir", "It belongs to: ftcli tokenize, verify, train"),
         ("train", ["--evaluation-strategy", "no"], "no option --evaluation-strategy", "Use --eval-strategy."),
@@ -239,3 +254,11 @@ def test_a_wrong_command_is_refused_with_what_was_meant(words: list[str], messag
     assert result.exit_code == 2
     assert message in result.stderr
     assert hint in result.stderr
+
+
+def test_what_short_forms_mean_are_options() -> None:
+    offered = {option.flags[0] for option in setting_options()} | {
+        flag for spec in COMMANDS.values() for own in spec.own for flag in own.flags
+    }
+    assert {f"--{meant}" for all_meant in SHORT.values() for meant in all_meant} <= offered
+    assert {f"--{short}" for short in SHORT} & offered == {"--batch-size", "--input", "--steps"}  # of other commands

@@ -205,6 +205,24 @@ def test_what_a_question_is_about_and_what_was_said_before_are_read() -> None:
             as_document({**row, "history": wrong}, COLUMNS)
 
 
+def test_an_instruction_with_its_one_example_is_a_conversation() -> None:
+    row = {"id": "seed_task_0", "instruction": "Add.", "instances": [{"input": "1 1", "output": "2"}]}
+    alpaca = {"instruction": "Add.", "input": "1 1", "output": "2"}
+    assert as_document(row, COLUMNS) == as_document(alpaca, COLUMNS)
+    assert as_document({**row, "instances": [{"output": "2"}]}, COLUMNS) == as_document({**alpaca, "input": ""}, COLUMNS)
+    assert as_document({**row, "output": "3"}, COLUMNS) == as_document({"instruction": "Add.", "output": "3"}, COLUMNS)
+    for wrong, words in (
+        ([], "holds 0 examples"),
+        (row["instances"] * 2, "holds 2 examples"),
+        (["2"], "list with one object"),
+        ("2", "list"),
+    ):
+        with pytest.raises(BadValue, match=words):
+            as_document({**row, "instances": wrong}, COLUMNS)
+    with pytest.raises(BadValue, match="'output' is null"):
+        as_document({**row, "instances": [{"input": "1 1"}]}, COLUMNS)
+
+
 def test_the_hint_names_the_columns_that_are_there() -> None:
     with pytest.raises(BadValue) as refused:
         as_document({"id": "1", "system_prompt": "s", "question": "q", "response": "a"}, COLUMNS)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftcli.cli.catalog import COMMANDS, COMMON
-from ftcli.cli.options import Option, options_of, setting_options
+from ftcli.cli.catalog import COMMON
+from ftcli.cli.meant import unknown_option
+from ftcli.cli.options import Option, options_of
 from ftcli.cli.spec import CommandSpec, Own
 from ftcli.errors import UsageError
 
@@ -103,24 +103,6 @@ def _value(option: Option, flag: str, following: str | None, options: Mapping[st
     if following is None or is_option:
         raise UsageError(f"{flag} needs a value", f"Write {flag} {option.metavar}.")
     return following, 1
-
-
-def unknown_option(spec: CommandSpec, flag: str, flags: Sequence[str]) -> UsageError:
-    """The error for a flag that the command does not have, with what was probably meant."""
-    from ftcli.settings_train import NOT_OFFERED, REMOVED
-
-    message = f"ftcli {spec.name} has no option {flag}"
-    elsewhere = {option.flags[0]: option.key for option in setting_options()}
-    old = REMOVED.get(flag.lstrip("-").replace("-", "_")) or NOT_OFFERED.get(flag.lstrip("-").replace("-", "_"))
-    if flag in elsewhere:
-        users = ", ".join(name for name, other in COMMANDS.items() if any(flag in option.flags for option in options_of(other)))
-        use = f"It belongs to: ftcli {users}. " if users else ""
-        return UsageError(message, f"{use}Any setting can be given as --set {elsewhere[flag]}=VALUE.")
-    if old:
-        flags_of = {option.key: option.flags[0] for option in setting_options()}
-        return UsageError(message, f"Use {re.sub(r'[a-z]+[.][a-z0-9_]+', lambda key: flags_of.get(key[0], key[0]), old)}.")
-    near = difflib.get_close_matches(flag, [*flags, *elsewhere], n=1)
-    return UsageError(message, f"Did you mean {near[0]}?" if near else f"See: ftcli {spec.name} --help")
 
 
 def _place(spec: CommandSpec, words: list[tuple[str, str]], parsed: Parsed) -> None:

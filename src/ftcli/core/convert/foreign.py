@@ -95,6 +95,15 @@ def recognise(config: Mapping[str, Any], file: Path) -> str:
     return winners[0]
 
 
+def meanings(key: str) -> Iterator[tuple[str, list[str]]]:
+    """What a key of a configuration file sets here: the trainer's name and the "section.field" names, for every trainer that has it."""
+    for table in map(_table, KINDS.values()):
+        rule = table["keys"].get(key)
+        to = rule if isinstance(rule, str) else rule.get("to", []) if isinstance(rule, dict) else []
+        if to:
+            yield table["name"], [to] if isinstance(to, str) else list(to)
+
+
 @cache
 def _table(name: str) -> dict[str, Any]:
     table = tomllib.loads((resources.files("ftcli.core.convert") / f"import_{name}.toml").read_text(encoding="utf-8"))

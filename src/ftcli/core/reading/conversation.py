@@ -5,7 +5,8 @@ Known shapes, told row by row from its columns:
     messages            `messages`: objects with role and content
     sharegpt            `conversations` (or `conversation`): objects with from and value
     prompt-completion   `prompt` and `completion`: two texts, or two lists of messages
-    alpaca              `instruction` and `output` (or `response`), with or without `input` (or `context`), and `history`, pairs of texts
+    alpaca              `instruction` and `output` (or `response`), with or without `input` (or `context`), and `history`, pairs of texts;
+                        or, as in Self-Instruct, `instruction` and `instances`: one object with `output` and `input`
 
 `system` goes before ShareGPT and Alpaca rows, `tools` to the chat template. An assistant's message of `weight` 0 is not learned.
 """
@@ -22,8 +23,9 @@ from ftcli.errors import UsageError
 from ftcli.settings import Settings, update
 
 MODE = "sft"
-RULES = 2
-"""Raised when the same rows would become other conversations: in 2 Dolly's context, Alpaca's history and weights of 0 are minded."""
+RULES = 3
+"""Raised when the same rows would become other conversations: in 2 Dolly's context, Alpaca's history and weights of 0 are minded, in 3
+Self-Instruct's instances."""
 NAMES = (
     "messages",
     "conversations",
@@ -35,6 +37,7 @@ NAMES = (
     "context",
     "output",
     "response",
+    "instances",
     "history",
     "system",
     "tools",
@@ -136,7 +139,9 @@ def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
         name = "conversations" if row.get("conversations") is not None else "conversation"
         document = {"kind": CHAT, "messages": [*_system(row), *_messages(name, row[name])]}
     elif shape == "alpaca":
-        answer = "output" if row.get("output") is not None else "response"
+        if "output" not in row and "response" not in row:
+            row = {**row, **_instance(row["instances"])}
+        answer = "response" if row.get("output") is None and "response" in row else "output"
         asked = _text("instruction", row["instruction"])
         given = "input" if row.get("input") is not None else "context"
         more = _text(given, row[given]) if row.get(given) is not None else ""
@@ -173,7 +178,7 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
         return "sharegpt"
     if "prompt" in given and "completion" in given:
         return "prompt-completion"
-    if "instruction" in given and ("output" in given or "response" in given):
+    if "instruction" in given and {"output", "response", "instances"} & given.keys():
         return "alpaca"
     listed = ", ".join(map(str, names[:20])) or "none"
     asked, answered = ([name for name in likely if name in names] for likely in (ASKED, ANSWERED))
@@ -202,6 +207,16 @@ def _pair(row: Mapping[str, Any]) -> dict[str, Any]:
 def _system(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     said = row.get("system")
     return [{"role": "system", "content": _text("system", said)}] if said else []
+
+
+def _instance(instances: object) -> Mapping[str, Any]:
+    """Input and output of the one example that a Self-Instruct row gives for its instruction."""
+    if not isinstance(instances, list) or not all(isinstance(each, Mapping) for each in instances):
+        raise BadValue(0, "wrong-type", f"'instances' is {shown(instances)}; it must be a list with one object", "instances")
+    if len(instances) != 1:
+        hint = "A row is one conversation: write a row with instruction, input and output for each."
+        raise BadValue(0, "wrong-type", f"'instances' holds {len(instances)} examples, not one", "instances", hint)
+    return {"input": instances[0].get("input"), "output": instances[0].get("output")}
 
 
 def _history(row: Mapping[str, Any]) -> list[dict[str, Any]]:
