@@ -53,6 +53,9 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
     except DataError as error:
         if not header or "Did you mean" in error.hint:
             raise
+        if len(first) == 1 < len(names):
+            joined = "paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
+            raise DataError(error.message, f"The file has one column. Where the labels stand in a file of their own: {joined}") from None
         counted = "Where the first line is a row and no header, count the columns from 0: --text-column 0 --label-column 1."
         raise DataError(error.message, f"{error.hint} {counted}") from None
     return layout

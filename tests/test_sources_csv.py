@@ -214,3 +214,8 @@ def test_a_table_without_a_header_is_told_how_to_count(tmp_path: Path) -> None:
     error = refusal(write(tmp_path / "sms.tsv", "ham\tGo until jurong point\nspam\tFree entry\n"), label_column="label")
     assert error.hint.endswith("count the columns from 0: --text-column 0 --label-column 1.")
     assert "count the columns" not in refusal(write(tmp_path / "b.tsv", "ham\tGo\n"), text_column="5").hint
+
+
+def test_labels_in_a_file_of_their_own_are_told_how_to_join(tmp_path: Path) -> None:
+    assert "paste texts.txt labels.txt" in refusal(write(tmp_path / "texts.tsv", "so good\nso bad\n"), label_column="label").hint
+    assert "paste" not in refusal(write(tmp_path / "texts.tsv", "so good\nso bad\n")).hint  # no label is wanted

@@ -40,6 +40,14 @@ ALIASES: dict[str, Split] = {
 WORDS = re.compile(r"[^\W_]+")
 NOT_DATA = ("readme", "license", "licence", "source.", "changelog", "requirements")
 """Beginnings of the names of text files that describe data."""
+_SHEET = "Save the sheet as CSV (UTF-8): one table a file, its first line the names of the columns."
+_ARCHIVE = "Unpack it, and name the files or the folder."
+WAYS = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), _SHEET),
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), _ARCHIVE),
+    **dict.fromkeys((".bz2", ".xz", ".lz4"), "Decompress it, or compress it with gzip or zstd."),
+}
+"""What to do with files that people have and no format reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +198,9 @@ class Finder:
         suffix = bare_suffix(path)
         if suffix not in self.suffixes:
             known = ", ".join(sorted(self.suffixes))
+            way = f"{WAYS[suffix]} " if suffix in WAYS else ""
             raise DataError(
-                f"{path}: no format reads {suffix or 'a file without a suffix'}", f"Known suffixes: {known} (.gz and .zst too)."
+                f"{path}: no format reads {suffix or 'a file without a suffix'}", f"{way}Known suffixes: {known} (.gz and .zst too)."
             )
         return self.suffixes[suffix]
 
