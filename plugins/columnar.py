@@ -41,6 +41,10 @@ class Parquet(FileFormat):
             rows = metadata.num_rows
         return _pieces(path, self.name, "row_groups", weights, target_bytes) if rows else []
 
+    def text_columns(self, path: str, settings: Settings) -> list[str]:
+        with _parquet(path) as file:
+            return _texts(file.schema_arrow)
+
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         from ftcli.core.reading.columns import special_kind
 
@@ -78,6 +82,9 @@ class ArrowIpc(FileFormat):
         columns = columns_of(settings)
         weights = [batch.get_total_buffer_size() + 1 if batch.num_rows else 0 for batch in _ipc_batches(path, columns)]
         return _pieces(path, "arrow", "batches", weights, target_bytes) if any(weights) else []
+
+    def text_columns(self, path: str, settings: Settings) -> list[str]:
+        return _texts(_ipc_schema(path))
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         from ftcli.core.files.streams import data_errors
@@ -154,15 +161,17 @@ def _refuse_compressed(path: str) -> None:
 
 def _names(path: str, columns: Columns, there: list[str]) -> list[str]:
     """The columns to read."""
-    from ftcli.core.reading.columns import BadValue, wanted
+    from ftcli.core.reading.columns import wanted
     from ftcli.core.reading.conversation import present
 
-    if columns.chat is None:
-        return [name for _, name, _ in wanted(columns)]
-    try:
-        return list(present(columns, there, path))
-    except BadValue as bad:
-        raise DataError(bad.reason, bad.hint) from None
+    return [name for _, name, _ in wanted(columns)] if columns.chat is None else list(present(columns, there, path))
+
+
+def _texts(schema: pa.Schema) -> list[str]:
+    """The columns of strings."""
+    import pyarrow as pa
+
+    return [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
 
 
 def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:

@@ -17,14 +17,16 @@ from ftcli.contracts import Columns, Place, Reject
 from ftcli.records import BadRow, Piece
 from ftcli.settings import Settings
 
-from .csvlayout import Layout, layout_of, wide_fields
+from .csvlayout import Layout, asked, fields_of, layout_of, wide_fields
 from .fileformat import FileFormat
 from .jsonl import drained
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ftcli.core.reading.columns import Kind
+    from ftcli.core.reading.columns import Kind, Role
+
+    Field = tuple[Role, str, Kind]
 
 BLOCKS = (4 << 20, 128 << 20, 2**31 - 1)
 """Block sizes tried in turn: a row must fit in one."""
@@ -53,7 +55,7 @@ class Csv(FileFormat):
         from ftcli.core.files.cuts import record_ranges
         from ftcli.core.files.streams import codec_of
 
-        layout = layout_of(path, _columns(settings))
+        layout = layout_of(path, asked(settings))
         size = Path(path).stat().st_size
         if layout is None:
             return []
@@ -62,6 +64,10 @@ class Csv(FileFormat):
         ranges = record_ranges(path, layout.delimiter, size, target_bytes)
         return [Piece(path, "csv", start, stop, "bytes", stop - start) for start, stop in ranges]
 
+    def text_columns(self, path: str, settings: Settings) -> list[str]:
+        layout = layout_of(path, asked(settings))
+        return list(layout.names) if layout and layout.header else []
+
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         return "string"
 
@@ -69,44 +75,36 @@ class Csv(FileFormat):
         import pyarrow as pa
 
         from ftcli.core.files.streams import data_errors
-        from ftcli.core.reading.columns import BadValue, batch_of, check_arrow, wanted
+        from ftcli.core.reading.columns import BadValue, check_arrow
 
         path, longest = piece.path, settings.dataset.max_line_bytes
         layout = layout_of(path, columns)
         if layout is None:
             return
         span = _span(piece)
+        fields = fields_of(path, columns, layout)
         quoting, done = _quoting(path, layout.delimiter, longest, span), 0
         if quoting != "damaged":
             with data_errors(path):
                 try:
-                    for batch in _batches(path, layout, columns, quoting == "quotes", longest, span):
-                        arrays = [check_arrow(path, *column, batch.column(i), longest) for i, column in enumerate(wanted(columns))]
-                        yield batch_of(columns, arrays)
+                    for batch in _batches(path, layout, fields, quoting == "quotes", longest, span):
+                        arrays = [check_arrow(path, *column, batch.column(i), longest) for i, column in enumerate(fields)]
+                        yield _made(columns, fields, arrays)
                         done += batch.num_rows
                 except (pa.ArrowException, BadValue):  # pyarrow does not say which row, nor go on behind it
                     pass
                 else:
                     return
-        yield from _good(path, layout, columns, quoting != "characters", done, longest, reject, span)
+        yield from _good(path, layout, columns, fields, quoting != "characters", done, longest, reject, span)
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
         longest = settings.dataset.max_line_bytes
-        layout = layout_of(piece.path, _columns(settings))
+        layout = layout_of(piece.path, asked(settings))
         if layout is not None:
             span = _span(piece)
             quoted = _quoting(piece.path, layout.delimiter, longest, span) != "characters"
             for record in islice(_records(piece.path, layout.delimiter, quoted, longest, span), int(layout.header and not span[0]), None):
                 yield Place(start=record.start, raw=record.raw)
-
-
-def _columns(settings: Settings) -> Columns:
-    """Those whose names say whether there is a header."""
-    dataset = settings.dataset
-    flags = tuple(dataset.label_columns or ())
-    return Columns(
-        dataset.text_column, dataset.label_column, pair=dataset.text_pair_column, flags=flags, flag_kinds=tuple("string" for _ in flags)
-    )
 
 
 def _span(piece: Piece) -> Span:
@@ -151,14 +149,26 @@ def _refuse(bad: BadRow) -> None:
     raise csv.Error(bad.reason)
 
 
-def _batches(path: str, layout: Layout, columns: Columns, quoted: bool, longest: int, span: Span) -> Iterator[pa.RecordBatch]:
+def _made(columns: Columns, fields: list[Field], arrays: list[pa.Array]) -> pa.RecordBatch:
+    """The batch of the contract; raises BadValue for a row that is no conversation."""
+    import pyarrow as pa
+
+    from ftcli.core.reading.columns import batch_of
+    from ftcli.core.reading.conversation import as_document
+
+    if columns.chat is None:
+        return batch_of(columns, arrays)
+    names = [name for _, name, _ in fields]
+    rows = zip(*(array.to_pylist() for array in arrays), strict=True)
+    return batch_of(columns, [pa.array([as_document(dict(zip(names, row, strict=True)), columns) for row in rows], pa.large_string())])
+
+
+def _batches(path: str, layout: Layout, fields: list[Field], quoted: bool, longest: int, span: Span) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.csv as reader
 
-    from ftcli.core.reading.columns import wanted
-
     every = [name if layout.header else f"f{name}" for name in layout.names] if span[0] else None
-    names = [name if layout.header else f"f{name}" for _, name, _ in wanted(columns)]
+    names = [name if layout.header else f"f{name}" for _, name, _ in fields]
     parse = reader.ParseOptions(delimiter=layout.delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted)
     convert = reader.ConvertOptions(include_columns=names, column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False)
     done = 0
@@ -277,13 +287,20 @@ def _records(path: str, delimiter: str, quoted: bool, longest: int, span: Span) 
 
 
 def _good(
-    path: str, layout: Layout, columns: Columns, quoted: bool, done: int, longest: int, reject: Reject, span: Span
+    path: str,
+    layout: Layout,
+    columns: Columns,
+    fields: list[Field],
+    quoted: bool,
+    done: int,
+    longest: int,
+    reject: Reject,
+    span: Span,
 ) -> Iterator[pa.RecordBatch]:
     """The good rows behind the first `done`, row by row."""
-    from ftcli.core.reading.columns import batch_of, check_values, wanted
+    from ftcli.core.reading.columns import check_values
     from ftcli.core.reading.reject import strict
 
-    read = wanted(columns)
     rows: Iterator[_Record] = _records(path, layout.delimiter, quoted, longest, span)
     if layout.header and not span[0] and (header := next(rows)).bad is not None:
         strict(header.bad)
@@ -291,19 +308,20 @@ def _good(
     while batch := list(islice(rows, ROWS)):
         good = []
         for record in batch:
-            bad = record.bad or _fault(path, layout, record, [name for _, name, _ in read])
+            bad = record.bad or _fault(path, layout, columns, record, [name for _, name, _ in fields])
             if bad is None:
                 good.append(record.fields)
             else:
                 reject(bad)
         if good:
-            places = [(column, layout.names.index(column[1])) for column in read]
-            yield batch_of(columns, [check_values(*column, [row[place] for row in good]) for column, place in places])
+            places = [(column, layout.names.index(column[1])) for column in fields]
+            yield _made(columns, fields, [check_values(*column, [row[place] for row in good]) for column, place in places])
 
 
-def _fault(path: str, layout: Layout, record: _Record, names: list[str]) -> BadRow | None:
+def _fault(path: str, layout: Layout, columns: Columns, record: _Record, names: list[str]) -> BadRow | None:
     from ftcli.core.files.streams import UTF8_HINT
-    from ftcli.core.reading.columns import shown
+    from ftcli.core.reading.columns import BadValue, shown
+    from ftcli.core.reading.conversation import as_document
 
     width, fields = len(layout.names), record.fields
     where = {"path": path, "start": record.start, "size": len(record.raw), "raw": record.raw}
@@ -314,4 +332,9 @@ def _fault(path: str, layout: Layout, record: _Record, names: list[str]) -> BadR
     for name in names:
         if UNDECODED.search(fields[layout.names.index(name)]):
             return BadRow(code="not-utf8", reason=f"{name!r} is not UTF-8", field=name, hint=UTF8_HINT, **where)  # type: ignore[arg-type]
+    if columns.chat is not None:
+        try:
+            as_document({name: fields[layout.names.index(name)] for name in names}, columns)
+        except BadValue as bad:
+            return BadRow(code=bad.code, reason=bad.reason, field=bad.field, hint=bad.hint, **where)  # type: ignore[arg-type]
     return None

@@ -6,11 +6,16 @@ import csv
 import io
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ftcli.contracts import Columns
 from ftcli.errors import DataError
+from ftcli.settings import Settings
+
+if TYPE_CHECKING:
+    from ftcli.core.reading.columns import Kind, Role
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -22,6 +27,19 @@ class Layout:
     delimiter: str
     names: tuple[str, ...]
     header: bool
+
+
+def asked(settings: Settings) -> Columns:
+    """Those whose names say whether there is a header."""
+    from ftcli.core.reading.conversation import MODE, chat_columns
+
+    dataset = settings.dataset
+    if settings.train.mode == MODE:
+        return chat_columns(settings)
+    flags = tuple(dataset.label_columns or ())
+    return Columns(
+        dataset.text_column, dataset.label_column, pair=dataset.text_pair_column, flags=flags, flag_kinds=tuple("string" for _ in flags)
+    )
 
 
 def layout_of(path: str, columns: Columns) -> Layout | None:
@@ -41,6 +59,8 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
     first = _first(text, delimiter)
     if first is None:
         return None
+    if columns.chat is not None:
+        return _of_conversations(path, columns, text, delimiter, first)
     names = [name for _, name, _ in wanted(columns)]
     numbers = [str(i) for i in range(len(first))]
     header = first in (numbers, ["", *numbers[:-1]]) or not all(name.isdecimal() for name in names)
@@ -59,6 +79,41 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         counted = "Where the first line is a row and no header, count the columns from 0: --text-column 0 --label-column 1."
         raise DataError(error.message, f"{error.hint} {counted}") from None
     return layout
+
+
+def _of_conversations(path: str, columns: Columns, text: str, delimiter: str, first: list[str]) -> Layout:
+    """The layout of a table whose columns make conversations; without a header where they are all counted, as in --rename instruction=0,output=1."""
+    from ftcli.core.reading.conversation import present
+
+    header = not columns.renamed or not all(theirs.isdecimal() for theirs, _ in columns.renamed)
+
+    def layout(mark: str, row: list[str]) -> Layout:
+        return Layout(mark, tuple(row if header else map(str, range(len(row)))), header)
+
+    for mark in (delimiter, *DELIMITERS):
+        made = layout(mark, _first(text, mark) or [])
+        with suppress(DataError):
+            present(columns, made.names, path)
+            return made
+    present(columns, layout(delimiter, first).names, path)
+    raise AssertionError(path)
+
+
+def fields_of(path: str, columns: Columns, layout: Layout) -> list[tuple[Role, str, Kind]]:
+    """(role, column, kind) of the columns to read.
+
+    Raises:
+        DataError: a column is missing, or is there twice.
+    """
+    from ftcli.core.reading.columns import need_column, wanted
+    from ftcli.core.reading.conversation import present
+
+    if columns.chat is None:
+        return wanted(columns)
+    fields: list[tuple[Role, str, Kind]] = [("text", name, "string") for name in present(columns, layout.names, path)]
+    for role, name, _ in fields:
+        need_column(path, role, name, layout.names)
+    return fields
 
 
 def _first(text: str, delimiter: str) -> list[str] | None:

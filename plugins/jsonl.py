@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,11 @@ class JsonLines(FileFormat):
         if codec_of(path):
             return [Piece(path, "jsonl", 0, size, "file", size)]
         return [Piece(path, "jsonl", start, stop, "bytes", stop - start) for start, stop in cut_evenly(size, target_bytes)]
+
+    def text_columns(self, path: str, settings: Settings) -> list[str]:
+        with suppress(StopIteration, ValueError):
+            return texts_of(json.loads(next(line for line in first_lines(path, settings) if not isinstance(line, BadRow))[1]))
+        return []
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
         from ftcli.core.reading.columns import kind_of_value, special_kind
@@ -95,6 +101,11 @@ class Object(dict[str, Any]):
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         self.keys_found = [key for key, _ in pairs]
+
+
+def texts_of(row: object) -> list[str]:
+    """The keys of a row whose values are texts with something in them."""
+    return [key for key, value in row.items() if isinstance(value, str) and value.strip()] if isinstance(row, dict) else []
 
 
 def check_row(row: object, columns: Columns) -> Object:

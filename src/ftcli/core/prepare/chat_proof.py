@@ -9,6 +9,7 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.prepare.dialogue import template_of
+from ftcli.core.reading.conversation import unread_note
 from ftcli.core.reading.read import Plan, read_shard
 from ftcli.core.tokenizer.template_proof import PROVED, prove, refuse_unused
 
@@ -35,6 +36,8 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
     words = ", ".join(f"{shape} ({count})" for shape, count in shapes.most_common())
     how = {"generation": "by {% generation %}", "prompts": "by rendering what comes before each answer", None: "without a chat template"}
     context.note(f"conversations of the shape {words} among the first {len(documents)} rows; what is learned is known {how[found['mask']]}")
+    if unread := unread_note(plan.columns, plan.beside, shapes):
+        context.note(unread)
     offering = sum("tools" in json.loads(document) for document in documents)
     if offering and found["mask"] is not None and template.habits.hides_tools():
         context.note(f"{offering} of them offer tools, of which the chat template says nothing: the model does not learn what it may call")

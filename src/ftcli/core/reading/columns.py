@@ -46,6 +46,7 @@ CONVERSATIONS = (
     {"prompt", "completion"},
     {"instruction", "output"},
     {"instruction", "response"},
+    {"instruction", "instances"},
 )
 """Columns that make a row a conversation (`ftcli.core.reading.conversation`)."""
 

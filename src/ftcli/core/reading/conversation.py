@@ -8,18 +8,19 @@ Known shapes, told row by row from its columns:
     alpaca              `instruction` and `output` (or `response`), with or without `input` (or `context`), and `history`, pairs of texts;
                         or, as in Self-Instruct, `instruction` and `instances`: one object with `output` and `input`
 
-`system` goes before ShareGPT and Alpaca rows, `tools` to the chat template. An assistant's message of `weight` 0 is not learned.
+`system` goes before what is said, `tools` to the chat template. An assistant's message of `weight` 0 is not learned.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ftcli.contracts import Columns
 from ftcli.core.reading.columns import BadValue, shown
-from ftcli.errors import UsageError
+from ftcli.errors import DataError, UsageError
 from ftcli.settings import Settings, update
 
 MODE = "sft"
@@ -42,6 +43,15 @@ NAMES = (
     "system",
     "tools",
 )
+READ = {
+    "messages": (),
+    "sharegpt": ("conversations", "conversation"),
+    "prompt-completion": ("prompt", "completion"),
+    "alpaca": ("instruction", "input", "context", "output", "response", "instances", "history"),
+}
+"""Shape → what it reads beside the messages' column, `system` and `tools`."""
+INSTEAD = (("input", "context"), ("output", "response"))
+"""Of two columns that say the same, the first is read."""
 ROLES = {
     "human": "user",
     "user": "user",
@@ -104,10 +114,31 @@ def as_prepared(settings: Settings, inputs: Mapping[str, Any]) -> Settings:
 
 
 def present(columns: Columns, names: Sequence[str], where: str) -> tuple[str, ...]:
-    """The columns of conversations that a table has; raises BadValue (index 0) where they make no known shape."""
+    """The columns of conversations that a table has.
+
+    Raises:
+        DataError: they make no known shape.
+    """
     found, renamed = tuple(name for name in columns.chat or () if name in names), dict(columns.renamed)
-    _shape({renamed.get(name, name): "" for name in found}, columns, names, where)
+    try:
+        _shape({renamed.get(name, name): "" for name in found}, columns, names, where)
+    except BadValue as bad:
+        raise DataError(bad.reason, bad.hint) from None
     return found
+
+
+def unread_note(columns: Columns, names: Iterable[str], shapes: Collection[str]) -> str | None:
+    """What to say of columns with texts (`names`) that conversations of these shapes do not read."""
+    renamed = dict(columns.renamed)
+    known = {renamed.get(name, name): name for name in names}
+    read = {name for shape in shapes for name in (columns.text, "system", "tools", *READ[shape])}
+    read -= {second for first, second in INSTEAD if first in known}
+    unread = [name for ours, name in known.items() if ours not in read]
+    if not unread:
+        return None
+    shown = ", ".join(unread[:10]) + (f" and {len(unread) - 10} more" if len(unread) > 10 else "")
+    way = f"is given as --rename input={unread[0] if len(unread) == 1 else 'COLUMN'}" if "alpaca" in shapes else "has to stand in it"
+    return f"not read: the text in {shown}; what belongs to the conversation {way}"
 
 
 def as_document(row: Mapping[str, Any], columns: Columns) -> str:
@@ -134,10 +165,10 @@ def said(document: str) -> list[str]:
 
 def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
     if shape == "messages":
-        document: dict[str, Any] = {"kind": CHAT, "messages": _messages(columns.text, row[columns.text])}
+        document: dict[str, Any] = {"kind": CHAT, "messages": _with_system(row, _messages(columns.text, row[columns.text]))}
     elif shape == "sharegpt":
         name = "conversations" if row.get("conversations") is not None else "conversation"
-        document = {"kind": CHAT, "messages": [*_system(row), *_messages(name, row[name])]}
+        document = {"kind": CHAT, "messages": _with_system(row, _messages(name, row[name]))}
     elif shape == "alpaca":
         if "output" not in row and "response" not in row:
             row = {**row, **_instance(row["instances"])}
@@ -197,11 +228,14 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
 def _pair(row: Mapping[str, Any]) -> dict[str, Any]:
     prompt, completion = row["prompt"], row["completion"]
     if isinstance(prompt, str) and isinstance(completion, str):
+        if row.get("system"):
+            hint = "--rename instruction=prompt,output=completion reads the row as a question and an answer, through the chat template."
+            raise BadValue(0, "wrong-type", "a plain prompt has no place for what 'system' says", "system", hint)
         return {"kind": TEXT, "prompt": prompt, "completion": completion}
     if isinstance(prompt, str) or isinstance(completion, str):
         which = "prompt" if isinstance(prompt, str) else "completion"
         raise BadValue(0, "wrong-type", f"{which!r} is a string and the other a list; both must be one or the other", which)
-    return {"kind": CHAT, "prompt": _messages("prompt", prompt), "completion": _messages("completion", completion)}
+    return {"kind": CHAT, "prompt": _with_system(row, _messages("prompt", prompt)), "completion": _messages("completion", completion)}
 
 
 def _system(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -217,6 +251,16 @@ def _instance(instances: object) -> Mapping[str, Any]:
         hint = "A row is one conversation: write a row with instruction, input and output for each."
         raise BadValue(0, "wrong-type", f"'instances' holds {len(instances)} examples, not one", "instances", hint)
     return {"input": instances[0].get("input"), "output": instances[0].get("output")}
+
+
+def _with_system(row: Mapping[str, Any], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages behind what `system` says, which they may begin with themselves."""
+    first = _system(row)
+    if first and messages[0]["role"] == "system":
+        if messages[0].get("content") != first[0]["content"]:
+            raise BadValue(0, "wrong-type", "'system' says something else than the first message", "system", "Leave one of them out.")
+        return messages
+    return [*first, *messages]
 
 
 def _history(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -238,6 +282,9 @@ def _text(name: str, value: object) -> str:
 
 
 def _messages(name: str, value: object) -> list[dict[str, Any]]:
+    if isinstance(value, str) and value.lstrip().startswith("["):  # in a table of texts, as JSON
+        with suppress(ValueError):
+            value = json.loads(value)
     if not isinstance(value, list) or not value:
         raise BadValue(0, "wrong-type", f"{name!r} is {shown(value)}; it must be a list of messages with one at least", name)
     return [_message(name, number, part) for number, part in enumerate(value)]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,13 +31,21 @@ from ftcli.settings import Settings
 if TYPE_CHECKING:
     from ftcli.context import Progress
 
-CHAT_FORMATS = ("jsonl", "json", "parquet", "arrow", "hf")
+CHAT_FORMATS = ("jsonl", "json", "parquet", "arrow", "hf", "csv")
 """Formats that know how to read conversations."""
 HASH_THREADS = 4
 MOST_PIECES = 4096
 """Pieces in a shard: many small files cost by their number, and 100,000 of them must not be the work of one core."""
 HASH_GROUP, HASH_GROUP_BYTES = 256, 4 << 20
 """Files that a thread hashes at a time: handing over a small file takes longer than hashing it."""
+
+
+class ConversationFormat(SourceFormat, Protocol):
+    """A format that reads conversations as well (mode sft)."""
+
+    def text_columns(self, path: str, settings: Settings) -> Sequence[str]:
+        """Names of the columns with texts, by the header or the first row, for a note on those that a conversation leaves unread."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,8 @@ class Plan:
     files: tuple[SourceFile, ...]
     columns: Columns
     notes: tuple[str, ...]
+    beside: tuple[str, ...]
+    """Columns with texts, of conversations: those of the first file of each format, for there may be a million."""
     found: tuple[Found, ...]
     """The files as they were found, in the order of `files`."""
     hashes: Mapping[str, Hashed]
@@ -161,6 +171,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         ),
         columns=columns,
         notes=tuple(finder.notes),
+        beside=() if read.chat is None else _text_columns(filled, finder.formats, settings),
         found=tuple(found),
         hashes={file.path: hashed for file, hashed in zip(found, taken, strict=True)},
     )
@@ -200,6 +211,12 @@ def scan_labels(shard: ShardPlan, columns: Columns, settings: Settings, formats:
     batches = read_shard(shard, replace(columns, labels_only=True), settings, formats)
     columns_read = (batch.column("label") for _, batch in batches)
     return {label for column in columns_read for label in pc.unique(column.flatten() if is_list(column.type) else column).to_pylist()}
+
+
+def _text_columns(found: list[Found], formats: dict[str, SourceFormat], settings: Settings) -> tuple[str, ...]:
+    first = {file.format: file for file in reversed(found)}.values()
+    talking = [(cast("ConversationFormat", formats[file.format]), file.path) for file in first]  # others are refused: CHAT_FORMATS
+    return tuple(dict.fromkeys(name for format_, path in talking for name in format_.text_columns(path, settings)))
 
 
 def shard_size(total: int) -> int:

@@ -1,0 +1,163 @@
+"""Conversations in tables of texts, and columns beside a conversation: read, or said to be unread."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ftcli.contracts import Columns
+from ftcli.core.reading.columns import BadValue
+from ftcli.core.reading.conversation import NAMES, READ, as_document, unread_note
+from ftcli.errors import DataError
+from ftcli.records import Report
+from ftcli.testing import tiny_tokenizer
+from test_sft import PLAIN
+from tokenizing import prepare, rows, without_plots  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("without_plots")
+COLUMNS = Columns("messages", chat=NAMES)
+SPOKEN = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+ROWS = [
+    {"instruction": 'Sum it up, "please".', "input": "A long\nstory; of two, lines.", "output": "Short."},
+    {"instruction": "어때?", "input": "", "output": "좋아요 | 정말"},
+    {"instruction": "And?", "input": "x", "output": "NA"},
+] * 5
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny_tokenizer(tmp_path_factory.mktemp("tokenizer") / "t")
+    (folder / "chat_template.jinja").write_text(PLAIN, encoding="utf-8")
+    return folder
+
+
+def _sft(tokenizer: Path, source: Path, output: Path, **values: Any) -> Report:
+    return prepare(tokenizer, source, output, train__mode="sft", **values)
+
+
+def _table(path: Path, items: Sequence[dict[str, str]], delimiter: str = ",", header: bool = True) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(items[0]), delimiter=delimiter)
+        if header:
+            writer.writeheader()
+        writer.writerows(items)
+    return path
+
+
+def _lines(path: Path, items: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+    return path
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("x.csv", ","), ("x.tsv", "\t"), ("y.csv", ";"), ("z.csv", "|")])
+def test_a_table_gives_the_rows_of_json_lines(tokenizer: Path, tmp_path: Path, name: str, delimiter: str) -> None:
+    _sft(tokenizer, _lines(tmp_path / "x.jsonl", ROWS), tmp_path / "lines")
+    _sft(tokenizer, _table(tmp_path / name, ROWS, delimiter), tmp_path / "table")
+    assert rows(tmp_path / "table") == rows(tmp_path / "lines")
+
+
+def test_columns_of_a_table_are_named_or_counted(tokenizer: Path, tmp_path: Path) -> None:
+    items = [{"답변": row["output"], "질문": row["instruction"]} for row in ROWS]
+    same = [{"instruction": row["instruction"], "output": row["output"]} for row in ROWS]
+    _sft(tokenizer, _lines(tmp_path / "x.jsonl", same), tmp_path / "lines")
+    with pytest.raises(DataError, match="no conversation"):
+        _sft(tokenizer, _table(tmp_path / "x.csv", items), tmp_path / "unnamed")
+    _sft(tokenizer, tmp_path / "x.csv", tmp_path / "named", dataset__rename_columns=["instruction=질문", "output=답변"])
+    _sft(
+        tokenizer,
+        _table(tmp_path / "y.csv", items, header=False),
+        tmp_path / "counted",
+        dataset__rename_columns=["instruction=1", "output=0"],
+    )
+    assert rows(tmp_path / "named") == rows(tmp_path / "counted") == rows(tmp_path / "lines")
+    twice = tmp_path / "twice.csv"
+    twice.write_text("instruction,output,output\na,b,c\n")
+    with pytest.raises(DataError, match="'output' exists 2 times"):
+        _sft(tokenizer, twice, tmp_path / "twice")
+
+
+def test_a_bad_row_of_a_table_is_named_or_put_aside(tokenizer: Path, tmp_path: Path) -> None:
+    source = tmp_path / "x.csv"
+    source.write_text('prompt,completion,system\na,b,\nc,d,Be brief.\n"e, f",g,\nh,i\n')
+    with pytest.raises(DataError, match=r"x.csv:3 .*no place for what 'system' says"):
+        _sft(tokenizer, source, tmp_path / "strict")
+    report = _sft(tokenizer, source, tmp_path / "aside", dataset__on_bad="quarantine", dataset__max_bad=0.9)
+    assert (report.metrics["rows_written"], report.metrics["rows_rejected"]) == (2, 2)
+    rejects = [json.loads(line) for line in (tmp_path / "aside" / "rejects.jsonl").read_text().splitlines()]
+    assert [(reject["reason_code"], base64.b64decode(reject["raw"])) for reject in rejects] == [
+        ("wrong-type", b"c,d,Be brief."),
+        ("ragged", b"h,i"),
+    ]
+
+
+def test_messages_in_a_table_are_json(tokenizer: Path, tmp_path: Path) -> None:
+    items = [{"id": str(number), "messages": json.dumps(SPOKEN)} for number in range(5)]
+    _sft(tokenizer, _lines(tmp_path / "x.jsonl", [{"messages": SPOKEN}] * 5), tmp_path / "lines")
+    _sft(tokenizer, _table(tmp_path / "x.csv", items), tmp_path / "table")
+    pq.write_table(pa.Table.from_pylist(items), tmp_path / "x.parquet")
+    _sft(tokenizer, tmp_path / "x.parquet", tmp_path / "parquet")
+    assert rows(tmp_path / "table") == rows(tmp_path / "parquet") == rows(tmp_path / "lines")
+    with pytest.raises(BadValue, match="must be a list of messages"):
+        as_document({"messages": "[not JSON"}, COLUMNS)
+
+
+def test_what_the_system_says_is_read_beside_any_conversation() -> None:
+    first = {"role": "system", "content": "Be brief."}
+    for row in ({"messages": SPOKEN}, {"conversations": SPOKEN}):
+        assert json.loads(as_document({**row, "system": "Be brief."}, COLUMNS))["messages"] == [first, *SPOKEN]
+    row = {"prompt": SPOKEN[:1], "completion": SPOKEN[1:], "system": "Be brief."}
+    assert json.loads(as_document(row, COLUMNS))["prompt"] == [first, SPOKEN[0]]
+    assert json.loads(as_document({"messages": [first, *SPOKEN], "system": "Be brief."}, COLUMNS))["messages"] == [first, *SPOKEN]
+    with pytest.raises(BadValue, match="something else than the first message"):
+        as_document({"messages": [first, *SPOKEN], "system": "Be long."}, COLUMNS)
+
+
+def test_columns_that_a_conversation_leaves_unread_are_named(tokenizer: Path, tmp_path: Path) -> None:
+    items = [{"instruction": "Is it polite?", "content": "Go away.", "output": "No.", "id": 3, "tag": ""}] * 5
+    _lines(tmp_path / "x.jsonl", items)
+    (tmp_path / "x.json").write_text(json.dumps(items))
+    _table(
+        tmp_path / "x.csv",
+        [{key: str(value) for key, value in item.items() if key in {"instruction", "content", "output"}} for item in items],
+    )
+    pq.write_table(pa.Table.from_pylist([{**item, "tag": 1} for item in items]), tmp_path / "x.parquet")
+    for kind in ("jsonl", "json", "csv", "parquet"):
+        report = _sft(tokenizer, tmp_path / f"x.{kind}", tmp_path / kind)
+        assert "not read: the text in content; what belongs to the conversation is given as --rename input=content" in report.notes, kind
+    report = _sft(tokenizer, tmp_path / "x.jsonl", tmp_path / "all", dataset__rename_columns=["input=content"])
+    assert not [note for note in report.notes if "not read" in note]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "names", "words"),
+    [
+        (
+            ["prompt-completion"],
+            ["prompt", "completion", "context"],
+            "the text in context; what belongs to the conversation has to stand in it",
+        ),
+        (["alpaca"], ["instruction", "input", "context", "output"], "the text in context; "),
+        (
+            ["alpaca"],
+            ["instruction", "context", "output", "a", "b"],
+            "the text in a, b; what belongs to the conversation is given as --rename input=COLUMN",
+        ),
+        (["messages"], ["id", "system"], "the text in id; "),
+        (["messages"], [f"c{number}" for number in range(12)], "c9 and 2 more; "),
+    ],
+)
+def test_what_is_unread_depends_on_the_shape(shapes: list[str], names: list[str], words: str) -> None:
+    assert words in (unread_note(COLUMNS, names, shapes) or "")
+
+
+def test_every_shape_says_what_it_reads() -> None:
+    assert {name for names in READ.values() for name in names} | {"messages", "system", "tools"} == set(NAMES)
+    assert unread_note(COLUMNS, [name for name in READ["alpaca"] if name not in {"context", "response"}], ["alpaca"]) is None
