@@ -67,12 +67,12 @@ class Plan:
     files: tuple[SourceFile, ...]
     columns: Columns
     notes: tuple[str, ...]
-    beside: tuple[str, ...]
-    """Columns with texts, of conversations: those of the first file of each format, for there may be a million."""
     found: tuple[Found, ...]
     """The files as they were found, in the order of `files`."""
     hashes: Mapping[str, Hashed]
     """Path → content hash with the stamp of the version that was hashed."""
+    beside: tuple[str, ...] = ()
+    """Columns with texts, of conversations: those of the first file of each format, for there may be a million."""
 
     @property
     def bytes(self) -> int:
@@ -171,9 +171,9 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         ),
         columns=columns,
         notes=tuple(finder.notes),
-        beside=() if read.chat is None else _text_columns(filled, finder.formats, settings),
         found=tuple(found),
         hashes={file.path: hashed for file, hashed in zip(found, taken, strict=True)},
+        beside=() if read.chat is None else _text_columns(filled, finder.formats, settings),
     )
 
 
