@@ -31,7 +31,7 @@ def quick_arrays(block: bytes, columns: Columns) -> list[pa.Array] | None:
     from ftcli.core.arrays import numbers, strings
     from ftcli.core.reading.columns import PYTHON, wanted
 
-    if not suits(block) or columns.label_kind in {"strings", "ints"} or columns.number or "bool" in columns.flag_kinds:
+    if not suits(block) or columns.label_kind in {"strings", "ints", "bool"} or columns.number or "bool" in columns.flag_kinds:
         return None
     names = [(name, PYTHON[kind]) for _, name, kind in wanted(columns)]
     found: list[list[Any]] = [[] for _ in names]

@@ -114,8 +114,34 @@ def test_what_cannot_be_is_refused(
     assert not left_behind(tmp_path / "out")
 
 
-def test_one_column_of_true_and_false_asks_for_the_others(small: Mapping[Kind, Path], tmp_path: Path) -> None:
-    for kind in ("jsonl-bool", "parquet-bool"):
-        with pytest.raises(DataError, match=r"'zeal' (holds bool|is true)") as refused:
-            prepare(small["bpe"], source(tmp_path, kind), tmp_path / "out", dataset__label_column="zeal")
-        assert "--label-columns" in refused.value.hint
+@pytest.mark.parametrize("kind", ["jsonl-bool", "json-bool", "parquet-bool", pytest.param("pkl-bool", marks=pytest.mark.slow)])
+def test_one_column_of_true_and_false_is_two_classes(small: Mapping[Kind, Path], tmp_path: Path, kind: str) -> None:
+    prepare(small["bpe"], source(tmp_path, kind), tmp_path / "out", dataset__label_column="zeal")
+    train = load_from_disk(str(tmp_path / "out"))["train"]
+    assert train.features["labels"].names == ["false", "true"]
+    assert train["labels"][:] == [row["zeal"] for row in table(int)]
+
+
+def test_long_rows_with_true_and_false_are_two_classes_too(small: Mapping[Kind, Path], tmp_path: Path) -> None:
+    """They go to another parser."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({**row, "text": row["text"] * 300}) + "\n" for row in table(bool)))
+    prepare(small["bpe"], path, tmp_path / "out", dataset__label_column="zeal", dataset__label_names=["true", "false"])
+    assert load_from_disk(str(tmp_path / "out"))["train"]["labels"][:] == [1 - row["zeal"] for row in table(int)]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([True, "true"], "'label' is 'true' \\(a string\\); labels must be true or false"),
+        ([False, 0], r"is 0 \(a number\); labels must be"),
+        ([True, None], "is null"),
+    ],
+)
+def test_what_is_neither_true_nor_false_is_named(small: Mapping[Kind, Path], tmp_path: Path, values: list[Any], words: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"text": "so good", "label": value}) + "\n" for value in values))
+    with pytest.raises(DataError, match=rf"rows\.jsonl:2 .*{words}"):
+        prepare(small["bpe"], path, tmp_path / "out", dataset__label_column="label")
+    with pytest.raises(DataError, match="labels must be"):
+        prepare(small["bpe"], path, tmp_path / "out", dataset__label_column="label", train__mode="regress")

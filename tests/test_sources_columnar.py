@@ -96,7 +96,7 @@ def test_a_text_column_of_another_type_is_refused(tmp_path: Path, values: list[A
     assert "text must be a string" in error.message
 
 
-@pytest.mark.parametrize(("type_", "word"), [(pa.float64(), "double"), (pa.bool_(), "bool"), (pa.list_(pa.float64()), "list")])
+@pytest.mark.parametrize(("type_", "word"), [(pa.float64(), "double"), (pa.list_(pa.bool_()), "list"), (pa.list_(pa.float64()), "list")])
 def test_a_label_column_of_another_type_is_refused(tmp_path: Path, type_: pa.DataType, word: str) -> None:
     table = pa.table({"text": ["a"], "label": pa.array([None], type_)})
     assert f"column 'label' holds {word}" in refusal(save(tmp_path, "parquet", table), label_column="label").message

@@ -35,7 +35,6 @@ REGRESS = "regress"
 """The mode in which labels are numbers that are to be predicted."""
 CONVERT: dict[Kind | None, str] = {
     "float": f"Nothing is coerced: convert it; or, where the number itself is to be predicted: --mode {REGRESS}.",
-    "bool": "Nothing is coerced: convert it, or name it and others like it with --label-columns.",
     None: "Nothing is coerced: convert it.",
 }
 LEAST, MOST = -(2**63), 2**63 - 1
@@ -124,7 +123,9 @@ def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None
         return "strings" if is_list(type_) else "string"
     if pa.types.is_integer(item_type(type_)):
         return "ints" if is_list(type_) else "int"
-    kind: Kind | None = "bool" if pa.types.is_boolean(type_) else "float" if pa.types.is_floating(type_) else None
+    if special is None and pa.types.is_boolean(type_):
+        return "bool"
+    kind: Kind | None = "float" if pa.types.is_floating(type_) else None
     raise DataError(f"{where}: column {name!r} holds {type_}; labels must be strings or whole numbers, or lists of them", CONVERT[kind])
 
 
@@ -136,12 +137,14 @@ def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind
         return special
     if isinstance(value, Integral) and not isinstance(value, bool):
         return "int"
+    if isinstance(value, bool) and special is None:
+        return "bool"
     if isinstance(value, (list, tuple)):
         first = kind_of_value(name, value[0]) if value else None
         if first in {"string", "int", None}:
             return "strings" if first == "string" else "ints" if first == "int" else None
     code: BadCode = "null" if value is None else "wrong-type"
-    hint = CONVERT["bool" if isinstance(value, bool) else "float"] if isinstance(value, (bool, float)) else ""
+    hint = CONVERT["float"] if isinstance(value, float) else ""
     raise BadValue(0, code, f"{name!r} is {shown(value)}; labels must be strings or whole numbers, or lists of them", name, hint)
 
 

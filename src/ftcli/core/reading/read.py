@@ -193,8 +193,16 @@ def read_shard(
         for batch in reader.read(piece, columns, settings, rejects.of(piece) if rejects else passing(settings)):
             if columns.flags and not columns.labels_only:
                 yield piece, joined_labels(batch, columns)
+            elif columns.label_kind == "bool":
+                yield piece, _named(batch)
             else:
                 yield piece, batch if columns.label_separator is None else _parted(batch, columns.label_separator)
+
+
+def _named(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with the labels "false" and "true" in place of what says so."""
+    place = batch.schema.get_field_index("label")
+    return batch.set_column(place, "label", pc.cast(batch.column(place), pa.large_string()))
 
 
 def _parted(batch: pa.RecordBatch, separator: str) -> pa.RecordBatch:
