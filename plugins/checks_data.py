@@ -10,6 +10,8 @@ from ftcli.records import Check
 if TYPE_CHECKING:
     from ftcli.core.verify.probe import Probe
 
+MANY_LEFT_OUT = 0.01
+"""Share of the rows that may be left out for their length, or for an answer that is not there, without a word."""
 POSITIONS_AFTER_PAD = frozenset(
     {
         "camembert",
@@ -72,7 +74,10 @@ def lengths(probe: Probe) -> Check:
         "positions": limit,
         "rows_truncated": counted.get("rows_truncated"),
         "tokens_cut_share": round(cut, 4),
+        "rows_too_long": counted.get("rows_too_long", 0),
+        "rows_untargeted": counted.get("rows_untargeted", 0),
     }
+    left_out = counted.get("rows_too_long", 0) + counted.get("rows_untargeted", 0)
     for name in store.split_names:
         found = store.split(name).lengths
         if len(found) and not found.min():
@@ -87,6 +92,13 @@ def lengths(probe: Probe) -> Check:
         return warned(
             f"truncation cut {cut:.1%} of all tokens ({counted.get('rows_truncated'):,} rows)",
             "Raise --max-length, or use --truncation-strategy split.",
+            **evidence,
+        )
+    if left_out > MANY_LEFT_OUT * counted.get("rows_read", 0):
+        return warned(
+            f"{left_out:,} of {counted['rows_read']:,} rows ({left_out / counted['rows_read']:.1%}) were left out: "
+            f"{evidence['rows_too_long']:,} too long, {evidence['rows_untargeted']:,} without an answer in what is kept",
+            "Raise --max-length; rows without any answer, as in data for preferences, are not for mode sft.",
             **evidence,
         )
     return passed(f"{tokens.mean():.1f} tokens a row on average, at most {int(tokens.max())}; {cut:.2%} of all tokens were cut", **evidence)

@@ -64,7 +64,7 @@ class Csv(FileFormat):
         ranges = record_ranges(path, layout.delimiter, size, target_bytes)
         return [Piece(path, "csv", start, stop, "bytes", stop - start) for start, stop in ranges]
 
-    def text_columns(self, path: str, settings: Settings) -> list[str]:
+    def said_columns(self, path: str, settings: Settings) -> list[str]:
         layout = layout_of(path, asked(settings))
         return list(layout.names) if layout and layout.header else []
 

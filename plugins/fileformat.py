@@ -14,6 +14,6 @@ class FileFormat:
     def expand(self, item: str, settings: Settings) -> dict[str | None, list[str]]:
         return {None: [item]}
 
-    def text_columns(self, path: str, settings: Settings) -> list[str]:
-        """Names of the columns with texts, by the header or the first row; none where nobody knows."""
+    def said_columns(self, path: str, settings: Settings) -> list[str]:
+        """Names of the columns with texts, lists or objects, by the header or the first row; none where nobody knows."""
         return []

@@ -17,7 +17,7 @@ from ftcli.records import BadCode, BadRow, Piece
 from ftcli.settings import Settings
 
 from .fileformat import FileFormat
-from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, of_chat, texts_of
+from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, of_chat, said_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,10 +51,10 @@ class Json(FileFormat):
         size = Path(path).stat().st_size
         return [Piece(path, "json", 0, size, "file", size)]
 
-    def text_columns(self, path: str, settings: Settings) -> list[str]:
+    def said_columns(self, path: str, settings: Settings) -> list[str]:
         if _is_lines(path, settings):
-            return JsonLines().text_columns(path, settings)
-        return texts_of(next((element.value for element in _Document(path, settings).elements()), None))
+            return JsonLines().said_columns(path, settings)
+        return said_of(next((element.value for element in _Document(path, settings).elements()), None))
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
         from ftcli.core.reading.columns import kind_of_value, special_kind

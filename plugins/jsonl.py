@@ -51,9 +51,9 @@ class JsonLines(FileFormat):
             return [Piece(path, "jsonl", 0, size, "file", size)]
         return [Piece(path, "jsonl", start, stop, "bytes", stop - start) for start, stop in cut_evenly(size, target_bytes)]
 
-    def text_columns(self, path: str, settings: Settings) -> list[str]:
+    def said_columns(self, path: str, settings: Settings) -> list[str]:
         with suppress(StopIteration, ValueError):
-            return texts_of(json.loads(next(line for line in first_lines(path, settings) if not isinstance(line, BadRow))[1]))
+            return said_of(json.loads(next(line for line in first_lines(path, settings) if not isinstance(line, BadRow))[1]))
         return []
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
@@ -103,9 +103,9 @@ class Object(dict[str, Any]):
         self.keys_found = [key for key, _ in pairs]
 
 
-def texts_of(row: object) -> list[str]:
-    """The keys of a row whose values are texts with something in them."""
-    return [key for key, value in row.items() if isinstance(value, str) and value.strip()] if isinstance(row, dict) else []
+def said_of(row: object) -> list[str]:
+    """The keys of a row whose values are texts, lists or objects with something in them."""
+    return [key for key, value in row.items() if isinstance(value, (str, list, dict)) and value] if isinstance(row, dict) else []
 
 
 def check_row(row: object, columns: Columns) -> Object:

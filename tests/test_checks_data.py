@@ -171,6 +171,15 @@ def test_much_truncation_warns(world: World) -> None:
     assert check.evidence["longest"] == 16
 
 
+def test_rows_that_were_left_out_warn(world: World) -> None:
+    kept = world.prepare(
+        "dropped", world.bpe, {"dataset.label_column": "label", "packing.max_length": 16, "packing.truncation_strategy": "drop"}
+    )
+    values = {**world.run("classify"), "dataset.sources": [str(kept)]}
+    check = world.caught("rows above max_length 16 dropped", values, "FT204", status="warn", words="were left out: ", stages=STAGE)
+    assert check.evidence["rows_too_long"] > 0
+
+
 @pytest.mark.parametrize(("copies", "status"), [(1, "warn"), (2, "warn"), (3, "fail")])
 def test_test_rows_that_stand_in_train_are_found(world: World, tmp_path: Path, copies: int, status: str) -> None:
     train, test = (world.rows(world.labelled, name) for name in ("train", "test"))

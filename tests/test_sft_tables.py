@@ -131,7 +131,7 @@ def test_columns_that_a_conversation_leaves_unread_are_named(tokenizer: Path, tm
     pq.write_table(pa.Table.from_pylist([{**item, "tag": 1} for item in items]), tmp_path / "x.parquet")
     for kind in ("jsonl", "json", "csv", "parquet"):
         report = _sft(tokenizer, tmp_path / f"x.{kind}", tmp_path / kind)
-        assert "not read: the text in content; what belongs to the conversation is given as --rename input=content" in report.notes, kind
+        assert "columns not read: content; what belongs to the conversation is given as --rename input=content" in report.notes, kind
     report = _sft(tokenizer, tmp_path / "x.jsonl", tmp_path / "all", dataset__rename_columns=["input=content"])
     assert not [note for note in report.notes if "not read" in note]
 
@@ -142,15 +142,15 @@ def test_columns_that_a_conversation_leaves_unread_are_named(tokenizer: Path, tm
         (
             ["prompt-completion"],
             ["prompt", "completion", "context"],
-            "the text in context; what belongs to the conversation has to stand in it",
+            "not read: context; what belongs to the conversation has to stand in it",
         ),
-        (["alpaca"], ["instruction", "input", "context", "output"], "the text in context; "),
+        (["alpaca"], ["instruction", "input", "context", "output"], "not read: context; "),
         (
             ["alpaca"],
             ["instruction", "context", "output", "a", "b"],
-            "the text in a, b; what belongs to the conversation is given as --rename input=COLUMN",
+            "not read: a, b; what belongs to the conversation is given as --rename input=COLUMN",
         ),
-        (["messages"], ["id", "system"], "the text in id; "),
+        (["messages"], ["id", "system"], "not read: id; "),
         (["messages"], [f"c{number}" for number in range(12)], "c9 and 2 more; "),
     ],
 )
@@ -161,3 +161,39 @@ def test_what_is_unread_depends_on_the_shape(shapes: list[str], names: list[str]
 def test_every_shape_says_what_it_reads() -> None:
     assert {name for names in READ.values() for name in names} | {"messages", "system", "tools"} == set(NAMES)
     assert unread_note(COLUMNS, [name for name in READ["alpaca"] if name not in {"context", "response"}], ["alpaca"]) is None
+
+
+def test_data_for_preferences_are_not_trained_without_a_word(tokenizer: Path, tmp_path: Path) -> None:
+    said = {"from": "gpt", "value": "So."}
+    asked = [{"from": "human", "value": "Why?"}]
+    items = [{"conversations": asked, "chosen": said, "rejected": said}] * 3 + [
+        {"conversations": [*asked, said, *asked], "chosen": said}
+    ] * 5
+    report = _sft(tokenizer, _lines(tmp_path / "x.jsonl", items), tmp_path / "out")
+    notes = "\n".join(report.notes).replace("\xa0", " ")
+    assert "columns not read: chosen, rejected; what belongs to the conversation has to stand in it. Data for preferences (DPO)" in notes
+    assert "3 rows (37.5 %) have no answer to be learned and were left out" in notes
+    assert (report.metrics["rows_untargeted"], report.metrics["rows_unanswered"]) == (3, 3)
+    with pytest.raises(DataError) as refused:
+        _sft(tokenizer, _lines(tmp_path / "y.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}]), tmp_path / "y")
+    assert "--rename instruction=prompt,output=chosen" in refused.value.hint
+
+
+def test_answers_behind_the_end_of_a_row_are_told_from_none(tokenizer: Path, tmp_path: Path) -> None:
+    long = [{"role": "user", "content": "Why? " * 40}, SPOKEN[1]]
+    items = [{"messages": chat} for chat in (SPOKEN, long, SPOKEN[:1])]
+    report = _sft(tokenizer, _lines(tmp_path / "x.jsonl", items), tmp_path / "out", packing__max_length=32)
+    assert (report.metrics["rows_untargeted"], report.metrics["rows_unanswered"]) == (2, 1)
+    notes = "\n".join(report.notes).replace("\xa0", " ")
+    assert "1 rows (33.3 %) have no answer to be learned" in notes
+    assert "1 rows (33.3 %) have their answers behind max_length 32" in notes
+    for name, rest, hint in (("y", items[2:], "No row has an answer"), ("z", items[1:], "Raise --max-length")):
+        with pytest.raises(DataError, match="no row was left to write") as refused:
+            _sft(tokenizer, _lines(tmp_path / f"{name}.jsonl", rest), tmp_path / name, packing__max_length=32)
+        assert hint in refused.value.hint
+
+
+def test_a_part_of_a_content_is_text_under_either_key() -> None:
+    parts = [{"type": "text", "value": "Wh"}, {"type": "text", "text": "y?"}]
+    chat = [{"role": "user", "content": parts}, SPOKEN[1]]
+    assert json.loads(as_document({"messages": chat}, COLUMNS))["messages"] == SPOKEN

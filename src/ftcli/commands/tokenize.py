@@ -198,13 +198,13 @@ def _refuse_nothing(context: Context, recipe: Recipe, tally: Tally, names: Seque
             + "".join(f", {words}" for words, count in parts.items() if count),
             "Raise --max-length, or keep a part of long texts: --truncation-strategy keep_start."
             if counts["rows_too_long"]
-            else "Raise --max-length: the answers lie behind what is kept; or no row has an answer."
+            else "No row has an answer."
+            if counts["rows_unanswered"] == counts["rows_untargeted"] > 0
+            else "Raise --max-length: the answers lie behind what is kept."
             if counts["rows_untargeted"]
             else "Check --text-column and --min-length.",
         )
-    if counts["rows_too_long"]:
-        share = percent(counts["rows_too_long"] / counts["rows_read"])
-        context.note(f"{counts['rows_too_long']:,} rows ({share}) are {longest} and were left out (--truncation-strategy drop)")
+    _note_left_out(context, recipe, tally)
     if (unnamed := [number for number, name in enumerate(names or ()) if not name.strip()]) and tally.labels[unnamed[0]]:
         context.note(f"{tally.labels[unnamed[0]]:,} rows have an empty label, which is a class of its own")
     for split in empty:
@@ -220,6 +220,22 @@ def _refuse_nothing(context: Context, recipe: Recipe, tally: Tally, names: Seque
         context.note(words)
     if len(tally.failures) > 3:
         context.note(f"… and {len(tally.failures) - 3} more such failures of the engine")
+
+
+def _note_left_out(context: Context, recipe: Recipe, tally: Tally) -> None:
+    """Why rows that could be read are not among those written."""
+    counts, limit = tally.counts, recipe.policy.max_length
+    unanswered, untargeted, long = (counts[f"rows_{name}"] for name in ("unanswered", "untargeted", "too_long"))
+    short = counts["rows_filtered"] - long - untargeted
+    reasons = {
+        f"are longer than max_length {limit:,} and were left out (--truncation-strategy drop)": long,
+        "have no answer to be learned and were left out": unanswered,
+        f"have their answers behind max_length {limit:,} and were left out; --max-length is how long a row may be": untargeted - unanswered,
+        f"have fewer tokens than min_length {recipe.policy.min_length} and were left out": short,
+    }
+    for reason, rows in reasons.items():
+        if rows:
+            context.note(f"{rows:,} rows ({percent(rows / counts['rows_read'])}) {reason}")
 
 
 def _small_files(recipe: Recipe, job: Job, tally: Tally, names: list[str] | None) -> dict[str, str]:

@@ -36,6 +36,8 @@ class Counts:
     """Of those that were filtered: longer than a row, under the truncation strategy drop."""
     rows_untargeted: int = 0
     """Of those that were filtered: without a token to learn in the part that would be kept."""
+    rows_unanswered: int = 0
+    """Of those without a token to learn: nothing is learned of them however long a row is."""
     rows_truncated: int = 0
     tokens_cut: int = 0
     texts_split: int = 0
@@ -131,6 +133,8 @@ class LengthPolicy:
             starts = stops - np.minimum(lengths, self.max_length)
         learns = has_target(encoded.ids, starts, stops)
         counts.rows_untargeted += int((keep & ~learns).sum())
+        if not learns.all():
+            counts.rows_unanswered += int((keep & ~has_target(encoded.ids, encoded.offsets[:-1], encoded.offsets[1:])).sum())
         return keep & learns
 
     def _compose(self, ids: Ids, lengths: Ints) -> tuple[Ids, Ints]:

@@ -99,7 +99,7 @@ class Tally:
             "rows_filtered": self.counts["rows_filtered"],
             "rows_too_long": self.counts["rows_too_long"],
             "rows_truncated": self.counts["rows_truncated"],
-            **({"rows_untargeted": self.counts["rows_untargeted"], "target_tokens": sum(self.targets.values())} if self.shapes else {}),
+            **(self._of_conversations() if self.shapes else {}),
             "texts_split": self.counts["texts_split"],
             "rows_out": sum(self.rows.values()),
             "tokens": tokens,
@@ -111,6 +111,10 @@ class Tally:
             **{f"seconds_{stage}": self.seconds[stage] / workers for stage in ("read", "encode", "write")},
             "packing_waste": None if not slots else 1 - tokens / slots,
         }
+
+    def _of_conversations(self) -> dict[str, int]:
+        rows = {name: self.counts[name] for name in ("rows_untargeted", "rows_unanswered")}
+        return {**rows, "target_tokens": sum(self.targets.values())}
 
     def details(self, label_names: list[str] | None, max_length: int) -> dict[str, Any]:
         """What is behind the plots; see `ftcli.core.reports.report`."""

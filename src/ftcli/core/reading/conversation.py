@@ -69,7 +69,7 @@ ROLES = {
 CALL = "function_call"
 """The speaker whose words are calls of tools, as JSON: an object with name and arguments, or a list of them."""
 ASKED = ("question", "query", "input", "prompt", "problem", "instruction")
-ANSWERED = ("answer", "response", "output", "completion", "solution")
+ANSWERED = ("answer", "response", "output", "completion", "solution", "chosen")
 """Names that many data sets give to what is asked and answered, for a hint."""
 TEXT, CHAT = "text", "chat"
 """Kinds of documents: plain prompt and completion, or messages for a chat template."""
@@ -128,7 +128,7 @@ def present(columns: Columns, names: Sequence[str], where: str) -> tuple[str, ..
 
 
 def unread_note(columns: Columns, names: Iterable[str], shapes: Collection[str]) -> str | None:
-    """What to say of columns with texts (`names`) that conversations of these shapes do not read."""
+    """What to say of columns with something in them (`names`) that conversations of these shapes do not read."""
     renamed = dict(columns.renamed)
     known = {renamed.get(name, name): name for name in names}
     read = {name for shape in shapes for name in (columns.text, "system", "tools", *READ[shape])}
@@ -138,7 +138,8 @@ def unread_note(columns: Columns, names: Iterable[str], shapes: Collection[str])
         return None
     shown = ", ".join(unread[:10]) + (f" and {len(unread) - 10} more" if len(unread) > 10 else "")
     way = f"is given as --rename input={unread[0] if len(unread) == 1 else 'COLUMN'}" if "alpaca" in shapes else "has to stand in it"
-    return f"not read: the text in {shown}; what belongs to the conversation {way}"
+    preferences = ". Data for preferences (DPO) are not trained here" if {"chosen", "rejected"} <= set(unread) else ""
+    return f"columns not read: {shown}; what belongs to the conversation {way}{preferences}"
 
 
 def as_document(row: Mapping[str, Any], columns: Columns) -> str:
@@ -335,9 +336,10 @@ def _joined(where: str, name: str, parts: Sequence[Any]) -> str:
     """The text of a content in parts."""
     texts = []
     for part in parts:
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        text = part.get("text", part.get("value")) if isinstance(part, Mapping) else None
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(text, str):
             raise BadValue(
                 0, "wrong-type", f"{where} holds something else than text: {shown(part)}", name, "Only text can be trained here."
             )
-        texts.append(part["text"])
+        texts.append(text)
     return "".join(texts)

@@ -43,8 +43,8 @@ HASH_GROUP, HASH_GROUP_BYTES = 256, 4 << 20
 class ConversationFormat(SourceFormat, Protocol):
     """A format that reads conversations as well (mode sft)."""
 
-    def text_columns(self, path: str, settings: Settings) -> Sequence[str]:
-        """Names of the columns with texts, by the header or the first row, for a note on those that a conversation leaves unread."""
+    def said_columns(self, path: str, settings: Settings) -> Sequence[str]:
+        """Names of the columns with texts, lists or objects, by the header or the first row, for a note on those that a conversation leaves unread."""
         ...
 
 
@@ -72,7 +72,7 @@ class Plan:
     hashes: Mapping[str, Hashed]
     """Path → content hash with the stamp of the version that was hashed."""
     beside: tuple[str, ...] = ()
-    """Columns with texts, of conversations: those of the first file of each format, for there may be a million."""
+    """Columns with something to read, of conversations: those of the first file of each format, for there may be a million."""
 
     @property
     def bytes(self) -> int:
@@ -173,7 +173,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         notes=tuple(finder.notes),
         found=tuple(found),
         hashes={file.path: hashed for file, hashed in zip(found, taken, strict=True)},
-        beside=() if read.chat is None else _text_columns(filled, finder.formats, settings),
+        beside=() if read.chat is None else _said_columns(filled, finder.formats, settings),
     )
 
 
@@ -221,10 +221,10 @@ def scan_labels(shard: ShardPlan, columns: Columns, settings: Settings, formats:
     return {label for column in columns_read for label in pc.unique(column.flatten() if is_list(column.type) else column).to_pylist()}
 
 
-def _text_columns(found: list[Found], formats: dict[str, SourceFormat], settings: Settings) -> tuple[str, ...]:
+def _said_columns(found: list[Found], formats: dict[str, SourceFormat], settings: Settings) -> tuple[str, ...]:
     first = {file.format: file for file in reversed(found)}.values()
     talking = [(cast("ConversationFormat", formats[file.format]), file.path) for file in first]  # others are refused: CHAT_FORMATS
-    return tuple(dict.fromkeys(name for format_, path in talking for name in format_.text_columns(path, settings)))
+    return tuple(dict.fromkeys(name for format_, path in talking for name in format_.said_columns(path, settings)))
 
 
 def shard_size(total: int) -> int:
