@@ -319,7 +319,7 @@ def _good(
 
 
 def _fault(path: str, layout: Layout, columns: Columns, record: _Record, names: list[str]) -> BadRow | None:
-    from ftcli.core.files.streams import UTF8_HINT
+    from ftcli.core.files.encodings import utf8_hint
     from ftcli.core.reading.columns import BadValue, shown
     from ftcli.core.reading.conversation import as_document
 
@@ -331,7 +331,8 @@ def _fault(path: str, layout: Layout, columns: Columns, record: _Record, names: 
         return BadRow(code="ragged", reason=reason, hint="Correct or quote the row.", **where)  # type: ignore[arg-type]
     for name in names:
         if UNDECODED.search(fields[layout.names.index(name)]):
-            return BadRow(code="not-utf8", reason=f"{name!r} is not UTF-8", field=name, hint=UTF8_HINT, **where)  # type: ignore[arg-type]
+            reason = f"{name!r} is not UTF-8"
+            return BadRow(code="not-utf8", reason=reason, field=name, hint=utf8_hint(record.raw), **where)  # type: ignore[arg-type]
     if columns.chat is not None:
         try:
             as_document({name: fields[layout.names.index(name)] for name in names}, columns)

@@ -60,7 +60,11 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
     if first is None:
         return None
     if columns.chat is not None:
-        return _of_conversations(path, columns, text, delimiter, first)
+        try:
+            return _of_conversations(path, columns, text, delimiter, first)
+        except DataError:
+            _refuse_undecoded(path, start)
+            raise
     names = [name for _, name, _ in wanted(columns)]
     numbers = [str(i) for i in range(len(first))]
     header = first in (numbers, ["", *numbers[:-1]]) or not all(name.isdecimal() for name in names)
@@ -71,6 +75,7 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         for role, name, _ in wanted(columns):
             need_column(path, role, name, layout.names)
     except DataError as error:
+        _refuse_undecoded(path, start)
         if not header or "Did you mean" in error.hint:
             raise
         if len(first) == 1 < len(names):
@@ -79,6 +84,15 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         counted = "Where the first line is a row and no header, count the columns from 0: --text-column 0 --label-column 1."
         raise DataError(error.message, f"{error.hint} {counted}") from None
     return layout
+
+
+def _refuse_undecoded(path: str, start: bytes) -> None:
+    """A header in another encoding lacks every column that is named in letters beyond ASCII."""
+    from ftcli.core.files.encodings import utf8_hint
+    from ftcli.core.files.streams import bad_utf8
+
+    if bad := bad_utf8(start.lstrip().partition(b"\n")[0]):
+        raise DataError(f"{path}: the header is {bad[1]}", utf8_hint(start))
 
 
 def _of_conversations(path: str, columns: Columns, text: str, delimiter: str, first: list[str]) -> Layout:

@@ -139,7 +139,8 @@ class _Document:
 
     def fault(self, element: _Element, columns: Columns, check: Callable[[Object], object] = lambda _: None) -> BadRow | None:
         """What is wrong with an element; `check` raises BadValue."""
-        from ftcli.core.files.streams import UTF8_HINT, bad_utf8
+        from ftcli.core.files.encodings import utf8_hint
+        from ftcli.core.files.streams import bad_utf8
         from ftcli.core.reading.columns import BadValue
 
         bad = element.fault
@@ -149,9 +150,10 @@ class _Document:
             if size > self._longest:
                 bad = BadValue(0, "line-too-long", f"a row of {size:,} bytes, more than max_line_bytes {self._longest:,}")
         if bad is None and self._broken and ESCAPED.search(self.text, element.start, element.stop):
-            undecodable = bad_utf8(self.text[element.start : element.stop].encode("utf-8", "surrogateescape"))
+            raw = self.text[element.start : element.stop].encode("utf-8", "surrogateescape")
+            undecodable = bad_utf8(raw)
             assert undecodable is not None
-            bad = BadValue(0, "not-utf8", undecodable[1], None, UTF8_HINT)
+            bad = BadValue(0, "not-utf8", undecodable[1], None, utf8_hint(raw))
         if bad is None:
             try:
                 check(check_row(element.value, columns))

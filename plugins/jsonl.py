@@ -297,14 +297,15 @@ def _fault(
     path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], object] = lambda _: None
 ) -> BadRow | None:
     """What is wrong with a line, as far as Python sees it; `check` raises BadValue."""
-    from ftcli.core.files.streams import UTF8_HINT, bad_utf8
+    from ftcli.core.files.encodings import utf8_hint
+    from ftcli.core.files.streams import bad_utf8
     from ftcli.core.reading.columns import BadValue
 
     if isinstance(line, BadRow):
         return line
     undecodable = bad_utf8(line[1])
     if undecodable is not None:
-        return _row(path, line, "not-utf8", undecodable[1], None, UTF8_HINT)
+        return _row(path, line, "not-utf8", undecodable[1], None, utf8_hint(line[1]))
     try:
         check(check_row(json.loads(line[1].decode(), object_pairs_hook=Object), columns))
     except BadValue as bad:

@@ -143,7 +143,8 @@ def _sifted(path: str, offset: int, block: bytes, by: str, reject: Reject) -> pa
     """The good rows of a block that is not UTF-8."""
     import pyarrow as pa
 
-    from ftcli.core.files.streams import UTF8_HINT, bad_utf8
+    from ftcli.core.files.encodings import utf8_hint
+    from ftcli.core.files.streams import bad_utf8
 
     good = []
     for start, row in _split(offset, block, by):
@@ -153,5 +154,5 @@ def _sifted(path: str, offset: int, block: bytes, by: str, reject: Reject) -> pa
         else:
             before = row.count(b"\n", 0, bad[0])
             reason = bad[1] + (f", in its line {before + 1}" if before else "")
-            reject(BadRow(path, "not-utf8", reason, start=start, size=len(row), raw=row, hint=UTF8_HINT))
+            reject(BadRow(path, "not-utf8", reason, start=start, size=len(row), raw=row, hint=utf8_hint(row)))
     return pa.array(good, pa.large_binary()).cast(pa.large_string())

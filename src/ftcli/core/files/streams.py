@@ -23,7 +23,6 @@ LONGEST_LINE = 1 << 30
 """No limit is higher: a parser's block holds at most 2 GiB."""
 BEGINNING = 4096
 """Bytes of a line that is too long which are kept to show."""
-UTF8_HINT = "Convert the file to UTF-8 (iconv), or correct the line."
 BOM = b"\xef\xbb\xbf"
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 MAGIC = {
