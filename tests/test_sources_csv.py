@@ -219,3 +219,18 @@ def test_a_table_without_a_header_is_told_how_to_count(tmp_path: Path) -> None:
 def test_labels_in_a_file_of_their_own_are_told_how_to_join(tmp_path: Path) -> None:
     assert "paste texts.txt labels.txt" in refusal(write(tmp_path / "texts.tsv", "so good\nso bad\n"), label_column="label").hint
     assert "paste" not in refusal(write(tmp_path / "texts.tsv", "so good\nso bad\n")).hint  # no label is wanted
+
+
+@pytest.mark.parametrize(
+    ("header", "asked", "hint"),
+    [
+        ("Id,Category,Tweet", {}, "Did you mean --text-column Tweet?"),
+        ("Id,Category,Tweet", {"text_column": "Tweet", "label_column": "label"}, "Did you mean --label-column Category?"),
+        ("labels,sentence,kor_sentence", {}, "Did you mean --text-column sentence or kor_sentence?"),
+        ("번호,리뷰 내용,감정", {}, "Did you mean --text-column 리뷰 내용?"),
+        ("a,b", {}, "Name one with --text-column."),
+        ("it is a gripping review of our times,1", {}, "count the columns from 0"),
+    ],
+)
+def test_a_column_with_a_usual_name_is_proposed(tmp_path: Path, header: str, asked: dict[str, str], hint: str) -> None:
+    assert hint in refusal(write(tmp_path / "a.csv", f"{header}\n{'x,' * header.count(',')}y\n"), **asked).hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral
@@ -48,6 +49,12 @@ CONVERSATIONS = (
     {"instruction", "instances"},
 )
 """Columns that make a row a conversation (`ftcli.core.reading.conversation`)."""
+TEXTS = re.compile(
+    "texts?|sentences?|contents?|document|reviews?|comments?|tweets?|utterance|body|message|query|question|article|문장|내용|리뷰|본문|댓글|텍스트|질문"
+)
+LABELS = re.compile("labels?|category|class|target|sentiment|intent|emotion|topic|tag|라벨|레이블|감정|분류|카테고리")
+"""Words in the names of columns that hold texts, or what is said of them."""
+WORD = re.compile(r"[^\W_]+")
 
 
 class BadValue(ValueError):  # noqa: N818 - turned into a BadRow by the reader, which knows the place
@@ -97,13 +104,20 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
         return
     if name in names:
         raise BadValue(0, "duplicate-key", f"the column {name!r} exists {names.count(name)} times", name, "Rename one of them.")
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names, n=1) or _usual(role, names)
     flag = "--text-pair-column" if role == "pair" else f"--{role}-column"
-    meant = f"Did you mean {flag} {near[0]}?" if near else f"Name one with {flag}."
+    meant = f"Did you mean {flag} {' or '.join(near)}?" if near else f"Name one with {flag}."
     if role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
         meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
+
+
+def _usual(role: Role, names: list[str]) -> list[str]:
+    """The columns whose names usually mean that role: a few words, of which one says so; none where many do."""
+    usual = LABELS if role == "label" else TEXTS
+    found = [name for name in names if len(parts := WORD.findall(name.casefold())) <= 3 and any(map(usual.fullmatch, parts))]
+    return found if len(found) <= 3 else []
 
 
 def special_kind(settings: Settings) -> Kind | None:
