@@ -210,5 +210,5 @@ CASES = (
         ("one", "two", "end"),
     ),
     fine("top-level array", "a.json", json.dumps([{"text": t} for t in ("one", "two")]).encode(), ("one", "two")),
-    fine("a million columns", "a.csv", b",".join(b"c%d" % i for i in range(10**6)) + b",text\n" + b"," * 10**6 + b"one\n", ("one",)),
+    fine("200,000 columns", "a.csv", b",".join(b"c%d" % i for i in range(200_000)) + b",text\n" + b"," * 200_000 + b"one\n", ("one",)),
 )

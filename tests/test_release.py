@@ -61,7 +61,7 @@ def test_the_workflow_runs_ci_on_every_python_that_is_promised() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     promised = [found[1] for line in project["classifiers"] if (found := re.search(r":: (3\.\d+)$", line))]
     assert jobs["test"]["strategy"]["matrix"]["python"] == promised
-    assert {"run": ".ci/run"} in jobs["test"]["steps"]
+    assert {"run": ".ci/run", "env": {"FTCLI_COVERAGE": "1"}} in jobs["test"]["steps"]
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
     assert jobs["release"]["needs"] == ["test", "audit"]
 
