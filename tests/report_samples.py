@@ -173,6 +173,7 @@ def train_report() -> Report:
             "eval_loss": 1.447,
             "eval_accuracy": 0.8731,
             "chance_accuracy": 1 / 280,
+            "majority_accuracy": 0.034,
             "first_grad_norm": 31.2,
             "steps": 1400,
             "epochs": 2.0,

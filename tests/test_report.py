@@ -225,7 +225,7 @@ def test_headline_figures_carry_separators_units_and_what_they_are_compared_with
     for part in ("23,185 examples/s", "very fast", "631,999,811", "5.12 GB", "0.04 % of rows, 20,411 tokens cut"):
         assert part in text
     text = words(Page(render_html(train_report(), WHEN)))
-    for part in ("1.00× the expected 5.63", "87.3 %", "chance 0.4 %", "MFU unknown"):
+    for part in ("1.00× the expected 5.63", "87.3 %", "chance 0.4 %, the commonest label 3.4 %", "MFU unknown"):
         assert part in text
 
 

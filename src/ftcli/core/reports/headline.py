@@ -133,8 +133,9 @@ def _held_out(m: Callable[[str], Any]) -> list[Card]:
             Card("Held-out error", number(m("eval_rmse")), "root of the mean square"),
         ]
     if m("chance_accuracy") is not None:
+        commonest = "" if m("majority_accuracy") is None else f", the commonest label {percent(m('majority_accuracy'))}"
         return [
-            Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}"),
+            Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}{commonest}"),
             Card("Held-out loss", number(loss)),
         ]
     return [Card("Held-out loss", number(loss), f"perplexity {number(math.exp(loss))}" if loss is not None and loss < MOST_LOSS else "")]
