@@ -211,6 +211,16 @@ def test_what_axolotl_says_of_compiling_is_said_here(written: Any, wanted: Any) 
     assert values["train.torch_compile"] == wanted
 
 
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [(["full_shard", "auto_wrap"], "full_shard auto_wrap"), ("full_shard", "full_shard"), (True, "full_shard"), (False, None), ([], None)],
+)
+@pytest.mark.parametrize("kind", ["axolotl", "trl"])
+def test_fsdp_may_be_a_list_of_words(kind: str, written: Any, wanted: str | None) -> None:
+    found = read_foreign({"fsdp": written}, kind, Path("f.yaml"))
+    assert found.values.get("train.fsdp") == wanted
+
+
 @pytest.mark.parametrize("kind", SAME)
 def test_the_written_file_gives_the_same_run(kind: str, tmp_path: Path) -> None:
     text, expected = SAME[kind]

@@ -77,6 +77,14 @@ def overflow(to: str, value: Any, written: Any, _: Mapping[str, Any]) -> dict[st
     return {to: value, "packing.truncation_strategy": "keep_start" if word(written) == "bfd" else "split"}
 
 
+def words(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
+    """What fsdp may be: words in a text or a list, or whether at all."""
+    if isinstance(value, bool):
+        return {to: "full_shard"} if value else {}
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return {to: text} if text else {}
+
+
 CONVERSIONS: dict[str, Conversion] = {
     "share": share,
     "source": source,
@@ -84,4 +92,5 @@ CONVERSIONS: dict[str, Conversion] = {
     "per_epoch": per_epoch,
     "full": full,
     "overflow": overflow,
+    "words": words,
 }
