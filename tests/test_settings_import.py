@@ -335,6 +335,12 @@ def test_whose_file_it_is_is_found_out_or_asked() -> None:
     assert read({"learning_rate": 1e-4}, "trl").values["train.learning_rate"] == 1e-4
 
 
+def test_a_configuration_of_a_launcher_is_told_from_those_of_trainers() -> None:
+    with pytest.raises(UsageError, match="configuration of accelerate's launcher") as refused:
+        recognise({"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "mixed_precision": "bf16"}, Path("fsdp.yaml"))
+    assert "accelerate launch --config_file fsdp.yaml -m ftcli train" in refused.value.hint
+
+
 def test_an_impossible_value_names_file_and_key() -> None:
     with pytest.raises(SettingsError, match=r"train\.learning_rate = 'much' \(from theirs\.yml: learning_rate\)"):
         read({"base_model": "m", "learning_rate": "much"})

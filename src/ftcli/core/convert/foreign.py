@@ -90,6 +90,11 @@ def recognise(config: Mapping[str, Any], file: Path) -> str:
     marks = {kind: len(set(_table(name)["marks"]) & set(config)) for kind, name in KINDS.items()}
     best = max(marks.values())
     winners = [kind for kind, count in marks.items() if count == best]
+    if {"compute_environment", "distributed_type"} & set(config) and not best:
+        way = f"accelerate launch --config_file {file} -m ftcli train …"
+        raise UsageError(
+            f"{file} is a configuration of accelerate's launcher and holds no settings of a run", f"Start the run with it: {way}"
+        )
     if not best or len(winners) > 1:
         raise UsageError(f"{file}: its keys do not say whose configuration it is", f"Say it: --from {' | '.join(KINDS)}")
     return winners[0]
