@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from ftcli import testing
 from ftcli.commands.train import run
 from ftcli.core.models.predict import _prompt, load, predict, read_texts
+from ftcli.core.training.outcome import asked
 from ftcli.errors import DataError, ModelError, UsageError
 from ftcli.testing import TEXTS, tiny_model, tiny_tokenizer
 from ftcli.testing import run as ftcli
@@ -157,3 +158,25 @@ def test_a_run_has_a_card_without_a_path_of_this_machine_and_can_be_asked(tmp_pa
     assert [one["text"] for one in found] == [ASKED[1], ASKED[0]]
     assert found[0]["label"].startswith("label ")
     assert ftcli("predict", folder, ASKED[1]).stdout.splitlines()[1].startswith(ASKED[1][:40])
+
+
+def test_how_a_model_is_to_be_asked_is_told_by_its_data() -> None:
+    told = {"chat": {"mask": "prompts"}, "plain": {"mask": None}}
+    assert {way: asked({"chat_template": template}) for way, template in told.items()} == {"chat": "chat", "plain": "plain"}
+    assert asked({"chat_template": None}) == asked({}) == "plain"
+
+
+def test_a_run_that_learned_plain_texts_is_asked_without_the_template(tmp_path: Path) -> None:
+    folder = _model(tmp_path / "run")
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}<bos>{{ m.content }}{% endfor %}<eos>")
+    step = _model(folder / "checkpoint-2")
+    (step / "chat_template.jinja").write_text((folder / "chat_template.jinja").read_text())
+    chat, plain = (predict(load(str(folder)), [ASKED[0]], batch_size=1, max_new_tokens=5, chat=chat)[0]["answer"] for chat in (True, False))
+    assert chat != plain
+    for learned, told in (("plain", plain), ("chat", chat), (None, chat)):
+        details = {} if learned is None else {"asked": learned}
+        (folder / "ftcli-run.json").write_text(json.dumps({"details": details}))
+        for place in (folder, step):
+            report = testing.run("predict", str(place), ASKED[0], "--max-new-tokens", "5", "--json").report
+            assert report["details"]["predictions"][0]["answer"] == told
+            assert any("as they are" in note for note in report["notes"]) == (learned == "plain")

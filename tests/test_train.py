@@ -231,6 +231,7 @@ def test_packed_pretraining_starts_at_ln_vocabulary_and_learns(bench: Bench, pre
     assert metrics["first_loss"] == pytest.approx(math.log(VOCABULARY), rel=0.05)
     assert metrics["final_loss"] < metrics["first_loss"] - 0.5
     assert metrics["perplexity"] == pytest.approx(math.exp(metrics["eval_loss"]))
+    assert report.details["asked"] == "plain"
     assert metrics["chance_accuracy"] is metrics["eval_accuracy"] is metrics["majority_accuracy"] is None
     assert AutoModelForCausalLM.from_pretrained(bench.folder / "run pretrain").config.use_cache
     assert len(AutoTokenizer.from_pretrained(bench.folder / "run pretrain")) == VOCABULARY

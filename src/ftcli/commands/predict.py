@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.models.predict import Asked, Conversation, load, predict, read_texts
 from ftcli.core.processes.libraries import libraries
+from ftcli.core.training.gate import RUN_FILE
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads
 from ftcli.records import Report
@@ -48,6 +50,9 @@ def run(
     asked += read_texts(file, dataset.text_column, dataset.text_pair_column) if file is not None else ()
     with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
         loaded = load(model)
+        as_it_is = not plain and not loaded.classifies and bool(loaded.tokenizer.chat_template) and _learned_plain(model)
+        if as_it_is:
+            context.note("texts are gone on with as they are: the run learned plain texts, without the tokenizer's chat template")
         context.progress.start("predict", len(asked), "rows")
         clock = time.perf_counter()
         found = predict(
@@ -56,7 +61,7 @@ def run(
             batch_size=batch_size,
             max_new_tokens=max_new_tokens,
             threshold=threshold,
-            chat=not plain,
+            chat=not plain and not as_it_is,
             on_progress=context.progress.advance,
         )
         seconds = time.perf_counter() - clock
@@ -87,3 +92,12 @@ def _row(found: dict[str, Any]) -> list[str]:
             ", ".join(f"{one['label']} {one['probability']:.3f}" for one in found["labels"]),
         ]
     return [shown, found["label"], f"{found['probability']:.3f}"]
+
+
+def _learned_plain(model: str) -> bool:
+    """Whether the folder, or the checkpoint, is of a run that learned plain texts: then no chat template belongs around a text."""
+    folder = Path(model)
+    file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / RUN_FILE
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        return bool(json.loads(file.read_text(encoding="utf-8"))["details"]["asked"] == "plain")
+    return False

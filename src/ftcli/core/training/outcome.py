@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -108,11 +108,18 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "splits": run.store.manifest["splits"],
         "flops_per_token": per_token,
     }
+    if not run.task.needs_labels:
+        details["asked"] = asked(run.store.manifest)
     if trainer.compiled is not None:
         details["torch_compile"] = trainer.compiled.record()
     if trainer.confusion is not None and (names := run.store.label_names):
         details["confusion"] = trainer.confusion.report(names, run.tokenizer.decode)
     return metrics, details
+
+
+def asked(manifest: Mapping[str, Any]) -> Literal["chat", "plain"]:
+    """How a language model is to be asked that learned these data: `ftcli predict` reads it."""
+    return "chat" if (manifest.get("chat_template") or {}).get("mask") else "plain"
 
 
 def _times(rate: float | None, count: int) -> float | None:
