@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ftcli import testing
 from ftcli.commands.train import run
-from ftcli.core.models.predict import _prompt, load, predict, read_texts
+from ftcli.core.models.asked import Conversation, read_asked, read_texts
+from ftcli.core.models.predict import _prompt, load, predict
 from ftcli.core.training.outcome import asked
 from ftcli.errors import DataError, ModelError, UsageError
+from ftcli.settings import Settings, update
 from ftcli.testing import TEXTS, tiny_model, tiny_tokenizer
 from ftcli.testing import run as ftcli
+from reading import formats
 from runs import VOCABULARY, Bench
 from stores import learnable
 
@@ -180,3 +186,30 @@ def test_a_run_that_learned_plain_texts_is_asked_without_the_template(tmp_path: 
             report = testing.run("predict", str(place), ASKED[0], "--max-new-tokens", "5", "--json").report
             assert report["details"]["predictions"][0]["answer"] == told
             assert any("as they are" in note for note in report["notes"]) == (learned == "plain")
+
+
+def test_files_of_every_format_are_asked(tmp_path: Path) -> None:
+    rows = [{"text": "so good", "label": "x"}, {"text": "so bad, really", "label": "y"}]
+    spoken = [{"instruction": "Why?", "output": "So."}, {"instruction": "And?", "output": ""}]
+    known = formats()
+    for items, told in (
+        (rows, ["so good", "so bad, really"]),
+        (spoken, [[{"role": "user", "content": word}] for word in ("Why?", "And?")]),
+    ):
+        (tmp_path / "x.json").write_text(json.dumps(items))
+        (tmp_path / "x.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+        pq.write_table(pa.Table.from_pylist(items), tmp_path / "x.parquet")
+        with (tmp_path / "x.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(items[0]))
+            writer.writeheader()
+            writer.writerows(items)
+        for kind in ("json", "jsonl", "parquet", "csv"):
+            found = read_asked(tmp_path / f"x.{kind}", Settings(), known)
+            assert [one.messages[:1] if isinstance(one, Conversation) else one for one in found] == told, kind
+    (tmp_path / "x.txt").write_text("one\ntwo\n")
+    assert read_asked(tmp_path / "x.txt", Settings(), known) == ["one", "two"]
+    pairs = update(Settings(), {"dataset.text_column": "instruction", "dataset.text_pair_column": "output"})
+    assert read_asked(tmp_path / "x.parquet", pairs, known)[0] == ("Why?", "So.")
+    (tmp_path / "y.csv").write_text("a,b\nc,d\n")
+    with pytest.raises(DataError, match="no column 'text'"):
+        read_asked(tmp_path / "y.csv", Settings(), known)

@@ -124,7 +124,12 @@ PREDICT = CommandSpec(
         Own("model", "Output directory of a run, adapter or hub id.", required=True),
         Own("texts", "Texts.", "words", default=()),
         Own("pair", "Second text that each of the texts is judged together with, by a classifier of pairs.", "text", ("--pair",)),
-        Own("file", "JSON lines with messages, the text column or prompt.", "path", ("--input",)),
+        Own(
+            "file",
+            "File of any format that is prepared: JSON lines, CSV, parquet … with the text column, messages or prompt.",
+            "path",
+            ("--input",),
+        ),
         Own("batch_size", "Texts at a time.", "int", ("--batch-size",), 16),
         Own("max_new_tokens", "Tokens that a language model may say.", "int", ("--max-new-tokens",), 64),
         Own("threshold", "Probability from which a label holds, where a text may have several.", "float", ("--threshold",), 0.5),

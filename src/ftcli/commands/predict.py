@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.models.predict import Asked, Conversation, load, predict, read_texts
+from ftcli.core.models.asked import Asked, Conversation, read_asked
+from ftcli.core.models.predict import load, predict
 from ftcli.core.processes.libraries import libraries
 from ftcli.core.training.gate import RUN_FILE
 from ftcli.errors import UsageError
@@ -45,9 +46,8 @@ def run(
         with suppress(OSError, ValueError):  # a text may be no possible name of a file
             if Path(text).is_file():
                 context.note(f"{text} is asked as a text, and there is a file of that name: --input {text} asks its rows")
-    dataset = context.settings.dataset
     asked: list[Asked] = [text if pair is None else (text, pair) for text in texts]
-    asked += read_texts(file, dataset.text_column, dataset.text_pair_column) if file is not None else ()
+    asked += read_asked(file, context.settings, context.plugins.registry("source")) if file is not None else ()
     with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
         loaded = load(model)
         as_it_is = not plain and not loaded.classifies and bool(loaded.tokenizer.chat_template) and _learned_plain(model)

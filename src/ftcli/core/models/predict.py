@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,12 @@ from transformers import (
     AutoTokenizer,
 )
 
-from ftcli.contracts import Columns
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
+from ftcli.core.models.asked import Asked
 from ftcli.core.models.merge import load_adapted
 from ftcli.core.models.model import refuse_pointers
-from ftcli.core.reading.columns import BadValue
-from ftcli.core.reading.conversation import NAMES, as_document
-from ftcli.core.tokenizer.template import conversation_of
 from ftcli.core.tokenizer.template_habits import Habits
-from ftcli.errors import DataError, FtcliError, ModelError, UsageError
+from ftcli.errors import FtcliError, ModelError, UsageError
 
 MOST_LABELS = 5
 """Labels of an answer, the likeliest first."""
@@ -34,19 +30,6 @@ THRESHOLD = 0.5
 TYPES = "token_type_ids"
 NO_LIMIT = 10**9
 """transformers says 10³⁰ where a tokenizer names no limit."""
-COLUMNS = Columns("messages", chat=NAMES)
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """One that wants an answer, and the tools that it offers."""
-
-    messages: list[Mapping[str, Any]]
-    tools: Any = None
-
-
-Asked = str | tuple[str, str] | Conversation
-"""A text, two texts that are judged together, or a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,54 +75,6 @@ def load(name: str) -> Loaded:
         model.config.pad_token_id = tokenizer.pad_token_id
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Loaded(model.to(device).eval(), tokenizer, classifies)
-
-
-def read_texts(path: Path, column: str, pair: str | None = None) -> list[Asked]:
-    """What a file of JSON lines asks: `messages` of a row, else its `column`, else its `prompt`, else its conversation in a shape of mode sft.
-
-    Args:
-        pair: column of a second text, which every row then has.
-
-    Raises:
-        DataError: it cannot be read, or a row has none of them; names the line.
-    """
-    asked: list[Asked] = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                row = json.loads(line)
-                try:
-                    found = _asked(row, column)
-                except BadValue as bad:
-                    raise DataError(f"{path}:{number}: {bad.reason}", bad.hint) from None
-                if found is None:
-                    raise DataError(
-                        f"{path}:{number}: neither messages, {column} nor prompt", "Another column is named with --text-column."
-                    )
-                if pair is not None and not (isinstance(found, str) and isinstance(row.get(pair), str)):
-                    raise DataError(f"{path}:{number}: no second text {pair}", "Another column is named with --text-pair-column.")
-                asked.append(found if pair is None else (str(found), row[pair]))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as JSON lines: {error}", "One object a line, in UTF-8.") from error
-    return asked
-
-
-def _asked(row: object, column: str) -> str | Conversation | None:
-    """What a row asks; None where it asks nothing. Raises BadValue for a conversation that is none."""
-    if not isinstance(row, dict):
-        return None
-    for key in (column, "prompt"):
-        if not row.get("messages") and row.get(key) and isinstance(row[key], str):
-            return str(row[key])
-    if not row.get("messages") and isinstance(row.get(column), list):
-        row = {"messages": row[column], "tools": row.get("tools")}
-    if not {"messages", "conversations", "conversation", "instruction", "prompt"} & row.keys():
-        return None
-    given = {"completion": [{"role": "assistant", "content": ""}], "output": "", **row}
-    document = json.loads(as_document(given, COLUMNS))
-    return Conversation(conversation_of(document), document.get("tools"))
 
 
 def _speaks(config: Any, architecture: str) -> bool:
