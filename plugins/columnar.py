@@ -41,9 +41,9 @@ class Parquet(FileFormat):
             rows = metadata.num_rows
         return _pieces(path, self.name, "row_groups", weights, target_bytes) if rows else []
 
-    def said_columns(self, path: str, settings: Settings) -> list[str]:
+    def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
         with _parquet(path) as file:
-            return _said(file.schema_arrow)
+            return _found(file.schema_arrow)
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         from ftcli.core.reading.columns import special_kind
@@ -83,8 +83,8 @@ class ArrowIpc(FileFormat):
         weights = [batch.get_total_buffer_size() + 1 if batch.num_rows else 0 for batch in _ipc_batches(path, columns)]
         return _pieces(path, "arrow", "batches", weights, target_bytes) if any(weights) else []
 
-    def said_columns(self, path: str, settings: Settings) -> list[str]:
-        return _said(_ipc_schema(path))
+    def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
+        return _found(_ipc_schema(path))
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         from ftcli.core.files.streams import data_errors
@@ -167,12 +167,12 @@ def _names(path: str, columns: Columns, there: list[str]) -> list[str]:
     return [name for _, name, _ in wanted(columns)] if columns.chat is None else list(present(columns, there, path))
 
 
-def _said(schema: pa.Schema) -> list[str]:
-    """The columns of strings, lists and objects."""
+def _found(schema: pa.Schema) -> dict[str, bool]:
+    """The columns, each with whether it holds strings, lists or objects."""
     from pyarrow import types
 
     kinds = (types.is_string, types.is_large_string, types.is_nested)
-    return [field.name for field in schema if any(is_kind(field.type) for is_kind in kinds)]
+    return {field.name: any(is_kind(field.type) for is_kind in kinds) for field in schema}
 
 
 def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:

@@ -64,9 +64,9 @@ class Csv(FileFormat):
         ranges = record_ranges(path, layout.delimiter, size, target_bytes)
         return [Piece(path, "csv", start, stop, "bytes", stop - start) for start, stop in ranges]
 
-    def said_columns(self, path: str, settings: Settings) -> list[str]:
+    def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
         layout = layout_of(path, asked(settings))
-        return list(layout.names) if layout and layout.header else []
+        return dict.fromkeys(layout.names, True) if layout and layout.header else {}
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         return "string"

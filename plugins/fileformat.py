@@ -14,6 +14,6 @@ class FileFormat:
     def expand(self, item: str, settings: Settings) -> dict[str | None, list[str]]:
         return {None: [item]}
 
-    def said_columns(self, path: str, settings: Settings) -> list[str]:
-        """Names of the columns with texts, lists or objects, by the header or the first row; none where nobody knows."""
-        return []
+    def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
+        """The columns by the header or the first row, each with whether it holds texts, lists or objects; none where nobody knows."""
+        return {}

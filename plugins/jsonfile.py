@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from ftcli.records import BadCode, BadRow, Piece
 from ftcli.settings import Settings
 
 from .fileformat import FileFormat
-from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, of_chat, said_of
+from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, keys_of, of_chat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,10 +52,15 @@ class Json(FileFormat):
         size = Path(path).stat().st_size
         return [Piece(path, "json", 0, size, "file", size)]
 
-    def said_columns(self, path: str, settings: Settings) -> list[str]:
+    def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
         if _is_lines(path, settings):
-            return JsonLines().said_columns(path, settings)
-        return said_of(next((element.value for element in _Document(path, settings).elements()), None))
+            return JsonLines().found_columns(path, settings)
+        from ftcli.core.files.streams import head
+
+        text = head(path).decode("utf-8", "ignore")  # of a file of any size
+        with suppress(ValueError):
+            return keys_of(json.JSONDecoder().raw_decode(text, text.index("{", text.index("[")))[0])
+        return {}
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
         from ftcli.core.reading.columns import kind_of_value, special_kind

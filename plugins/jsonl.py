@@ -51,10 +51,10 @@ class JsonLines(FileFormat):
             return [Piece(path, "jsonl", 0, size, "file", size)]
         return [Piece(path, "jsonl", start, stop, "bytes", stop - start) for start, stop in cut_evenly(size, target_bytes)]
 
-    def said_columns(self, path: str, settings: Settings) -> list[str]:
+    def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
         with suppress(StopIteration, ValueError):
-            return said_of(json.loads(next(line for line in first_lines(path, settings) if not isinstance(line, BadRow))[1]))
-        return []
+            return keys_of(json.loads(next(line for line in first_lines(path, settings) if not isinstance(line, BadRow))[1]))
+        return {}
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
         from ftcli.core.reading.columns import kind_of_value, special_kind
@@ -103,9 +103,9 @@ class Object(dict[str, Any]):
         self.keys_found = [key for key, _ in pairs]
 
 
-def said_of(row: object) -> list[str]:
-    """The keys of a row whose values are texts, lists or objects with something in them."""
-    return [key for key, value in row.items() if isinstance(value, (str, list, dict)) and value] if isinstance(row, dict) else []
+def keys_of(row: object) -> dict[str, bool]:
+    """The keys of a row, each with whether a text, a list or an object with something in it stands there."""
+    return {key: isinstance(value, (str, list, dict)) and bool(value) for key, value in row.items()} if isinstance(row, dict) else {}
 
 
 def check_row(row: object, columns: Columns) -> Object:

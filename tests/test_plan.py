@@ -1,21 +1,25 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from ftcli.plugins.jsonl import JsonLines
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from ftcli.core.publishing.publish import hash_file
 from ftcli.core.reading.find import role_of
 from ftcli.core.reading.read import make_plan
 from ftcli.errors import FtcliError, PluginError, UsageError
+from ftcli.settings import update
 from reading import count, formats, plan, refusal, rows, settings, write
 
 ROW = '{"text": "a"}\n'
@@ -375,3 +379,21 @@ def test_every_refusal_can_be_sent_between_processes(tmp_path: Path) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert isinstance(copy, FtcliError)
     assert (copy.message, copy.hint) == (error.message, error.hint)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
+def test_a_column_of_labels_that_is_not_read_is_named(tmp_path: Path, name: str) -> None:
+    rows = [{"text": "so good", "category": "film", "id": 1}]
+    kind = name[2:]
+    if kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    elif kind in {"csv", "tsv"}:
+        mark = "," if kind == "csv" else "\t"
+        write(tmp_path / name, f"text{mark}category{mark}id\nso good{mark}film{mark}1\n")
+    else:
+        write(tmp_path / name, json.dumps(rows) if kind == "json" else json.dumps(rows[0]) + "\n")
+    said = "no labels are read: category may hold them (--label-column category)"
+    assert said in plan(tmp_path / name).notes
+    assert said not in plan(tmp_path / name, label_column="category").notes
+    assert said not in make_plan(update(settings(tmp_path / name), {"train.mode": "pretrain"}), formats()).notes
+    assert not [note for note in plan(tmp_path / name, text_column="category").notes if "no labels" in note]

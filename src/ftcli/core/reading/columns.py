@@ -104,7 +104,7 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
         return
     if name in names:
         raise BadValue(0, "duplicate-key", f"the column {name!r} exists {names.count(name)} times", name, "Rename one of them.")
-    near = difflib.get_close_matches(name, names, n=1) or _usual(role, names)
+    near = difflib.get_close_matches(name, names, n=1) or usual_columns(role, names)
     flag = "--text-pair-column" if role == "pair" else f"--{role}-column"
     meant = f"Did you mean {flag} {' or '.join(near)}?" if near else f"Name one with {flag}."
     if role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
@@ -113,7 +113,7 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
     raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
 
 
-def _usual(role: Role, names: list[str]) -> list[str]:
+def usual_columns(role: Role, names: list[str]) -> list[str]:
     """The columns whose names usually mean that role: a few words, of which one says so; none where many do."""
     usual = LABELS if role == "label" else TEXTS
     found = [name for name in names if len(parts := WORD.findall(name.casefold())) <= 3 and any(map(usual.fullmatch, parts))]

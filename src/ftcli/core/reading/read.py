@@ -17,7 +17,7 @@ from ftcli.contracts import Columns, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
 from ftcli.core.files.streams import data_errors
-from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
+from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind, usual_columns
 from ftcli.core.reading.conversation import columns_of
 from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
@@ -40,11 +40,11 @@ HASH_GROUP, HASH_GROUP_BYTES = 256, 4 << 20
 """Files that a thread hashes at a time: handing over a small file takes longer than hashing it."""
 
 
-class ConversationFormat(SourceFormat, Protocol):
-    """A format that reads conversations as well (mode sft)."""
+class OwnFormat(SourceFormat, Protocol):
+    """A format of ftcli's own."""
 
-    def said_columns(self, path: str, settings: Settings) -> Sequence[str]:
-        """Names of the columns with texts, lists or objects, by the header or the first row, for a note on those that a conversation leaves unread."""
+    def found_columns(self, path: str, settings: Settings) -> Mapping[str, bool]:
+        """The columns by the header or the first row, each with whether it holds texts, lists or objects: for notes on those that are not read."""
         ...
 
 
@@ -72,7 +72,7 @@ class Plan:
     hashes: Mapping[str, Hashed]
     """Path → content hash with the stamp of the version that was hashed."""
     beside: tuple[str, ...] = ()
-    """Columns with something to read, of conversations: those of the first file of each format, for there may be a million."""
+    """Of conversations: the columns with texts, lists or objects."""
 
     @property
     def bytes(self) -> int:
@@ -146,6 +146,13 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
     filled = [file for file, planned in zip(found, pieces, strict=True) if planned]
     if dataset.text_column.isdecimal() and any(file.format == "csv" for file in found):
         finder.notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
+    there = _found_columns(filled, finder.formats, settings) if read.chat is not None or settings.train.mode is None else {}
+    if (
+        read.chat is None
+        and not dataset.labelled
+        and (usual := usual_columns("label", [name for name in there if name != dataset.text_column]))
+    ):
+        finder.notes.append(f"no labels are read: {' or '.join(usual)} may hold them (--label-column {usual[0]})")
     trusted = [file.path for file in filled if file.format == "pickle" and dataset.trust_pickle]
     if trusted:
         finder.notes.append(f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {', '.join(trusted[:5])}")
@@ -173,7 +180,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         notes=tuple(finder.notes),
         found=tuple(found),
         hashes={file.path: hashed for file, hashed in zip(found, taken, strict=True)},
-        beside=() if read.chat is None else _said_columns(filled, finder.formats, settings),
+        beside=() if read.chat is None else tuple(name for name, says in there.items() if says),
     )
 
 
@@ -221,10 +228,13 @@ def scan_labels(shard: ShardPlan, columns: Columns, settings: Settings, formats:
     return {label for column in columns_read for label in pc.unique(column.flatten() if is_list(column.type) else column).to_pylist()}
 
 
-def _said_columns(found: list[Found], formats: dict[str, SourceFormat], settings: Settings) -> tuple[str, ...]:
-    first = {file.format: file for file in reversed(found)}.values()
-    talking = [(cast("ConversationFormat", formats[file.format]), file.path) for file in first]  # others are refused: CHAT_FORMATS
-    return tuple(dict.fromkeys(name for format_, path in talking for name in format_.said_columns(path, settings)))
+def _found_columns(found: list[Found], formats: dict[str, SourceFormat], settings: Settings) -> dict[str, bool]:
+    """Of the first file of each format: there may be a million."""
+    first = {file.format: file.path for file in reversed(found) if file.format in CHAT_FORMATS}
+    columns: dict[str, bool] = {}
+    for name, path in first.items():
+        columns |= cast("OwnFormat", formats[name]).found_columns(path, settings)
+    return columns
 
 
 def shard_size(total: int) -> int:
