@@ -193,6 +193,14 @@ def test_answers_behind_the_end_of_a_row_are_told_from_none(tokenizer: Path, tmp
         assert hint in refused.value.hint
 
 
+def test_messages_of_gemini_are_read() -> None:
+    chat = [{"role": "user", "parts": [{"text": "Wh"}, {"text": "y?"}]}, {"role": "model", "parts": [{"text": "So."}]}]
+    columns = Columns("contents", chat=("contents", *NAMES))
+    assert json.loads(as_document({"contents": chat}, columns))["messages"] == SPOKEN
+    with pytest.raises(BadValue, match="something else than text"):
+        as_document({"contents": [{"role": "user", "parts": [{"fileData": {}}]}, chat[1]]}, columns)
+
+
 def test_a_part_of_a_content_is_text_under_either_key() -> None:
     parts = [{"type": "text", "value": "Wh"}, {"type": "text", "text": "y?"}]
     chat = [{"role": "user", "content": parts}, SPOKEN[1]]

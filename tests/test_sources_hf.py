@@ -25,7 +25,9 @@ def test_a_saved_dataset_dict_keeps_its_splits_and_says_what_it_leaves_out(tmp_p
     assert count(tmp_path / "d") == {"train": 20, "validation": 5}
     assert plan(tmp_path / "d", label_column="label").notes == (f"{tmp_path / 'd'}: left out the splits unsupervised",)
     assert count(f"validation={tmp_path / 'd'}") == {"validation": 5}
-    assert plan(f"validation={tmp_path / 'd'}", label_column="label").notes == (f"{tmp_path / 'd'}: left out the splits train, unsupervised",)
+    assert plan(f"validation={tmp_path / 'd'}", label_column="label").notes == (
+        f"{tmp_path / 'd'}: left out the splits train, unsupervised",
+    )
     assert count(f"train={tmp_path / 'd' / 'unsupervised'}") == {"train": 20}
     error = refusal(f"test={tmp_path / 'd'}")
     assert error.message == f"{tmp_path / 'd'} has no test split"

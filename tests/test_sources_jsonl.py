@@ -279,3 +279,16 @@ def test_labels_are_scanned_without_reading_the_text(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", GOOD + b'{"text": 5, "label": "y"}\n')
     assert labels(file, label_column="label") == {"x", "y"}
     assert ":2 (byte 28): 'text' is 5" in refusal(file, label_column="label").message
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        ('[\n  {"text": "a"},\n  {"text": "b"}\n]\n', "call it .json"),
+        ('[{"text": "a"}, {"text": "b"}]\n', "call it .json"),
+        ('{\n  "text": "a"\n}\n', "jq -c . OLD > NEW"),
+        ('{"text": "a"}\n["b"]\n', "one whole JSON object"),
+    ],
+)
+def test_json_that_is_no_lines_is_told_what_to_be_called(tmp_path: Path, content: str, hint: str) -> None:
+    assert hint in refusal(write(tmp_path / "a.jsonl", content)).hint

@@ -309,6 +309,9 @@ def _message(name: str, number: int, part: object) -> dict[str, Any]:
         raise BadValue(0, "wrong-type", f"{where} has no role", name, "A message has role and content, or from and value.")
     if message["role"] == "assistant" and message.get("weight", 1) not in (0, 1):
         raise BadValue(0, "wrong-type", f"{where} has the weight {shown(message['weight'])}", name, "0 (not learned) and 1 are known.")
+    if "content" not in message and isinstance(message.get("parts"), list):  # Gemini's, with the role model
+        message["content"] = [{"type": "text", **part} if isinstance(part, Mapping) else part for part in message.pop("parts")]
+        message["role"] = ROLES.get(message["role"], message["role"])
     content = message.get("content")
     if isinstance(content, list):
         content = message["content"] = _joined(where, name, content)
