@@ -14,6 +14,7 @@ from ftcli.records import BadCode, BadRow, Piece
 from ftcli.settings import Settings
 
 from .fileformat import FileFormat
+from .jsonhints import array_hint, line_hint, table_hint
 from .longlines import quick_arrays
 
 if TYPE_CHECKING:
@@ -309,30 +310,16 @@ def _fault(
     try:
         check(check_row(json.loads(line[1].decode(), object_pairs_hook=Object), columns))
     except BadValue as bad:
-        return _row(path, line, bad.code, bad.reason, bad.field, _array_hint(line) or bad.hint)
+        hint = array_hint(line) or (table_hint(line) if bad.code == "wrong-type" and columns.chat is None else "")
+        return _row(path, line, bad.code, bad.reason, bad.field, hint or bad.hint)
     except json.JSONDecodeError as error:
         reason = f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
-        return _row(path, line, "not-json", reason, None, _array_hint(line) or _line_hint(line))
+        return _row(path, line, "not-json", reason, None, array_hint(line) or line_hint(line))
     except RecursionError:
         return _row(path, line, "too-deep", "nested too deeply")
     except ValueError as error:  # a number of more digits than Python reads
         return _row(path, line, "out-of-range", str(error).partition(";")[0])
     return None
-
-
-def _array_hint(line: tuple[int, bytes]) -> str:
-    """What to do where the file begins as one JSON array."""
-    return (
-        "The file is one JSON array and no JSON lines: call it .json, and it is read."
-        if line[0] == 0 and line[1].lstrip()[:1] == b"["
-        else ""
-    )
-
-
-def _line_hint(line: tuple[int, bytes]) -> str:
-    if line[0] == 0 and line[1].strip() == b"{":
-        return "An object must stand on one line; jq -c . OLD > NEW writes such lines."
-    return "A line must hold one whole JSON object; when it is the last line, the file was not written or copied to its end."
 
 
 def _row(path: str, line: tuple[int, bytes], code: BadCode, reason: str, field: str | None = None, hint: str = "") -> BadRow:

@@ -292,3 +292,17 @@ def test_labels_are_scanned_without_reading_the_text(tmp_path: Path) -> None:
 )
 def test_json_that_is_no_lines_is_told_what_to_be_called(tmp_path: Path, content: str, hint: str) -> None:
     assert hint in refusal(write(tmp_path / "a.jsonl", content)).hint
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"text": {"0": "a", "1": "b"}, "label": {"0": "x", "1": "y"}}', True),
+        ('{"text": ["a", "b"], "label": ["x", "y"]}', True),
+        ('{"text": ["a", "b"], "label": "x"}', False),
+        ('{"text": 3, "label": "x"}', False),
+    ],
+)
+def test_a_table_by_columns_is_told_how_pandas_writes_rows(tmp_path: Path, name: str, content: str, told: bool) -> None:
+    assert ("orient='records', lines=True" in refusal(write(tmp_path / name, content)).hint) == told
