@@ -26,7 +26,7 @@ from ftcli.settings import Settings, update
 MODE = "sft"
 RULES = 3
 """Raised when the same rows would become other conversations: in 2 Dolly's context, Alpaca's history and weights of 0 are minded, in 3
-Self-Instruct's instances."""
+Self-Instruct's instances, Gemini's parts and what `system` says beside messages."""
 NAMES = (
     "messages",
     "conversations",
