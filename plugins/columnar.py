@@ -171,7 +171,7 @@ def _found(schema: pa.Schema) -> dict[str, bool]:
     """The columns, each with whether it holds strings, lists or objects."""
     from pyarrow import types
 
-    kinds = (types.is_string, types.is_large_string, types.is_nested)
+    kinds = (types.is_string, types.is_large_string, types.is_string_view, types.is_dictionary, types.is_nested)
     return {field.name: any(is_kind(field.type) for is_kind in kinds) for field in schema}
 
 

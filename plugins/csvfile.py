@@ -17,7 +17,7 @@ from ftcli.contracts import Columns, Place, Reject
 from ftcli.records import BadRow, Piece
 from ftcli.settings import Settings
 
-from .csvlayout import Layout, asked, fields_of, layout_of, wide_fields
+from .csvlayout import Layout, fields_of, header_columns, layout_of, wide_fields
 from .fileformat import FileFormat
 from .jsonl import drained
 
@@ -55,7 +55,7 @@ class Csv(FileFormat):
         from ftcli.core.files.cuts import record_ranges
         from ftcli.core.files.streams import codec_of
 
-        layout = layout_of(path, asked(settings))
+        layout = layout_of(path, header_columns(settings))
         size = Path(path).stat().st_size
         if layout is None:
             return []
@@ -65,7 +65,7 @@ class Csv(FileFormat):
         return [Piece(path, "csv", start, stop, "bytes", stop - start) for start, stop in ranges]
 
     def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
-        layout = layout_of(path, asked(settings))
+        layout = layout_of(path, header_columns(settings))
         return dict.fromkeys(layout.names, True) if layout and layout.header else {}
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
@@ -99,7 +99,7 @@ class Csv(FileFormat):
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
         longest = settings.dataset.max_line_bytes
-        layout = layout_of(piece.path, asked(settings))
+        layout = layout_of(piece.path, header_columns(settings))
         if layout is not None:
             span = _span(piece)
             quoted = _quoting(piece.path, layout.delimiter, longest, span) != "characters"

@@ -29,7 +29,7 @@ class Layout:
     header: bool
 
 
-def asked(settings: Settings) -> Columns:
+def header_columns(settings: Settings) -> Columns:
     """Those whose names say whether there is a header."""
     from ftcli.core.reading.conversation import MODE, chat_columns
 

@@ -213,3 +213,16 @@ def test_files_of_every_format_are_asked(tmp_path: Path) -> None:
     (tmp_path / "y.csv").write_text("a,b\nc,d\n")
     with pytest.raises(DataError, match="no column 'text'"):
         read_asked(tmp_path / "y.csv", Settings(), known)
+
+
+def test_what_is_learned_with_a_question_is_asked_with_it(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+    rows = tmp_path / "rows.jsonl"
+    for row, words in (
+        ({"dialog": said, "system": "Be brief."}, ["Be brief.", "Why?"]),
+        ({"instruction": "Add.", "instances": [{"input": "1 1", "output": "2"}]}, ["Add.\n\n1 1"]),
+    ):
+        rows.write_text(json.dumps(row) + "\n")
+        (found,) = read_texts(rows, "dialog")
+        assert isinstance(found, Conversation)
+        assert [one["content"] for one in found.messages if one["role"] != "assistant"] == words

@@ -59,8 +59,8 @@ class SourceFormat(Protocol):
         ...
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
-        """Record batches with `text` (large_string, UTF-8 checked, no nulls) and, if asked for, `label` (large_string or int64, or a list of
-        them; no nulls).
+        """Record batches with `text` (large_string, UTF-8 checked, no nulls) and, if asked for, `label` (large_string, int64 or bool, or a list
+        of strings or numbers; no nulls).
 
         Args:
             reject: called for every bad row, in the order of the file, before a batch with a later row is given out. Nothing is coerced.

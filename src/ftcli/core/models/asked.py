@@ -120,8 +120,9 @@ def _asked(row: object, column: str) -> str | Conversation | None:
         if not row.get("messages") and row.get(key) and isinstance(row[key], str):
             return str(row[key])
     if not row.get("messages") and isinstance(row.get(column), list):
-        row = {"messages": row[column], "tools": row.get("tools")}
+        row = {"messages": row[column], **{name: row.get(name) for name in ("system", "tools")}}
     if not {"messages", "conversations", "conversation", "instruction", "prompt"} & row.keys():
         return None
-    given = {"completion": [{"role": "assistant", "content": ""}], "output": "", **row}
+    unanswered = {} if row.get("instances") else {"output": ""}  # an instance brings its own, and the input
+    given = {"completion": [{"role": "assistant", "content": ""}], **unanswered, **row}
     return _from_document(as_document(given, COLUMNS))

@@ -129,7 +129,7 @@ def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None
     """The label kind of an Arrow column.
 
     Raises:
-        DataError: it holds neither strings nor whole numbers, nor lists of them.
+        DataError: it holds neither strings nor whole numbers, nor lists of them, nor true and false.
     """
     if special is not None and _fits(type_, special):
         return special
