@@ -145,7 +145,7 @@ def test_bf16_is_chosen_by_what_the_cpu_has_and_the_reason_is_said(tmp_path: Pat
         ({"train__average_tokens_across_devices": False}, "average_tokens_across_devices"),
         ({"train__train_sampling_strategy": "batch_rebalance"}, "batch_rebalance"),
         ({"train__train_sampling_strategy": "sorted"}, "sorted"),
-        ({"train__optim": "no_such"}, "no_such"),
+        ({"train__optim": "no_such"}, "train.optim = 'no_such' is not offered"),
         ({"train__save_strategy": "steps", "train__save_steps": 1.5}, "save_steps"),
         ({"tracking__report_to": ["no_such"]}, "no such tracker"),
     ],

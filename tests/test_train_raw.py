@@ -8,7 +8,7 @@ import pytest
 
 from ftcli.commands import train
 from ftcli.core.storage.store import Store
-from ftcli.errors import DataError, UsageError
+from ftcli.errors import DataError, FtcliError, TrainError, UsageError
 from ftcli.testing import TEXTS
 from runs import Bench
 
@@ -48,3 +48,32 @@ def test_a_packing_that_prepared_data_do_not_have_is_refused(bench):
 def test_a_source_that_is_not_there_is_named(bench):
     with pytest.raises((DataError, UsageError), match="nowhere"):
         train.run(bench.context(bench.folder / "nowhere.jsonl", "missing"))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"model__config": None}, "no model"),
+        ({"model__config": "nowhere.json"}, "nowhere.json does not exist"),
+        ({"model__config_overrides": "vocab_size=8"}, "the model's embedding 8 rows"),
+        ({"model__lora_r": 8}, "LoRA on random weights"),
+        ({"train__optim": "adam"}, "train.optim = 'adam' is not offered"),
+        ({"train__resume_from_checkpoint": "nowhere"}, "the checkpoint nowhere does not exist"),
+        ({"train__mode": "sftt"}, "'sftt'"),
+        ({"loader__collator": "paked"}, "'paked'"),
+        ({"tracking__report_to": ["no_such"]}, "no such tracker"),
+    ],
+)
+def test_what_needs_no_data_is_refused_before_they_are_prepared(bench, values, words):
+    refused = context(bench, "refused", **values)
+    with pytest.raises(FtcliError, match=words):
+        train.run(refused)
+    assert not refused.notes
+    assert not (bench.folder / "refused").exists()
+
+
+def test_an_earlier_run_is_found_before_data_are_prepared_anew(bench):
+    (bench.folder / "earlier" / "checkpoint-2").mkdir(parents=True)
+    with pytest.raises(TrainError, match="holds an earlier run"):
+        train.run(context(bench, "earlier"))
+    assert not (bench.folder / "earlier" / "prepared").exists()

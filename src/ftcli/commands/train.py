@@ -15,6 +15,7 @@ from ftcli.core.files.objects import refuse_url
 from ftcli.core.processes.libraries import libraries
 from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
+from ftcli.core.training.beforehand import refuse
 from ftcli.core.training.card import write_card
 from ftcli.core.training.gate import RUN_FILE
 from ftcli.core.training.run import Run, prepare
@@ -90,6 +91,7 @@ def _prepared(context: Context) -> Context:
     sources, output = settings.dataset.sources or [], settings.train.output_dir
     if output is None or not sources or (len(sources) == 1 and not _is_raw(Path(sources[0]))):
         return context
+    refuse(context)
     target = output / "prepared"
     context.note(f"{', '.join(sources)}: not prepared yet, so tokenized first into {target}")
     inner = context.with_settings(update(settings, {"dataset.output_dir": target}))

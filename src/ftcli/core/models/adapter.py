@@ -28,8 +28,11 @@ def is_adapter(settings: Settings) -> bool:
     return settings.model.name_or_path is not None and base_of(settings.model.name_or_path) != settings.model.name_or_path
 
 
-def check_choice(settings: Settings, task: Task) -> None:
+def check_choice(settings: Settings, task: Task | None) -> None:
     """Refuse choices that contradict each other, before a model is loaded.
+
+    Args:
+        task: None: not yet known.
 
     Raises:
         UsageError: they do.
@@ -51,9 +54,10 @@ def check_choice(settings: Settings, task: Task) -> None:
         raise UsageError(
             "LoRA on random weights learns next to nothing, and the base would be lost", "Give trained ones: --model-name-or-path."
         )
-    if model.freeze_backbone and (lora or not task.needs_labels):
-        what = "LoRA freezes the backbone by itself" if lora else f"mode {task.name} has no head of its own to learn"
-        raise UsageError(f"model.freeze_backbone: {what}", "Leave --freeze-backbone out.")
+    if model.freeze_backbone and lora:
+        raise UsageError("model.freeze_backbone: LoRA freezes the backbone by itself", "Leave --freeze-backbone out.")
+    if model.freeze_backbone and task is not None and not task.needs_labels:
+        raise UsageError(f"model.freeze_backbone: mode {task.name} has no head of its own to learn", "Leave --freeze-backbone out.")
     if model.load_in_4bit:
         if not lora:
             raise UsageError("model.load_in_4bit: weights of 4 bits cannot be trained themselves", "Add --lora-r, for example 16.")

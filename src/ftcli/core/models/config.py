@@ -37,7 +37,10 @@ def planned(settings: Settings) -> Any:
     try:
         return AutoConfig.from_pretrained(source, revision=model.revision, trust_remote_code=settings.tokenizer.trust_remote_code)
     except Exception as error:  # whatever a damaged file makes transformers raise
-        raise ModelError(f"{model.name_or_path} has no usable configuration: {str(error)[:200]}", "Check --model-name-or-path.") from error
+        raise ModelError(
+            f"{model.name_or_path} has no usable configuration: {_first_line(error)}",
+            "Check --model-name-or-path (a folder with config.json and model.safetensors, or a hub id).",
+        ) from error
 
 
 def from_file(path: Path, overrides: str | None, note: Note) -> Any:

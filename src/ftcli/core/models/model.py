@@ -36,12 +36,7 @@ def build(context: Context, task: Task, store: Store, tokenizer: PreTrainedToken
         ModelError: the configuration or the weights cannot be used; names key and reason.
     """
     settings = context.settings
-    if (settings.model.config is None) == (settings.model.name_or_path is None):
-        which = "no model: neither" if settings.model.config is None else "two models: both"
-        raise UsageError(
-            f"{which} --model-config and --model-name-or-path are given",
-            "Give --model-config FILE.json for random weights, or --model-name-or-path for trained ones.",
-        )
+    check_given(settings)
     check_choice(settings, task)
     set_seed(settings.train.seed)
     model = (_from_config if settings.model.config else _from_weights)(context, task, store, tokenizer)
@@ -52,6 +47,42 @@ def build(context: Context, task: Task, store: Store, tokenizer: PreTrainedToken
             f"what is saved is loaded by {type(model).__name__}.from_pretrained: {family.__name__} does not know {model.config.model_type}"
         )
     return model
+
+
+def check_given(settings: Settings) -> None:
+    """Raises `UsageError` unless one model is given."""
+    if (settings.model.config is None) == (settings.model.name_or_path is None):
+        which = "no model: neither" if settings.model.config is None else "two models: both"
+        raise UsageError(
+            f"{which} --model-config and --model-name-or-path are given",
+            "Give --model-config FILE.json for random weights, or --model-name-or-path for trained ones.",
+        )
+
+
+def check_kind(config: Any, what: str) -> None:
+    """Raises `ModelError` for a model that `what` ("mode sft") does not train."""
+    if config.is_encoder_decoder:
+        raise ModelError(
+            f"{config.model_type} is an encoder-decoder model, which {what} does not train",
+            "Use a decoder (qwen3, llama, gpt2 …) or, to classify, an encoder (bert, modernbert …).",
+        )
+    if _rows(config) is None:
+        raise ModelError(f"{config.model_type} is no text model: it has no vocabulary", "For example qwen3, llama or bert.")
+
+
+def check_vocabulary(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises `ModelError` where the tokenizer has an id that the embedding has no row for."""
+    rows = _rows(config)
+    if rows is not None and len(tokenizer) > rows:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer):,} ids, the model's embedding {rows:,} rows: an id would have no vector",
+            f"With --model-config add --config-overrides vocab_size={len(tokenizer)}; a trained model needs the tokenizer it was trained with.",
+        )
+
+
+def _rows(config: Any) -> int | None:
+    rows: int | None = getattr(config.get_text_config(), "vocab_size", None)
+    return rows
 
 
 def _from_config(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -133,20 +164,9 @@ def _in_head(key: str, prefix: str) -> bool:
 
 
 def _configure(config: Any, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> None:
-    if config.is_encoder_decoder:
-        raise ModelError(
-            f"{config.model_type} is an encoder-decoder model, which mode {task.name} does not train",
-            "Use a decoder (qwen3, llama, gpt2 …) or, to classify, an encoder (bert, modernbert …).",
-        )
-    rows = getattr(config.get_text_config(), "vocab_size", None)
-    if rows is None:
-        raise ModelError(f"{config.model_type} is no text model: it has no vocabulary", "For example qwen3, llama or bert.")
+    check_kind(config, f"mode {task.name}")
     task.configure(config, store, tokenizer)
-    if len(tokenizer) > rows:
-        raise ModelError(
-            f"the tokenizer has {len(tokenizer):,} ids, the model's embedding {rows:,} rows: an id would have no vector",
-            f"With --model-config add --config-overrides vocab_size={len(tokenizer)}; a trained model needs the tokenizer it was trained with.",
-        )
+    check_vocabulary(config, tokenizer)
 
 
 def _options(settings: Settings) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from inspect import signature
 from typing import Any
@@ -39,6 +42,8 @@ PACKAGES = {"tensorboard": ("tensorboard",), "azure_ml": ("azureml",), "comet_ml
 PIP = {"azureml": "azureml-mlflow", "comet_ml": "comet-ml"}
 
 
+UNLISTED = re.compile(r"(?P<value>.+) is not a valid \w+, please select one of \[(?P<offered>.+)\]")
+"""How transformers refuses a value of an enumeration; it does not say which setting has it."""
 LIGER_LOSSES = "cross_entropy", "fused_linear_cross_entropy"
 REFUSED = {
     "ignore_data_skip": "a run that goes on would train on rows twice and miss others",
@@ -103,12 +108,24 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     try:
         arguments = TrainingArguments(**{**defaults, **values, **fixed})
     except Exception as error:
-        raise SettingsError(f"transformers refuses these train settings: {' '.join(str(error).split())}", "See: ftcli settings") from error
+        raise _refused(" ".join(str(error).split()), values) from error
     _refuse_what_cannot_be_made(arguments)
     if arguments.n_gpu > 1:
         context.note(f"{arguments.n_gpu} GPUs are visible to one process, which uses the first; --nproc-per-node auto uses all")
         arguments._n_gpu = 1
     return arguments
+
+
+def _refused(words: str, values: Mapping[str, Any]) -> SettingsError:
+    """What transformers says of the settings, by the setting's name where it only knows the value."""
+    told = UNLISTED.fullmatch(words)
+    name = next((name for name, value in values.items() if told and value == told["value"]), None)
+    if told is None or name is None:
+        return SettingsError(f"transformers refuses these train settings: {words}", "See: ftcli settings")
+    offered = re.findall(r"'([^']+)'", told["offered"])
+    near = difflib.get_close_matches(told["value"], offered, n=1)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    return SettingsError(f"train.{name} = {told['value']!r} is not offered", f"There are {', '.join(offered)}.{meant}")
 
 
 def trackers(names: list[str] | None) -> list[str]:
