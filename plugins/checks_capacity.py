@@ -54,17 +54,20 @@ def space(probe: Probe) -> Check:
     states = 0 if train.save_only_model else next((number for name, number in STATES.items() if train.optim.startswith(name)), 2)
     one = count * size * (1 + states)
     kept = 0 if train.save_strategy == "no" else (train.save_total_limit or 10) + 1
-    need = one * kept + count * size
+    held = min(kept, sum(path.is_dir() for path in Path(folder).glob("checkpoint-*")))  # of a run that goes on: they have their space
+    need = one * (kept - held) + count * size
     where = next(path for path in [Path(folder).absolute(), *Path(folder).absolute().parents] if path.exists())
     free = min(shutil.disk_usage(where).free, probe.machine.disk_free_bytes) if _same_disk(where) else shutil.disk_usage(where).free
     evidence = {
         "weights": count,
         "checkpoint_gb": round(one / GIB, 3),
         "checkpoints": kept,
+        "held": held,
         "needed_gb": round(need / GIB, 3),
         "free_gb": round(free / GIB, 1),
     }
-    words = f"{kept} checkpoints of {one / GIB:.2f} GB and the model need {need / GIB:.2f} GB, {free / GIB:.1f} GB are free at {folder}"
+    more = f"{kept - held}{' more' if held else ''} checkpoint{'' if kept - held == 1 else 's'}"
+    words = f"{more} of {one / GIB:.2f} GB and the model need {need / GIB:.2f} GB, {free / GIB:.2f} GB are free at {folder}"
     fix = "Free space, keep fewer with --save-total-limit 1, or leave out the optimizer with --set train.save_only_model=true."
     if one + count * size > free:
         return failed(words, fix, **evidence)

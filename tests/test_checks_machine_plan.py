@@ -148,6 +148,13 @@ def test_checkpoints_that_do_not_fit_the_disk_fail(world: World, tmp_path: Any, 
     world.caught("room for all but the last checkpoint", values, "FT008", status="warn", words="3 checkpoints", stages=ENV)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=need // 4))
     world.caught("no room for a checkpoint", values, "FT008", words="3 checkpoints", stages=ENV)
+    for step in (1, 2):
+        (tmp_path / "run" / f"checkpoint-{step}").mkdir(parents=True)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=need))
+    assert world.quiet("two checkpoints are there already", values, stages=ENV)["FT008"].evidence["held"] == 2
+    third = checks["FT008"].evidence["weights"] * 4 * 4  # with its optimizer, and the model
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=third))
+    world.caught("just room for the third", values, "FT008", status="warn", words="1 more checkpoint of", stages=ENV)
 
 
 def test_a_version_with_a_defect_that_ftcli_does_not_avoid_warns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
