@@ -260,10 +260,13 @@ def test_the_cross_entropy_of_any_number_of_pieces_targets_and_items_is_the_task
         labels = torch.randint(0, 50, (3, 41), generator=generator)
         labels[torch.rand(3, 41, generator=generator) < ignored] = -100
         for items in (None, 77, torch.tensor(123)):
-            losses = (head.loss(hidden, labels, items), Pretrain().loss(head.layer(hidden), labels, items))
-            found = [(loss.detach(), *torch.autograd.grad(loss * 3, [hidden, head.layer.weight])) for loss in losses]
-            for ours, theirs in zip(*found, strict=True):
-                assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+            for learned in (True, False):
+                head.layer.weight.requires_grad = learned
+                leaves = [hidden, head.layer.weight] if learned else [hidden]
+                losses = (head.loss(hidden, labels, items), Pretrain().loss(head.layer(hidden), labels, items))
+                found = [(loss.detach(), *torch.autograd.grad(loss * 3, leaves)) for loss in losses]
+                for ours, theirs in zip(*found, strict=True):
+                    assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_a_mask_is_left_out_only_where_it_was_proved_to_say_nothing(tmp_path: Path) -> None:
@@ -308,10 +311,27 @@ def test_few_rows_have_targets_where_any_row_has(tmp_path: Path) -> None:
     assert few_rows(split_of(tmp_path / "none", [([3], None), ([4], None)]), collate)
 
 
-def test_output_layers_of_another_kind_keep_the_logits(tmp_path: Path) -> None:
+def test_below_lora_the_last_layer_and_the_loss_are_lean_and_the_layers_their_own(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    for task, kind, on in ((Classify(), "SEQ_CLS", BOTH[1]), (Pretrain(), "CAUSAL_LM", PIECES)):
+        model = peft.get_peft_model(model_of("qwen3", task), peft.LoraConfig(task_type=kind, r=2, init_lora_weights=False))
+        said = tried(model, task, tmp_path)
+        assert on in said
+        assert UNMASKED in said
+        assert "decoder layers off (layer 0 has other projections (LoRA" in said
+
+
+def test_a_frozen_output_layer_is_computed_in_pieces_too(tmp_path: Path) -> None:
+    """As with LoRA, which most memory is taken for logits in."""
     model = model_of("qwen3", Pretrain(), tie_word_embeddings=False)
     model.lm_head.weight.requires_grad = False
-    assert "not a plain, trained matrix" in tried(model, Pretrain(), tmp_path)
+    assert PIECES in tried(model, Pretrain(), tmp_path)
+
+
+def test_output_layers_of_another_kind_keep_the_logits(tmp_path: Path) -> None:
+    model = model_of("qwen3", Pretrain(), tie_word_embeddings=False)
+    model.lm_head = nn.Linear(model.lm_head.in_features, model.lm_head.out_features, bias=True)
+    assert "not a plain matrix" in tried(model, Pretrain(), tmp_path)
     model = model_of("qwen3", Pretrain())
     original = model.forward
     model.forward = lambda **inputs: {"logits": 2 * (original(**inputs)["logits"] / 2).tanh()}  # as Gemma 2 caps them

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ftcli.errors import ModelError
 
@@ -19,6 +20,11 @@ def as_peft_asks() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         yield
+
+
+def inner(model: Any) -> Any:
+    """The model that peft has wrapped; `model` itself where it has not."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def refuse_absent(name: str) -> None:

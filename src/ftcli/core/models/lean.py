@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from ftcli.contracts import Collator, Task
 from ftcli.core.batches.tasks import count_targets
 from ftcli.core.models import last_layer, lean_head, lean_layers, lean_mask, side_by_side
+from ftcli.core.models.adapter_base import inner
 from ftcli.core.models.last_layer import LastLayer
 from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.lean_proof import EXACT, HALF, Batch, Forwards, computed, head_tried, put, rounded, take, tried
@@ -194,10 +195,11 @@ def _parts(model: PreTrainedModel, batches: Sequence[Batch], *, unpadded: bool) 
         else lean_mask.why_not(model, [batch["attention_mask"] for batch in batches if "attention_mask" in batch])
     )
     yield "right padding without a mask", reason, {} if reason else lean_mask.forwards(model)
-    reason = lean_layers.why_not(model)
-    yield LAYERS, reason, {} if reason else lean_layers.forwards(model)
-    reason = last_layer.why_not(model)
-    yield "last layer for pooled tokens only", reason, {} if reason else LastLayer(model).forwards
+    own = inner(model)
+    reason = lean_layers.why_not(own)
+    yield LAYERS, reason, {} if reason else lean_layers.forwards(own)
+    reason = last_layer.why_not(own)
+    yield "last layer for pooled tokens only", reason, {} if reason else LastLayer(own).forwards
 
 
 def _searched(arguments: TrainingArguments) -> str | None:

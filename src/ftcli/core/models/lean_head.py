@@ -25,12 +25,12 @@ PIECE = 2**22
 class LinearCrossEntropy(torch.autograd.Function):
     """`hidden` [N, H], `weight` [V, H], `targets` [N] → the summed cross-entropy over `items`; the gradients are computed on the way.
 
-    `kind` is the type of the products: hidden's own, or a narrower one.
+    `kind` is the type of the products: hidden's own, or a narrower one. A frozen `weight` (LoRA) gets no gradient.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, items: Tensor, kind: torch.dtype) -> Tensor:
-        ahead, outer = torch.empty_like(hidden), torch.zeros_like(weight)
+        ahead, outer = torch.empty_like(hidden), torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         total = torch.zeros((), dtype=torch.float64)
         share = 1.0 / items.to(hidden.dtype)
         step = max(32, PIECE // len(weight))
@@ -45,18 +45,20 @@ class LinearCrossEntropy(torch.autograd.Function):
             scores.mul_(share / sums).scatter_add_(1, wanted, (-share).expand(wanted.shape))
             if kind == hidden.dtype:
                 torch.mm(scores, weight, out=ahead[start : start + step])
-                outer.addmm_(scores.t(), rows)
+                if outer is not None:
+                    outer.addmm_(scores.t(), rows)
             else:
                 scores = scores.to(kind)
                 ahead[start : start + step] = scores @ weight
-                outer += scores.t() @ rows
+                if outer is not None:
+                    outer += scores.t() @ rows
         ctx.save_for_backward(ahead, outer)
         return (total / items).to(hidden.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         ahead, outer = ctx.saved_tensors
-        return ahead * grad, outer * grad, None, None, None
+        return ahead * grad, None if outer is None else outer * grad, None, None, None
 
 
 def why_not(model: PreTrainedModel, task: Task) -> str | None:
@@ -64,8 +66,8 @@ def why_not(model: PreTrainedModel, task: Task) -> str | None:
     layer: Any = model.get_output_embeddings()
     if task.needs_labels or getattr(type(task), "loss", None) is not Pretrain.loss or hasattr(task, "training_loss"):
         return "its loss is not the next token's"
-    if type(layer) is not nn.Linear or layer.bias is not None or not layer.weight.requires_grad:
-        return "the output layer is not a plain, trained matrix"
+    if type(layer) is not nn.Linear or layer.bias is not None:
+        return "the output layer is not a plain matrix"
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     return "the output layer has hooks" if any(hooks) else None
 

@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from ftcli.core.models import varlen
+from ftcli.core.models.adapter_base import inner
 from ftcli.core.models.layers import shortest_window
 from ftcli.core.models.lean_mask import right_padded
 from ftcli.core.models.varlen import DOCUMENTS, Documents, attend
@@ -78,8 +79,8 @@ def _learned_texts(batch: Mapping[str, Tensor]) -> int:
 
 def base_of(model: Any) -> Any:
     """The module that gives states to the head, below adapters too; None: there is none."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return None if inner.base_model is inner else inner.base_model
+    own = inner(model)
+    return None if own.base_model is own else own.base_model
 
 
 def keep_out_of_compiled_code(*, out: bool) -> None:
