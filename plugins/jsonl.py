@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,9 +83,7 @@ class JsonLines(FileFormat):
                 continue
             try:
                 arrays = (
-                    (quick_arrays(block, columns) or _arrays(piece.path, block, columns))
-                    if columns.chat is None
-                    else _documents(piece.path, offset, block, columns, reject)
+                    _columns(piece.path, block, columns) if columns.chat is None else _documents(piece.path, offset, block, columns, reject)
                 )
             except ValueError:
                 arrays = _sifted(piece.path, offset, block, columns, reject)
@@ -157,6 +156,14 @@ def _split(offset: int, block: bytes) -> Iterator[tuple[int, bytes]]:
         if line.strip():
             yield offset, line
         offset += len(line) + 1
+
+
+def _columns(path: str, block: bytes, columns: Columns) -> list[pa.Array]:
+    """As `_arrays`, by the quickest way that gives the same."""
+    from ftcli.core.reading.even_lines import even_arrays
+
+    found = quick_arrays(block, columns) or even_arrays(block, columns, partial(_arrays, path, columns=columns))
+    return found or _arrays(path, block, columns)
 
 
 def _arrays(path: str, block: bytes, columns: Columns) -> list[pa.Array]:

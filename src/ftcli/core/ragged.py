@@ -52,6 +52,15 @@ def append_where(values: Ids, lengths: Ints, where: NDArray[np.bool_], token: in
     return np.insert(values, ends, np.int32(token)), lengths + where
 
 
+def how_often(lengths: Ints) -> tuple[Ints, Ints]:
+    """Which lengths there are, ascending, and how often; `np.unique` sorts, 0.5 ms for 24,000."""
+    counts = np.bincount(lengths) if len(lengths) and lengths.max() < len(lengths) else None
+    if counts is None:
+        return np.unique(lengths, return_counts=True)
+    found = np.flatnonzero(counts)
+    return found, counts[found]
+
+
 def row_hash(values: Ids, lengths: Ints, seed: int) -> NDArray[np.uint64]:
     """64 bits of each row's content: equal rows have equal hashes, whatever the shard or the machine."""
     offsets = to_offsets(lengths)

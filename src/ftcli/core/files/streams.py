@@ -133,7 +133,13 @@ def line_blocks(path: str, start: int = 0, stop: int | None = None, *, longest: 
                 if data:
                     yield from _short(path, position, data, longest, reject)
                 return
-            data += more
+            cut = more.rfind(b"\n") + 1
+            if cut and (stop is None or position + len(data) + len(more) < stop):
+                block = b"".join((data, memoryview(more)[:cut]))  # one copy: adding and cutting are two, 0.6 ms each of 4 MB
+                yield from _short(path, position, block, longest, reject)
+                position, data = position + len(block), more[cut:]
+            else:
+                data += more
 
 
 def _short(path: str, position: int, block: bytes, longest: int, reject: Reject) -> Iterator[tuple[int, bytes]]:

@@ -28,7 +28,7 @@ from ftcli.core.prepare.policy import Counts, Documents, without_first
 from ftcli.core.prepare.window import Routed, by_split, windows
 from ftcli.core.prepare.write import RowWriter
 from ftcli.core.publishing.publish import ShardWriter
-from ftcli.core.ragged import Ids, take_ranges, to_offsets
+from ftcli.core.ragged import Ids, how_often, take_ranges, to_offsets
 from ftcli.core.reading.label_lists import Labels
 from ftcli.core.reading.read import read_shard, scan_labels
 from ftcli.core.reading.reject import Fault, Rejects
@@ -208,7 +208,7 @@ def _encoded(job: Job, shard: ShardPlan, plugins: Plugins, tally: ShardTally, re
 def _write(
     writer: RowWriter, split: Split, documents: Documents, labels: Labels | None, job: Job, plugins: Plugins, tally: ShardTally
 ) -> None:
-    lengths, counts = np.unique(documents.lengths, return_counts=True)
+    lengths, counts = how_often(documents.lengths)
     tally.lengths.update(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
     tally.tokens[split] += len(documents.ids)
     if job.chat:
