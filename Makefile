@@ -15,6 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(BIN)/python -m compileall -q src plugins profiles  # where PYTHONDONTWRITEBYTECODE is set, every command would: 0.3 s
 	touch $@
 
 $(DEV_STAMP): $(STAMP)
