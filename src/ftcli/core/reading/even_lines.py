@@ -28,7 +28,7 @@ Parse = Callable[[bytes], list[pa.Array]]
 
 SEEN = 1 << 16
 """Bytes of a block that are tried first, so that one of other lines loses a fiftieth of its time."""
-LARGEST = 1 << 26
+LARGEST = 1 << 24
 """Bytes of a block above which it is not tried: a few lines of many megabytes each."""
 ESCAPED = 0.1
 """Share of lines with a backslash from which on the parser takes them all."""
