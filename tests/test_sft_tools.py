@@ -130,6 +130,37 @@ def test_what_a_template_leaves_out_is_named_and_not_missed_in_silence(tokenizer
     assert _render(tokenizer, [{"role": "system", "content": "Be brief."}, *told]).faults == {}
 
 
+KNOWING = "{% if m.role in ['system', 'user', 'assistant'] %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "role"),
+    [
+        (PLAIN.replace("<{{ m.role }}>", KNOWING + "<{{ m.role }}>").replace("<eos>", "<eos>{% endif %}"), "system"),
+        (PLAIN.replace("<{{ m.role }}>", KNOWING + "{% else %}{{ raise_exception('who?') }}{% endif %}<{{ m.role }}>"), "system"),
+        (PLAIN, "developer"),
+    ],
+)
+def test_what_a_developer_says_is_the_systems_where_the_template_knows_no_developer(tokenizer: Any, template: str, role: str) -> None:
+    tokenizer.chat_template = template
+    rendered = _render(tokenizer, [{"role": "developer", "content": "Be brief."}, ASKED, ANSWER])
+    assert rendered.faults == {}
+    assert f"<{role}>" in rendered.texts[0]
+    assert "Be brief." in rendered.texts[0]
+    both = _render(tokenizer, [{"role": "system", "content": "Be kind."}, {"role": "developer", "content": "Be brief."}, ASKED, ANSWER])
+    assert bool(both.faults) is (role == "system")  # two of one part: whose word counts is not for us to say
+
+
+def test_that_a_developer_is_the_system_is_noted(tmp_path: Path) -> None:
+    source = _write(tmp_path / "a.jsonl", [{"messages": [{"role": "developer", "content": "Be brief."}, ASKED, ANSWER]}] * 3)
+    folder = tiny_tokenizer(tmp_path / "tokenizer")
+    template = PLAIN.replace("<{{ m.role }}>", KNOWING + "<{{ m.role }}>").replace("<eos>", "<eos>{% endif %}")
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    report = _sft(folder, source, tmp_path / "out")
+    assert any("what 'developer' says is given to the chat template as 'system'" in note for note in report.notes)
+    assert report.metrics["rows_written"] == 3
+
+
 def test_tools_that_the_template_does_not_tell_of_are_noted(tmp_path: Path) -> None:
     offered = [{"type": "function", "function": {"name": "w", "description": "d", "parameters": {}}}]
     source = _write(tmp_path / "a.jsonl", [{"messages": [ASKED, ANSWER], "tools": offered}, {"messages": [ASKED, ANSWER]}] * 2)
@@ -230,6 +261,9 @@ def test_the_hint_names_the_columns_that_are_there() -> None:
     with pytest.raises(BadValue) as refused:
         as_document({"a": "q", "b": "a"}, COLUMNS)
     assert refused.value.hint.endswith("--rename instruction=question,output=answer.")
+    with pytest.raises(BadValue) as refused:
+        as_document({"prompt": [ASKED], "chosen": [ANSWER], "rejected": [ANSWER]}, COLUMNS)
+    assert refused.value.hint.endswith("--rename completion=chosen.")
 
 
 SAYINGS = (

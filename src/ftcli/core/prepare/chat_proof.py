@@ -11,6 +11,7 @@ from ftcli.context import Context
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.reading.conversation import unread_note
 from ftcli.core.reading.read import Plan, read_shard
+from ftcli.core.tokenizer.template import conversation_of
 from ftcli.core.tokenizer.template_proof import PROVED, prove, refuse_unused
 
 LOOKED_AT = 200
@@ -38,6 +39,8 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
     context.note(f"conversations of the shape {words} among the first {len(documents)} rows; what is learned is known {how[found['mask']]}")
     if unread := unread_note(plan.columns, plan.beside, shapes):
         context.note(unread)
+    if found["mask"] is not None and any(template.habits.renames(conversation_of(json.loads(document))) for document in documents):
+        context.note("what 'developer' says is given to the chat template as 'system', which it knows, and it does not know the other")
     offering = sum("tools" in json.loads(document) for document in documents)
     if offering and found["mask"] is not None and template.habits.hides_tools():
         context.note(f"{offering} of them offer tools, of which the chat template says nothing: the model does not learn what it may call")

@@ -24,9 +24,9 @@ from ftcli.errors import DataError, UsageError
 from ftcli.settings import Settings, update
 
 MODE = "sft"
-RULES = 3
+RULES = 4
 """Raised when the same rows would become other conversations: in 2 Dolly's context, Alpaca's history and weights of 0 are minded, in 3
-Self-Instruct's instances, Gemini's parts and what `system` says beside messages."""
+Self-Instruct's instances, Gemini's parts and what `system` says beside messages, in 4 a developer may be the system."""
 NAMES = (
     "messages",
     "conversations",
@@ -215,7 +215,9 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
     listed = ", ".join(map(str, names[:20])) or "none"
     asked, answered = ([name for name in likely if name in names] for likely in (ASKED, ANSWERED))
     example = "instruction=question,output=answer"
-    if len(asked) == len(answered) == 1:
+    if isinstance(given.get("prompt"), list) and len(answered) == 1:  # messages, as TRL's preferences have them
+        example = f"completion={answered[0]}"
+    elif len(asked) == len(answered) == 1:
         example = f"instruction={asked[0]},output={answered[0]}" + (",system=system_prompt" if "system_prompt" in names else "")
     raise BadValue(
         0,

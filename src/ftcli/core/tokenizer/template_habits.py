@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 Message = dict[str, Any]
@@ -18,6 +19,7 @@ CALLS = "calls of tools"
 BESIDE = "calls of tools that stand beside words"
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Keys under which data sets keep what an assistant thinks before it speaks."""
+SYSTEM, DEVELOPER = "system", "developer"
 SHOWN = frozenset({"user", "assistant"})
 """Who is shown by every template that passes its proof."""
 
@@ -46,7 +48,9 @@ class Habits:
         self._hidden: dict[str, bool] = {}
 
     def suited(self, messages: list[Any]) -> list[Any]:
-        """The messages, those that call tools in the form that the template takes."""
+        """The messages, those that call tools in the form that the template takes, and a developer's as the system's where it knows only that."""
+        if self.renames(messages):
+            messages = [{**message, "role": SYSTEM} if message.get("role") == DEVELOPER else message for message in messages]
         if not any(isinstance(message.get("tool_calls"), list) for message in messages):
             return messages
         form = self.form
@@ -56,6 +60,17 @@ class Habits:
             else message
             for message in messages
         ]
+
+    def renames(self, messages: Sequence[Any]) -> bool:
+        """Whether what a developer says is given to the template as the system's: OpenAI's newer name of the same part, which most templates do not know."""
+        roles = {message.get("role") for message in messages}
+        return DEVELOPER in roles and SYSTEM not in roles and self._developer_unknown
+
+    @cached_property
+    def _developer_unknown(self) -> bool:
+        """Whether the template shows what the system says, and not, or by an error, what a developer does."""
+        shown = [len({self._tried(_saying(role, words)) for words in ANSWERS} - {None}) == len(ANSWERS) for role in (DEVELOPER, SYSTEM)]
+        return shown == [False, True]
 
     def hidden(self, messages: Sequence[Message]) -> str:
         """What of the conversation the template does not show at all, in words; "" where there is nothing of the kind."""
@@ -90,8 +105,7 @@ class Habits:
             elif kind in THOUGHTS:
                 chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!", kind: words}]
             else:
-                said = [{"role": kind, "content": words}, {"role": "user", "content": "?"}]
-                chat = [*(said if kind == "system" else said[::-1]), {"role": "assistant", "content": "!"}]
+                chat = _saying(kind, words)
             texts.append(self._tried(chat))
         return None not in texts and texts[0] == texts[1]
 
@@ -120,6 +134,12 @@ class Habits:
             return self._whole(messages, tools)
         except Exception:  # noqa: BLE001 - templates are programs: they raise what they like
             return None
+
+
+def _saying(role: str, words: str) -> list[Message]:
+    """A conversation in which somebody else says something, first where that is the place for it."""
+    said = [{"role": role, "content": words}, {"role": "user", "content": "?"}]
+    return [*(said if role in {SYSTEM, DEVELOPER} else said[::-1]), {"role": "assistant", "content": "!"}]
 
 
 def _calling(name: str, arguments: Any, answer: str, content: Message) -> list[Message]:
