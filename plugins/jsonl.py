@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, parsed by simdjson or pyarrow in blocks; Python looks at a line only to say what is wrong with it."""
+"""JSON lines: one object a line, cut out or parsed by simdjson or pyarrow in blocks; Python looks at a line only to say what is wrong with it."""
 
 from __future__ import annotations
 

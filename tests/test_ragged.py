@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcli.core.ragged import append_where, row_hash, surround, take_ranges, to_offsets
+from ftcli.core.ragged import append_where, how_often, row_hash, surround, take_ranges, to_offsets
 
 rows = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=6), max_size=12)
 
@@ -53,3 +53,10 @@ def test_a_row_s_hash_depends_on_its_content_and_the_seed_only(items, seed):
     assert len(set(together.tolist())) == len({tuple(row) for row in items})
     if items:
         assert row_hash(*flat(items), seed + 1)[0] != together[0]
+
+
+@given(st.lists(st.integers(0, 9) | st.integers(0, 2**40), max_size=30))
+def test_how_often_is_numpys_unique(lengths):
+    found = how_often(np.array(lengths, np.int64))
+    for ours, theirs in zip(found, np.unique(np.array(lengths, np.int64), return_counts=True), strict=True):
+        assert ours.tolist() == theirs.tolist()

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from bad_corpus import POINTER
 from ftcli.commands import train
 from ftcli.core.storage.store import Store
-from ftcli.errors import DataError, FtcliError, TrainError, UsageError
+from ftcli.errors import DataError, FtcliError, ModelError, TrainError, UsageError
 from ftcli.testing import TEXTS
 from runs import Bench
 
@@ -69,6 +70,16 @@ def test_what_needs_no_data_is_refused_before_they_are_prepared(bench, values, w
     with pytest.raises(FtcliError, match=words):
         train.run(refused)
     assert not refused.notes
+    assert not (bench.folder / "refused").exists()
+
+
+def test_weights_that_are_a_pointer_are_named_before_data_are_prepared(bench):
+    folder = bench.folder / "pointer"
+    folder.mkdir()
+    (folder / "config.json").write_bytes(POINTER)
+    refused = context(bench, "refused", model__config=None, model__name_or_path=str(folder))
+    with pytest.raises(ModelError, match=r"config\.json is a Git LFS pointer"):
+        train.run(refused)
     assert not (bench.folder / "refused").exists()
 
 

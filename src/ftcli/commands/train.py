@@ -91,7 +91,7 @@ def _prepared(context: Context) -> Context:
     sources, output = settings.dataset.sources or [], settings.train.output_dir
     if output is None or not sources or (len(sources) == 1 and not _is_raw(Path(sources[0]))):
         return context
-    refuse(context)
+    refuse(context, output)
     target = output / "prepared"
     context.note(f"{', '.join(sources)}: not prepared yet, so tokenized first into {target}")
     inner = context.with_settings(update(settings, {"dataset.output_dir": target}))

@@ -54,9 +54,9 @@ def append_where(values: Ids, lengths: Ints, where: NDArray[np.bool_], token: in
 
 def how_often(lengths: Ints) -> tuple[Ints, Ints]:
     """Which lengths there are, ascending, and how often; `np.unique` sorts, 0.5 ms for 24,000."""
-    counts = np.bincount(lengths) if len(lengths) and lengths.max() < len(lengths) else None
-    if counts is None:
+    if not len(lengths) or lengths.max() >= len(lengths):  # few long rows: counting would take more memory than they
         return np.unique(lengths, return_counts=True)
+    counts = np.bincount(lengths)
     found = np.flatnonzero(counts)
     return found, counts[found]
 

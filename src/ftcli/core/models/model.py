@@ -102,9 +102,8 @@ def _from_config(context: Context, task: Task, store: Store, tokenizer: PreTrain
 def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     settings = context.settings
     refuse_absent(str(settings.model.name_or_path))
+    refuse_pointers(str(settings.model.name_or_path))
     source = base_of(str(settings.model.name_or_path))
-    for folder in dict.fromkeys((str(settings.model.name_or_path), source)):  # an adapter's, and its base's
-        refuse_pointers(folder)
     where: dict[str, Any] = {"revision": settings.model.revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
     config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where))
     for name, value in parse_overrides(settings.model.config_overrides or "", config).items():
@@ -131,13 +130,20 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
     return model
 
 
-def refuse_pointers(source: str) -> None:
-    """
+def refuse_pointers(name: str) -> None:
+    """Of a model's folder; of an adapter's, its base's too.
+
     Raises:
-        ModelError: weights or configuration in the folder are Git LFS pointers.
+        ModelError: weights or configuration there are Git LFS pointers.
     """
+    _refuse_pointers_in(name)  # before the adapter's configuration, which may be one, is read
+    if (base := base_of(name)) != name:
+        _refuse_pointers_in(base)
+
+
+def _refuse_pointers_in(folder: str) -> None:
     for pattern in ("*.safetensors", "*.safetensors.index.json", "config.json", "adapter_config.json"):
-        for file in sorted(Path(source).glob(pattern)):
+        for file in sorted(Path(folder).glob(pattern)):
             refuse_pointer(file, ModelError)
 
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import chain, islice
 from typing import Any
 
@@ -182,7 +182,7 @@ def _arrays(block: bytes, lines: _Lines, columns: Columns, parse: Parse) -> list
     return found
 
 
-@lru_cache(maxsize=1)
+@cache
 def _parser() -> Any:
     """simdjson's; None where its words do not mean what `_sound` takes them for.
 
