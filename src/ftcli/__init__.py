@@ -4,13 +4,30 @@ Plugin authors import `hookimpl` from here, the hook signatures from `ftcli.hook
 and the errors from `ftcli.errors`.
 """
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from ftcli.markers import hookimpl, hookspec
+if TYPE_CHECKING:
+    from ftcli.markers import hookimpl, hookspec
 
-try:
-    __version__ = version("ftcli")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+    __version__: str
 
 __all__ = ["__version__", "hookimpl", "hookspec"]
+
+
+def __getattr__(name: str) -> Any:
+    """The version and the markers when somebody asks for them: what they import would hold up every process by 40 ms."""
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            found: Any = version("ftcli")
+        except PackageNotFoundError:  # a source tree that was never installed
+            found = "0+unknown"
+    elif name in __all__:
+        from ftcli import markers
+
+        found = getattr(markers, name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found

@@ -20,6 +20,7 @@ from ftcli.cli.switches import Switches, typed_settings
 from ftcli.context import Context
 from ftcli.core.distributed import pulse
 from ftcli.core.files.lease_holder import this_rank
+from ftcli.core.processes import garbage
 from ftcli.core.publishing.ranks import muted
 from ftcli.errors import FtcliError, InterruptedRun, UsageError
 from ftcli.machine import detect
@@ -118,7 +119,9 @@ class Invocation:
             return self._command(self.context)
 
     def _command(self, context: Context) -> Report:
-        report: Report = importlib.import_module(self.spec.module).run(context, **self._arguments())
+        command = importlib.import_module(self.spec.module)
+        garbage.imported()
+        report: Report = command.run(context, **self._arguments())
         return report
 
     def _prepare(self) -> None:

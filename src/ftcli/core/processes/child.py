@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ftcli.core import progress
+from ftcli.core.processes import garbage
 from ftcli.errors import FtcliError
 
 STOP_SECONDS = 5.0
@@ -196,10 +197,12 @@ def limits(threads: int | None) -> Mapping[str, str]:
 def serve(descriptor: int, preload: Sequence[str]) -> None:
     """Answer calls until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    garbage.later()
     pipe = Connection(descriptor)
     for name in preload:
         with suppress(ImportError):  # whoever needs it says so better
             importlib.import_module(name)
+    garbage.imported()
     function: Callable[..., Any] | None = None
     pickled = b""
     with suppress(EOFError, ConnectionError):  # the parent is gone or no longer wants this
