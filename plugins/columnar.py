@@ -176,7 +176,8 @@ def _found(schema: pa.Schema) -> dict[str, bool]:
 
 
 def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
-    from ftcli.core.reading.columns import need_column, wanted
+    from ftcli.core.reading.column_names import need_column
+    from ftcli.core.reading.columns import wanted
 
     _names(path, columns, schema.names)
     for role, name, _ in wanted(columns):
@@ -184,7 +185,8 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
 
 
 def _kind(path: str, column: str, schema: pa.Schema, special: Kind | None) -> Kind:
-    from ftcli.core.reading.columns import kind_of_type, need_column
+    from ftcli.core.reading.column_names import need_column
+    from ftcli.core.reading.columns import kind_of_type
 
     need_column(path, "label", column, schema.names)
     return kind_of_type(path, column, schema.field(column).type, special)

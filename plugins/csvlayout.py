@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import Columns
@@ -49,8 +49,10 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         DataError: a column is missing.
     """
     from ftcli.core.files.streams import bare_suffix, head
-    from ftcli.core.reading.columns import need_column, wanted
+    from ftcli.core.reading.column_names import need_column
+    from ftcli.core.reading.columns import wanted
 
+    columns = replace(columns, labels_only=False)  # every pass over a file must find it laid out in the same way
     delimiter = "," if bare_suffix(path) == ".csv" else "\t"
     size = 1 << 20
     while b"\n" not in (start := head(path, size)) and len(start) > size - 4:  # a header of a million columns
@@ -66,11 +68,11 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
             _refuse_undecoded(path, start)
             raise
     names = [name for _, name, _ in wanted(columns)]
-    numbers = [str(i) for i in range(len(first))]
+    numbers = _columns(first, header=False)
     header = first in (numbers, ["", *numbers[:-1]]) or not all(name.isdecimal() for name in names)
-    if header and not set(names) <= set(first):
-        delimiter, first = _other(text, names, delimiter, first)
-    layout = Layout(delimiter, tuple(first if header else numbers), header)
+    if not set(names) <= set(_columns(first, header)):
+        delimiter, first = _other(text, names, delimiter, first, header)
+    layout = Layout(delimiter, tuple(_columns(first, header)), header)
     try:
         for role, name, _ in wanted(columns):
             need_column(path, role, name, layout.names)
@@ -78,6 +80,9 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         _refuse_undecoded(path, start)
         if not header or "Did you mean" in error.hint:
             raise
+        if first[0].startswith("__label__"):
+            way = r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
+            raise DataError(error.message, f"The labels stand before the texts, as fastText wants them: {way}") from None
         if len(first) == 1 < len(names):
             joined = "paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
             raise DataError(error.message, f"The file has one column. Where the labels stand in a file of their own: {joined}") from None
@@ -119,7 +124,8 @@ def fields_of(path: str, columns: Columns, layout: Layout) -> list[tuple[Role, s
     Raises:
         DataError: a column is missing, or is there twice.
     """
-    from ftcli.core.reading.columns import need_column, wanted
+    from ftcli.core.reading.column_names import need_column
+    from ftcli.core.reading.columns import wanted
     from ftcli.core.reading.conversation import present
 
     if columns.chat is None:
@@ -136,11 +142,16 @@ def _first(text: str, delimiter: str) -> list[str] | None:
         return next((row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row), None)
 
 
-def _other(text: str, names: list[str], delimiter: str, first: list[str]) -> tuple[str, list[str]]:
-    """The delimiter with which the header holds all wanted names, and that header. Where none does: of one column, what is cut into most; else what the suffix says."""
+def _columns(first: list[str], header: bool) -> list[str]:
+    """The names that the first row gives, or the numbers of its columns."""
+    return first if header else [str(number) for number in range(len(first))]
+
+
+def _other(text: str, names: list[str], delimiter: str, first: list[str], header: bool) -> tuple[str, list[str]]:
+    """The delimiter with which the first row has all wanted columns, and that row. Where none does: of one column, what is cut into most; else what the suffix says."""
     tried = {mark: _first(text, mark) or [] for mark in DELIMITERS if mark != delimiter}
     for mark, row in tried.items():
-        if set(names) <= set(row):
+        if set(names) <= set(_columns(row, header)):
             return mark, row
     mark = max(tried, key=lambda each: len(tried[each]))
     return (mark, tried[mark]) if len(first) == 1 < len(tried[mark]) else (delimiter, first)

@@ -1,5 +1,5 @@
-"""JSON documents: an array of objects or of texts, or an object whose "data", or whose only array, is one; a .json file that is really JSON lines is read
-as such."""
+"""JSON documents: an array of objects, of texts or of arrays (columns counted from 0), or an object whose "data", or whose only array, is one; a .json
+file that is really JSON lines is read as such."""
 
 from __future__ import annotations
 
@@ -171,10 +171,12 @@ class _Document:
         return BadRow(self.path, bad.code, bad.reason, line=line, start=start, size=len(raw), field=bad.field, raw=raw, hint=bad.hint)
 
     def elements(self) -> Iterator[_Element]:
-        """The elements of the array, where the first is a text each text as a row of its own; raises DataError where the text stops being JSON: what comes
-        behind is lost.
+        """The elements of the array: where the first is a text each text as a row of its own, and an array as a row whose columns are counted from 0.
+
+        Raises:
+            DataError: the text stops being JSON: what comes behind is lost.
         """
-        text, plain = self.text, None
+        text, shape = self.text, None
         if not text.strip():
             return
         try:
@@ -183,9 +185,11 @@ class _Document:
             more = text[position : position + 1] != "]"
             while more:
                 element = _element(text, position)
-                plain = isinstance(element.value, str) if plain is None else plain
-                if plain and isinstance(element.value, str):
+                shape = shape or type(element.value)
+                if shape is str and isinstance(element.value, str):
                     element = replace(element, value=Object([(self._column, element.value)]))
+                elif shape is list and isinstance(element.value, list):
+                    element = replace(element, value=Object([(str(number), value) for number, value in enumerate(element.value)]))
                 yield element
                 position = _skip(text, element.stop)
                 more = text[position : position + 1] == ","
@@ -202,9 +206,7 @@ class _Document:
             start = self._offset + len(text[: error.pos].encode("utf-8", "surrogateescape"))
             raise DataError(f"{self.path}:{error.lineno} (byte {start:,}): {reason}", hint) from None
         except _NoArrayError as error:
-            raise DataError(
-                f"{self.path}: {error}", "Write each split as a file of its own: a JSON array of objects, or JSON lines."
-            ) from None
+            raise DataError(f"{self.path}: {error}", error.hint) from None
         except RecursionError:
             raise DataError(f"{self.path}: nested too deeply", "Unnest the document, or write it as JSON lines.") from None
         except ValueError as error:
@@ -261,6 +263,10 @@ def _end(text: str, position: int) -> int | None:
 class _NoArrayError(Exception):
     """The document is sound, and which of its arrays holds the rows is not known."""
 
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint
+
 
 def _array(text: str, position: int) -> tuple[int, str]:
     """(where the array opens, what must close the document after it): of an object's arrays "data", or the only one. Raises _NoArrayError."""
@@ -270,6 +276,7 @@ def _array(text: str, position: int) -> tuple[int, str]:
         return position, ""
     found: dict[str, int] = {}
     names: list[str] = []
+    objects = 0
     while text[position : position + 1] in {"{", ","}:
         position = _skip(text, position + 1)
         if text[position : position + 1] == "}":
@@ -280,9 +287,10 @@ def _array(text: str, position: int) -> tuple[int, str]:
             raise json.JSONDecodeError("Expecting ':'", text, position)
         position = _skip(text, position + 1)
         if text[position : position + 1] != "[":
+            objects += text[position : position + 1] == "{"
             _, position = DECODER.raw_decode(text, position)
         else:
-            names.append(repr(key))
+            names.append(key)
             first, stop = _skip(text, position + 1), _end(text, position)
             if key == "data" or stop is None:  # whoever reads on says where it breaks off
                 return position, "}"
@@ -295,9 +303,21 @@ def _array(text: str, position: int) -> tuple[int, str]:
     if len(found) == 1:
         return next(iter(found.values())), "}"
     if not names:
-        raise _NoArrayError("an object without an array of rows")
+        raise _NoArrayError("an object without an array of rows", _objects_hint(text[position + 1 :], objects))
     what = "several arrays of objects" if found else "no array of objects"
-    raise _NoArrayError(f"{what} among {', '.join(names[:10])}{' …' if len(names) > 10 else ''}, and none called data")
+    shown = ", ".join(map(repr, names[:10])) + (" …" if len(names) > 10 else "")
+    raise _NoArrayError(
+        f"{what} among {shown}, and none called data", f"Write each as a file of its own: jq .{names[0]} OLD > {names[0]}.json"
+    )
+
+
+def _objects_hint(rest: str, objects: int) -> str:
+    """What to do about a document of objects alone."""
+    if rest.lstrip()[:1] == "{":
+        return "Objects stand one after another: jq -c . OLD > NEW.jsonl writes each on a line of its own."
+    if objects > 1:
+        return "The rows stand under keys: jq '[.[]]' OLD > NEW.json makes an array of them, which is read."
+    return "Write the rows as a JSON array of objects, or as JSON lines."
 
 
 def _skip(text: str, position: int) -> int:

@@ -1,21 +1,35 @@
-"""What to do about a .jsonl that is something else as a whole: an array, a table by columns, objects over several lines."""
+"""What to do about a .jsonl that is something else as a whole: an array, a table by columns, rows under keys, objects over several lines."""
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
+from pathlib import Path
 
 Line = tuple[int, bytes]
 """Offset in the file, and the line without its end."""
 
 
-def array_hint(line: Line) -> str:
-    """What to do where the file begins as one JSON array."""
-    return (
-        "The file is one JSON array and no JSON lines: call it .json, and it is read."
-        if line[0] == 0 and line[1].lstrip()[:1] == b"["
-        else ""
-    )
+def array_hint(path: str, line: Line) -> str:
+    """What to do where the file begins with an array: it is one as a whole, or each of its rows is one."""
+    if line[0] or line[1].lstrip()[:1] != b"[":
+        return ""
+    with suppress(ValueError, RecursionError):
+        flat = not any(isinstance(value, (dict, list)) for value in json.loads(line[1]))
+        if flat and Path(path).stat().st_size > len(line[1]) + len(b"\r\n"):
+            return (
+                "The rows are arrays: jq -s . OLD > NEW.json makes one of them; its columns are counted, --text-column 0 --label-column 1."
+            )
+    return "The file is one JSON array and no JSON lines: call it .json, and it is read."
+
+
+def keyed_hint(line: Line) -> str:
+    """What to do where the whole file is one object of rows."""
+    with suppress(ValueError, RecursionError, AttributeError):
+        rows = [] if line[0] else list(json.loads(line[1]).values())
+        if len(rows) > 1 and all(isinstance(row, dict) for row in rows):
+            return "The rows stand under keys: jq '[.[]]' OLD > NEW.json makes an array of them, which is read."
+    return ""
 
 
 def table_hint(line: Line) -> str:

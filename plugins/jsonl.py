@@ -15,7 +15,7 @@ from ftcli.records import BadCode, BadRow, Piece
 from ftcli.settings import Settings
 
 from .fileformat import FileFormat
-from .jsonhints import array_hint, line_hint, table_hint
+from .jsonhints import array_hint, keyed_hint, line_hint, table_hint
 from .longlines import quick_arrays
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def keys_of(row: object) -> dict[str, bool]:
 
 def check_row(row: object, columns: Columns) -> Object:
     """The row, which is an object and has every wanted key once; else raises BadValue."""
-    from ftcli.core.reading.columns import BadValue, need_key, shown, wanted
+    from ftcli.core.reading.column_names import need_key
+    from ftcli.core.reading.columns import BadValue, shown, wanted
 
     if not isinstance(row, Object):
         raise BadValue(0, "not-an-object", f"a row must be an object, found {shown(row)}", None, "A row must be one whole JSON object.")
@@ -317,11 +318,12 @@ def _fault(
     try:
         check(check_row(json.loads(line[1].decode(), object_pairs_hook=Object), columns))
     except BadValue as bad:
-        hint = array_hint(line) or (table_hint(line) if bad.code == "wrong-type" and columns.chat is None else "")
+        whole = {"wrong-type": table_hint, "missing-field": keyed_hint}.get(bad.code) if columns.chat is None else None
+        hint = array_hint(path, line) or (whole(line) if whole else "")
         return _row(path, line, bad.code, bad.reason, bad.field, hint or bad.hint)
     except json.JSONDecodeError as error:
         reason = f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
-        return _row(path, line, "not-json", reason, None, array_hint(line) or line_hint(line))
+        return _row(path, line, "not-json", reason, None, array_hint(path, line) or line_hint(line))
     except RecursionError:
         return _row(path, line, "too-deep", "nested too deeply")
     except ValueError as error:  # a number of more digits than Python reads

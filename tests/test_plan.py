@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import socket
@@ -18,7 +19,7 @@ from pyarrow import parquet
 from ftcli.core.publishing.publish import hash_file
 from ftcli.core.reading.find import role_of
 from ftcli.core.reading.read import make_plan
-from ftcli.errors import FtcliError, PluginError, UsageError
+from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, UsageError
 from ftcli.settings import update
 from reading import count, formats, plan, refusal, rows, settings, write
 
@@ -263,6 +264,33 @@ def test_nothing_named_and_one_column_for_both_are_usage_errors(tmp_path: Path) 
 )
 def test_files_that_people_have_are_told_a_way(tmp_path: Path, name: str, way: str) -> None:
     assert refusal(write(tmp_path / name, "x")).hint.startswith(way)
+
+
+def test_a_format_that_is_given_counts_and_not_the_suffix(tmp_path: Path) -> None:
+    """As dumps are cut: wiki_00, train.label, SMSSpamCollection; they could only be read under another name."""
+    line = '{"text": "a"}\n'
+    for name in ("AA/wiki_00", "AA/wiki_01", "AB/wiki_00.gz", "AB/.hidden", "README", "notes.md"):
+        write(tmp_path / name, gzip.compress(line.encode()) if name.endswith(".gz") else line)
+    assert "--source-format" in refusal(tmp_path / "AA/wiki_00").hint
+    folder, pattern = (plan(source, source_format="jsonl") for source in (tmp_path, tmp_path / "A*/wiki_0*"))
+    assert [file.path for file in folder.files] == [str(tmp_path / name) for name in ("AA/wiki_00", "AA/wiki_01", "AB/wiki_00.gz")]
+    assert folder.files == pattern.files
+    assert "left out notes.md, README" in folder.notes[0]
+    assert count(tmp_path, source_format="jsonl") == {"train": 3}
+    assert count(tmp_path / "AA/wiki_00", source_format="text") == {"train": 1}
+    table = write(tmp_path / "labels.txt", "text\tlabel\na\tx\n")
+    assert plan(table, source_format="csv", label_column="label").files[0].format == "csv"
+    with pytest.raises(DataError, match="plain text has no label column"):
+        plan(table, source_format="text", label_column="label")
+
+
+@pytest.mark.parametrize(("name", "meant"), [("tsv", "csv"), ("ndjson", "jsonl"), ("parqet", "parquet"), ("excel", None)])
+def test_a_format_that_there_is_not_is_refused(tmp_path: Path, name: str, meant: str | None) -> None:
+    with pytest.raises(SettingsError, match=f"dataset.source_format = '{name}' is no format of files") as caught:
+        plan(jsonl(tmp_path / "a.jsonl"), source_format=name)
+    assert (
+        caught.value.hint == (f"Did you mean {meant}? " if meant else "") + "Formats are: arrow, csv, json, jsonl, parquet, pickle, text."
+    )
 
 
 @pytest.mark.parametrize(

@@ -221,9 +221,26 @@ def test_labels_in_a_file_of_their_own_are_told_how_to_join(tmp_path: Path) -> N
     assert "paste" not in refusal(write(tmp_path / "texts.tsv", "so good\nso bad\n")).hint  # no label is wanted
 
 
+def test_labels_before_the_texts_are_told_how_to_part(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "__label__good so good\n__label__bad so bad\n")
+    assert "sed -E 's/^__label__([^ ]+) +/\\1\\t/' OLD > NEW.tsv" in refusal(file, label_column="label").hint
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".txt", ".csv"])
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_without_a_header_that_delimiter_is_taken_which_gives_enough_columns(tmp_path: Path, suffix: str, mark: str) -> None:
+    """The labels are read in a pass of their own, in which one column is enough: it must cut the lines in the same way."""
+    file = write(tmp_path / f"a{suffix}", f"good{mark}so good\nbad{mark}so bad\n")
+    assert rows(file, text_column="1", label_column="0") == [("so good", "good"), ("so bad", "bad")]
+    assert labels(file, text_column="1", label_column="0") == {"good", "bad"}
+
+
 @pytest.mark.parametrize(
     ("header", "asked", "hint"),
     [
+        ("id,partition,intent,utt", {"label_column": "intent"}, "Did you mean --text-column utt?"),
+        ("reviewerID,reviewText,overall", {}, "Did you mean --text-column reviewText?"),
+        ("guid,headline,txet", {}, "Did you mean --text-column txet?"),
         ("Id,Category,Tweet", {}, "Did you mean --text-column Tweet?"),
         ("Id,Category,Tweet", {"text_column": "Tweet", "label_column": "label"}, "Did you mean --label-column Category?"),
         ("labels,sentence,kor_sentence", {}, "Did you mean --text-column sentence or kor_sentence?"),

@@ -44,6 +44,33 @@ def test_an_array_of_texts_is_a_text_a_row(tmp_path: Path) -> None:
     assert "found 'b'" in refusal(write(tmp_path / "c.json", '[{"text": "a"}, "b"]')).message
 
 
+def test_arrays_in_an_array_are_rows_whose_columns_are_counted(tmp_path: Path) -> None:
+    """As CLINC150 has its intents; they were refused as no objects."""
+    file = write(tmp_path / "a.json", json.dumps([[text, label] for text, label in EXPECTED]))
+    assert rows(file, text_column="0", label_column="1") == EXPECTED
+    assert "--text-column 0 --label-column 1" in refusal(file).hint
+    short = refusal(write(tmp_path / "b.json", '[["a", 1],\n["b"]]'), text_column="0", label_column="1")
+    assert "b.json:2 (byte 11): no column '1'" in short.message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "way"),
+    [
+        ("a.json", json.dumps({"train": RECORDS, "val": RECORDS, "oos_test": []}), "jq .train OLD > train.json"),
+        ("a.json", json.dumps({"train": RECORDS, "val": RECORDS}, indent=1), "jq .train OLD > train.json"),
+        ("a.json", json.dumps(dict(enumerate(RECORDS))), "jq '[.[]]' OLD > NEW.json"),
+        ("a.json", json.dumps(dict(enumerate(RECORDS)), indent=1), "jq '[.[]]' OLD > NEW.json"),
+        ("a.json", "".join(json.dumps(record, indent=1) + "\n" for record in RECORDS), "jq -c . OLD > NEW.jsonl"),
+        ("a.json", json.dumps({"a": 1}, indent=1), "JSON lines"),
+        ("a.jsonl", "".join(json.dumps([text, label]) + "\n" for text, label in EXPECTED), "jq -s . OLD > NEW.json"),
+        ("a.jsonl", json.dumps([text for text, _ in EXPECTED]) + "\n", "call it .json"),
+        ("a.jsonl", json.dumps(RECORDS), "call it .json"),
+    ],
+)
+def test_what_is_laid_out_in_another_way_is_told_how_to_make_rows_of_it(tmp_path: Path, name: str, content: str, way: str) -> None:
+    assert way in refusal(write(tmp_path / name, content)).hint
+
+
 @pytest.mark.parametrize("indent", [None, 1])
 def test_the_only_array_of_objects_of_a_document_is_read_under_any_name(tmp_path: Path, indent: int | None) -> None:
     """As corpora of intents have it: {"name": …, "sentences": […]}; in one line it was taken for a row of JSON lines."""
@@ -59,7 +86,6 @@ def test_the_only_array_of_objects_of_a_document_is_read_under_any_name(tmp_path
         ({"train": RECORDS, "test": RECORDS}, "several arrays of objects among 'train', 'test', and none called data"),
         ({"train": [["a", "b"]], "test": [["c", "d"]]}, "no array of objects among 'train', 'test', and none called data"),
         ({"name": "x", "tags": ["a", "b"]}, "no array of objects among 'tags', and none called data"),
-        ({"name": "x"}, "an object without an array of rows"),
     ],
 )
 def test_a_document_that_does_not_say_which_array_holds_the_rows_is_refused(tmp_path: Path, document: object, words: str) -> None:

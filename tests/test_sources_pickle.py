@@ -104,7 +104,7 @@ def test_a_list_of_strings_is_the_texts_and_a_list_of_lists_has_columns_by_numbe
     assert "a list of strings has no column 'label'" in refused(strings, label_column="label").message
     _, bad = read(pairs)
     assert [row.code for row in bad] == ["missing-field"] * 30
-    assert bad[0].hint == "Columns: 0, 1. Name one with --text-column."
+    assert bad[0].hint == "Columns: 0, 1. The columns have no names and are counted: --text-column 0 --label-column 1."
 
 
 def test_many_rows_come_in_batches_of_bounded_size(tmp_path: Path) -> None:

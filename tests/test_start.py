@@ -54,4 +54,4 @@ def test_whoever_calls_main_decides_about_garbage() -> None:
     before = gc.get_freeze_count()
     assert main(["--version"]) == 0
     assert gc.isenabled()
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() <= before  # what was frozen may have gone

@@ -52,6 +52,9 @@ class DatasetSettings(Section):
     )
     completion_only_loss: bool | None = setting(None, "Learn only the completion of prompt and completion (mode sft); default: yes.")
     assistant_only_loss: bool | None = setting(None, "Learn only what the assistant says of messages (mode sft); default: yes.")
+    source_format: str | None = setting(
+        None, "Read every source as jsonl, json, csv (any separator), text, parquet, arrow or pickle; default: by its suffix."
+    )
     sample_by: Literal["line", "paragraph", "document"] = setting("line", "What is a row in a .txt file.")
     validation_fraction: float = setting(0.0, "Share of the train rows to hold out as validation, chosen by seed.", ge=0, lt=1)
     test_fraction: float = setting(0.0, "Share of the train rows to hold out as test, chosen by seed.", ge=0, lt=1)

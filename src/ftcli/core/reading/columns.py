@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
 from typing import Any, Literal, TypeVar
 
@@ -39,22 +37,6 @@ CONVERT: dict[Kind | None, str] = {
     None: "Nothing is coerced: convert it.",
 }
 LEAST, MOST = -(2**63), 2**63 - 1
-CONVERSATIONS = (
-    {"messages"},
-    {"conversations"},
-    {"conversation"},
-    {"prompt", "completion"},
-    {"instruction", "output"},
-    {"instruction", "response"},
-    {"instruction", "instances"},
-)
-"""Columns that make a row a conversation (`ftcli.core.reading.conversation`)."""
-TEXTS = re.compile(
-    "texts?|sentences?|contents?|document|reviews?|comments?|tweets?|utterance|body|message|query|question|article|문장|내용|리뷰|본문|댓글|텍스트|질문"
-)
-LABELS = re.compile("labels?|category|class|target|sentiment|intent|emotion|topic|tag|라벨|레이블|감정|분류|카테고리")
-"""Words in the names of columns that hold texts, or what is said of them."""
-WORD = re.compile(r"[^\W_]+")
 
 
 class BadValue(ValueError):  # noqa: N818 - turned into a BadRow by the reader, which knows the place
@@ -84,40 +66,6 @@ def target_type(kind: Kind) -> pa.DataType:
 def batch_of(columns: Columns, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
     """The record batch of the contract: arrays are in the order of `wanted`."""
     return pa.record_batch(list(arrays), names=["text"] if columns.chat is not None else [role for role, _, _ in wanted(columns)])
-
-
-def need_column(where: str, role: Role, name: str, existing: Iterable[str]) -> None:
-    """
-    Raises:
-        DataError: `existing` lacks the column, or has it twice; lists what there is with the nearest name.
-    """
-    try:
-        need_key(role, name, existing)
-    except BadValue as bad:
-        raise DataError(f"{where}: {bad.reason}", bad.hint) from None
-
-
-def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
-    """As `need_column`, of one row: raises BadValue (index 0)."""
-    names = [str(column) for column in existing]
-    if names.count(name) == 1:
-        return
-    if name in names:
-        raise BadValue(0, "duplicate-key", f"the column {name!r} exists {names.count(name)} times", name, "Rename one of them.")
-    near = difflib.get_close_matches(name, names, n=1) or usual_columns(role, names)
-    flag = "--text-pair-column" if role == "pair" else f"--{role}-column"
-    meant = f"Did you mean {flag} {' or '.join(near)}?" if near else f"Name one with {flag}."
-    if role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
-        meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
-    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
-
-
-def usual_columns(role: Role, names: list[str]) -> list[str]:
-    """The columns whose names usually mean that role: a few words, of which one says so; none where many do."""
-    usual = LABELS if role == "label" else TEXTS
-    found = [name for name in names if len(parts := WORD.findall(name.casefold())) <= 3 and any(map(usual.fullmatch, parts))]
-    return found if len(found) <= 3 else []
 
 
 def special_kind(settings: Settings) -> Kind | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.objects import url_of
 from ftcli.core.files.streams import bare_suffix, natural
-from ftcli.errors import DataError, PluginError
+from ftcli.errors import DataError, PluginError, SettingsError
 from ftcli.records import SPLITS, Split
 from ftcli.registry import AnyRegistry
 from ftcli.settings import Settings
@@ -75,8 +75,23 @@ class Finder:
                         f"the formats {self.suffixes[suffix]!r} and {name!r} both read {suffix}", "Uninstall one of the plugins."
                     )
                 self.suffixes[suffix] = name
+        self.given = self._given()
+        """The format that every source is said to be of, whatever its suffix."""
         self.notes: list[str] = []
         self.common = ""
+
+    def _given(self) -> str | None:
+        name = self.settings.dataset.source_format
+        known = sorted(format_ for format_, reader in self.formats.items() if reader.suffixes)
+        if name is not None and name not in known:
+            near = self.suffixes.get(f".{name}") or next(iter(difflib.get_close_matches(name, known, n=1)), None)
+            meant = f"Did you mean {near}? " if near else ""
+            raise SettingsError(f"dataset.source_format = {name!r} is no format of files", f"{meant}Formats are: {', '.join(known)}.")
+        return name
+
+    def _kind(self, path: str) -> str | None:
+        """The format of a file, by its suffix unless it was given; None where neither says."""
+        return self.given or self.suffixes.get(bare_suffix(path))
 
     def find(self) -> list[Found]:
         """All files, every one with its split, in the order of the sources; globs and directories in natural order.
@@ -108,7 +123,7 @@ class Finder:
             files = [Found(path, self._format(path), os.path.relpath(path, self.common or None))]
         elif glob.has_magic(path):
             files = self._glob(path)
-        elif claimer and bare_suffix(path) not in self.suffixes:
+        elif claimer and self._kind(path) is None:
             files = self._claimed(claimer, path, split)
         else:
             raise _missing(path)
@@ -148,18 +163,17 @@ class Finder:
             left += [f"{prefix}{name}" for name in folders if os.path.islink(os.path.join(root, name))]  # noqa: PTH114, PTH118
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
-                suffix = bare_suffix(name)
+                kind = self._kind(name)
                 if name.startswith("."):
                     continue
                 if (
-                    suffix not in self.suffixes
-                    or suffix == ".md"
+                    kind is None
+                    or bare_suffix(name) == ".md"
                     or name.lower().startswith(NOT_DATA)
                     or leads_out(os.path.join(root, name), home)  # noqa: PTH118
                 ):
                     left.append(prefix + name)
                 else:
-                    kind = self.suffixes[suffix]
                     sizes[kind] += check_file(os.path.join(root, name))  # noqa: PTH118
                     by_format.setdefault(kind, []).append(prefix + name)
         if not by_format:
@@ -178,11 +192,7 @@ class Finder:
         paths = sorted(glob.glob(pattern, recursive=True), key=natural)  # noqa: PTH207 - takes absolute patterns
         files = [path for path in paths if not os.path.isdir(path)]  # noqa: PTH112
         named = ".md" in Path(pattern).name
-        data = [
-            path
-            for path in files
-            if (bare_suffix(path) in self.suffixes and bare_suffix(path) != ".md") or (named and path.endswith(".md"))
-        ]
+        data = [path for path in files if (self._kind(path) and bare_suffix(path) != ".md") or (named and path.endswith(".md"))]
         if not data:
             matches = f"only {_names(files)}, which no format reads" if files else "nothing"
             raise DataError(
@@ -195,20 +205,20 @@ class Finder:
 
     def _format(self, path: str) -> str:
         check_file(path)
-        suffix = bare_suffix(path)
-        if suffix not in self.suffixes:
+        kind, suffix = self._kind(path), bare_suffix(path)
+        if kind is None:
             known = ", ".join(sorted(self.suffixes))
-            way = f"{WAYS[suffix]} " if suffix in WAYS else ""
+            way = WAYS.get(suffix, "Say what it is: --source-format csv, jsonl, text …")
             raise DataError(
-                f"{path}: no format reads {suffix or 'a file without a suffix'}", f"{way}Known suffixes: {known} (.gz and .zst too)."
+                f"{path}: no format reads {suffix or 'a file without a suffix'}", f"{way} Known suffixes: {known} (.gz and .zst too)."
             )
-        return self.suffixes[suffix]
+        return kind
 
     def _tables(self, found: list[Found]) -> list[Found]:
         """Plain text has no labels: a .txt is read as tab-separated where a label column is asked for."""
         dataset = self.settings.dataset
         label = dataset.label_column or next(iter(dataset.label_columns or ()), None)
-        if label is None or "csv" not in self.formats:
+        if label is None or self.given or "csv" not in self.formats:
             return found
         tables = {file.path for file in found if file.format == "text" and bare_suffix(file.path) == ".txt"}
         if tables:

@@ -17,7 +17,8 @@ from ftcli.contracts import Columns, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
 from ftcli.core.files.streams import data_errors
-from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind, usual_columns
+from ftcli.core.reading.column_names import usual_columns
+from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
 from ftcli.core.reading.conversation import columns_of
 from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels

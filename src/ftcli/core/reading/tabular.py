@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ftcli.core.reading.column_names import need_column
 from ftcli.core.reading.columns import (
     LEAST,
     MOST,
@@ -19,7 +20,6 @@ from ftcli.core.reading.columns import (
     check_value,
     is_one,
     kind_of_value,
-    need_column,
     shown,
     target_type,
 )

@@ -1,0 +1,71 @@
+"""What columns are called: the one that is asked for, and what to say when it is not there."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from ftcli.core.reading.columns import BadValue, Role
+from ftcli.core.reading.find import role_of
+from ftcli.errors import DataError
+
+CONVERSATIONS = (
+    {"messages"},
+    {"conversations"},
+    {"conversation"},
+    {"prompt", "completion"},
+    {"instruction", "output"},
+    {"instruction", "response"},
+    {"instruction", "instances"},
+)
+"""Columns that make a row a conversation (`ftcli.core.reading.conversation`)."""
+TEXTS = re.compile(
+    "texts?|sentences?|contents?|document|reviews?|comments?|tweets?|utt|utterances?|body|message|query|question|article|title|headline"
+    "|문장|내용|리뷰|본문|댓글|텍스트|질문|제목"
+)
+LABELS = re.compile("labels?|category|class|target|sentiment|intent|emotion|topic|tag|라벨|레이블|감정|분류|카테고리")
+"""Words in the names of columns that hold texts, or what is said of them."""
+WORD = re.compile(r"[^\W_]+")
+HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+"""Between the words of a name such as reviewText."""
+ALIKE = 0.7
+"""Nearness of a name that was meant, as difflib measures it; "intent" is as near to "text" as 0.6."""
+
+
+def need_column(where: str, role: Role, name: str, existing: Iterable[str]) -> None:
+    """
+    Raises:
+        DataError: `existing` lacks the column, or has it twice; lists what there is with the nearest name.
+    """
+    try:
+        need_key(role, name, existing)
+    except BadValue as bad:
+        raise DataError(f"{where}: {bad.reason}", bad.hint) from None
+
+
+def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
+    """As `need_column`, of one row: raises BadValue (index 0)."""
+    names = [str(column) for column in existing]
+    if names.count(name) == 1:
+        return
+    if name in names:
+        raise BadValue(0, "duplicate-key", f"the column {name!r} exists {names.count(name)} times", name, "Rename one of them.")
+    near = difflib.get_close_matches(name, names, n=1, cutoff=ALIKE) or usual_columns(role, names)
+    flag = "--text-pair-column" if role == "pair" else f"--{role}-column"
+    meant = f"Did you mean {flag} {' or '.join(near)}?" if near else f"Name one with {flag}."
+    if role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
+        meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
+    elif len(names) > 1 and all(map(role_of, names)):
+        meant = f"These are splits: write each as a file of its own, jq .{names[0]} OLD > {names[0]}.json"
+    elif names == [str(number) for number in range(len(names))]:
+        meant = "The columns have no names and are counted: --text-column 0 --label-column 1."
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
+
+
+def usual_columns(role: Role, names: list[str]) -> list[str]:
+    """The columns whose names usually mean that role: a few words, of which one says so; none where many do."""
+    usual = LABELS if role == "label" else TEXTS
+    found = [name for name in names if len(parts := WORD.findall(HUMP.sub("_", name).casefold())) <= 3 and any(map(usual.fullmatch, parts))]
+    return found if len(found) <= 3 else []
