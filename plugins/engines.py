@@ -6,6 +6,7 @@ What a library raises while loading or encoding becomes an EngineError in `ftcli
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -87,9 +88,15 @@ class GigatokenEngine(_FlatEngine):
     distribution = "gigatoken"
 
     def build(self, backend_json: str, threads: int) -> Encoder:
-        from gigatoken import Tokenizer
+        return _GigatokenEncoder(_gigatoken(backend_json), parallel=threads > 1)
 
-        return _GigatokenEncoder(Tokenizer.from_json(backend_json), parallel=threads > 1)
+
+@lru_cache(maxsize=1)
+def _gigatoken(backend_json: str) -> Any:
+    """The tokenizer, which any number of threads may share: loading it takes 0.3 s for Qwen3, and it is not always known at first how many there are."""
+    from gigatoken import Tokenizer
+
+    return Tokenizer.from_json(backend_json)
 
 
 class _GigatokenEncoder:

@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pyarrow as pa
@@ -157,6 +158,35 @@ def test_gigatoken_loaded_for_one_thread_starts_none(tmp_path: Path) -> None:
         process.join()
 
 
+@dataclass(frozen=True)
+class Sent:
+    text: str
+
+
+@dataclass(frozen=True)
+class Thing(Sent):
+    sent_once: ClassVar = True
+
+
+_noted: list[tuple[Sent, str | None, str | None]] = []
+
+
+def note(thing: Sent) -> None:
+    _noted[:] = [(thing, os.environ.get("FTCLI_TEST_VARIABLE"), os.environ.get("OMP_NUM_THREADS"))]
+
+
+def noted() -> tuple[int, str | None, str | None]:
+    return len(_noted[0][0].text), *_noted[0][1:]
+
+
+def is_noted(things: list[Sent]) -> bool:
+    return things[0] is _noted[0][0]
+
+
+def panic() -> None:
+    raise BaseException("panic")  # noqa: TRY002 - as pyo3 raises a panic in Rust
+
+
 # -- the reserve -------------------------------------------------------------------------------------------------------
 
 
@@ -173,6 +203,65 @@ def test_a_reserve_gets_the_variables_of_the_time_when_it_is_taken(monkeypatch: 
     assert taken.ask(variables, "FTCLI_TEST_VARIABLE", "OMP_NUM_THREADS") == ["after", "3"]
     taken.stop()
     taken.join()
+
+
+def test_a_reserve_has_done_what_was_begun_when_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one thread and the variables of then; what fails is nobody's, until it is asked for."""
+    monkeypatch.setenv("FTCLI_TEST_VARIABLE", "then")
+    reserve.prepare()
+    reserve.begin(partial(note, Thing("x" * 10_000_000)))  # more than a pipe holds, while the reserve still imports
+    reserve.begin(panic)
+    taken = reserve.take(2)
+    assert taken is not None
+    try:
+        assert taken.ask(noted) == (10_000_000, "then", "1")
+        with pytest.raises(RuntimeError, match="panic"):
+            taken.ask(panic)
+    finally:
+        taken.stop()
+        taken.join()
+    reserve.begin(panic)  # nobody is there
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_what_is_sent_once_is_the_same_thing_in_every_call_and_every_copy(once: bool) -> None:
+    thing = Thing("abc") if once else Sent("abc")
+    process = Child(threads=1)
+    try:
+        process.ask(partial(note, thing))
+        assert process.ask(partial(is_noted, [thing])) is once
+        copy = process.copy()
+        assert copy is not None
+        assert copy.ask(partial(is_noted, [thing])) is once
+        assert copy.ask(partial(is_noted, [Thing("abc")])) is False  # equal, and another one
+        copy.stop()
+        copy.join()
+    finally:
+        process.stop()
+        process.join()
+
+
+@pytest.mark.fault
+def test_a_reserve_that_dies_while_it_is_sent_a_tokenizer_holds_nobody_up() -> None:
+    reserve.prepare()
+    os.kill(reserve._ready[0].pid, signal.SIGSTOP)  # it takes nothing in
+    reserve.begin(partial(note, Thing("x" * 10_000_000)))
+    os.kill(reserve._ready[0].pid, signal.SIGKILL)
+    taken = reserve.take(1)
+    assert taken is not None
+    with pytest.raises(ChildDied, match="by SIGKILL"):
+        taken.ask(noted)
+    taken.join()
+
+
+@pytest.mark.fault
+def test_a_reserve_that_takes_nothing_in_is_dropped() -> None:
+    reserve.prepare()
+    pid = reserve._ready[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    reserve.begin(partial(note, Thing("x" * 10_000_000)))
+    reserve.drop()
+    assert not psutil.pid_exists(pid)
 
 
 def test_a_reserve_that_nobody_took_ends(monkeypatch: pytest.MonkeyPatch) -> None:

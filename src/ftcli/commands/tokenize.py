@@ -42,7 +42,7 @@ from ftcli.core.publishing.source_versions import Stamps
 from ftcli.core.reading.read import Plan
 from ftcli.core.reading.receipt import still_there
 from ftcli.core.reading.reject import REJECTS, accept, join
-from ftcli.core.reports.report import write_report
+from ftcli.core.reports.report import get_ready, write_report
 from ftcli.core.tokenizer.without_torch import Light, without_torch
 from ftcli.errors import DataError, PublishError, UsageError
 from ftcli.records import MANIFEST_NAME, Report, to_json
@@ -96,6 +96,7 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
             if finish:
                 recipe = adopt(context, recipe, hashes)
             on_settled(recipe)
+            get_ready()  # while the workers load the engine
             return _prepare(context, executor, early, recipe, footprint)
     except OSError as error:
         if error.errno in WRITE_ERRORS and context.settings.dataset.output_dir is not None:
@@ -112,6 +113,8 @@ def _settle(context: Context, executor: Executor, apart: Apart, early: Early, ha
 
     known = known_tokenizer(context, load)
     engine = known and proved_engine(known.backend, context.plugins, tokenizer.engine, context.cache_dir, tokenizer.add_special_tokens)
+    if known and engine and getattr(engine, "single_threaded", False):  # another one would keep the threads it is loaded with
+        reserve.begin(early.load(engine.name, known.backend, 1))
 
     def get_ready(plan: Plan) -> None:
         if this_rank():  # most ranks only wait

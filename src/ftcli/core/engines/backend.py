@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ftcli.core.arrays import strings
 from ftcli.core.engines.reference import load_reference
@@ -24,6 +24,8 @@ _PROBES = ("", "a", "Hello, world!", "안녕하세요 세계", "  two  spaces ",
 class Backend:
     """One tokenizer, picklable."""
 
+    sent_once: ClassVar = True
+    """To a worker: see `ftcli.core.processes.child`."""
     folder: str
     json: str
     """tokenizer.json without truncation, padding and dropout; empty where only the tokenizer's Python class gives the right ids."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from ftcli.core.inspect.tokenlines import documents, facts, where
-from ftcli.core.reports.report import render_page
+from ftcli.core.reports.page import render_page
 from ftcli.core.tokenizer.visible_text import CODE
 from ftcli.records import Report, to_json
 

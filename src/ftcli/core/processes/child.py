@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import pickle
 import signal
@@ -64,6 +65,8 @@ class Child:
 
     def __init__(self, preload: Sequence[str] = (), threads: int | None = None, tie: tuple[Connection, Process] | None = None) -> None:
         self._sent: Callable[..., Any] | bytes | None = None
+        self._kept: list[object] = []
+        """What was sent once and is kept there, by its place."""
         if tie is not None:
             self.pipe, self.process = tie
             return
@@ -104,7 +107,11 @@ class Child:
                 self.pipe.send(("copy", None))
                 send_handle(self.pipe, theirs.fileno(), self.pid)
             pid = self.answer()
-        return None if pid is None else Child(tie=(pipe, Copied(pid, self)))
+        if pid is None:
+            return None
+        copy = Child(tie=(pipe, Copied(pid, self)))
+        copy._kept = self._kept[:]
+        return copy
 
     def exit_code(self, pid: int) -> int | None:
         """Of a copy that has ended; None where this process has ended as well, so that nobody knows."""
@@ -120,16 +127,30 @@ class Child:
         return self.process.pid
 
     def call(self, function: Callable[..., Any] | bytes, *arguments: Any) -> None:
-        """Ask for `function(*arguments)`; `receive` has the answer. The function travels once, however often it is called in a row.
+        """Ask for `function(*arguments)`; `receive` has the answer. The function travels once, however often it is called in a row, and what
+        it holds of a class with `sent_once` travels once in all.
 
         Args:
             function: bytes are one that was pickled elsewhere, so that this process need not import what it stands on.
         """
         with suppress(BrokenPipeError, ConnectionResetError):  # it died: `receive` tells
             if function is not self._sent:
-                self.pipe.send(("function", function if isinstance(function, bytes) else pickle.dumps(function)))
+                self.pipe.send(("function", function if isinstance(function, bytes) else self._packed(function)))
                 self._sent = function
             self.pipe.send(("call", arguments))
+
+    def begin(self, function: Callable[[], Any]) -> None:
+        """Have it do what it will probably be asked for. There is no answer: what fails, fails again when it is asked for."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send(("begin", self._packed(function)))
+
+    def _packed(self, function: Callable[..., Any]) -> bytes:
+        """The function pickled; what is to be kept there goes before it."""
+        pickler = _Pickler(file := io.BytesIO(), self._kept)
+        pickler.dump(function)
+        for place in pickler.fresh:
+            self.pipe.send(("keep", (place, pickle.dumps(self._kept[place]))))
+        return file.getvalue()
 
     def receive(self) -> tuple[str, Any]:
         """("progress", (bytes, rows, tokens, file)) or ("done", result).
@@ -183,6 +204,28 @@ class Child:
             self.process.wait()
 
 
+class _Pickler(pickle.Pickler):
+    """Names by its place what is kept at the other end: a tokenizer is 5 MB, and a worker is told of it four times before its first row.
+
+    Args:
+        kept: what is there; what is not there yet is added, and named by `fresh`.
+    """
+
+    def __init__(self, file: io.BytesIO, kept: list[object]) -> None:
+        super().__init__(file)
+        self._kept = kept
+        self.fresh: list[int] = []
+
+    def reducer_override(self, thing: object) -> Any:
+        if not getattr(type(thing), "sent_once", False):
+            return NotImplemented
+        place = next((place for place, one in enumerate(self._kept) if one is thing), len(self._kept))
+        if place == len(self._kept):
+            self._kept.append(thing)
+            self.fresh.append(place)
+        return kept, (place,)
+
+
 def limits(threads: int | None) -> Mapping[str, str]:
     """Set from outside, because some libraries read them when they are imported."""
     if threads is None:
@@ -192,6 +235,15 @@ def limits(threads: int | None) -> Mapping[str, str]:
 
 
 # -- in the child ------------------------------------------------------------------------------------------------------
+
+_kept: dict[int, Any] = {}
+
+
+def kept(place: int) -> Any:
+    """What was sent to this process to be kept."""
+    if isinstance(_kept[place], bytes):
+        _kept[place] = pickle.loads(_kept[place])  # noqa: S301 - from our parent
+    return _kept[place]
 
 
 def serve(descriptor: int, preload: Sequence[str]) -> None:
@@ -211,8 +263,15 @@ def serve(descriptor: int, preload: Sequence[str]) -> None:
             if kind == "function":
                 function, pickled = None, payload
                 continue
+            if kind == "keep":
+                _kept.update([payload])
+                continue
             if kind == "variables":
                 _adopt(payload)
+                continue
+            if kind == "begin":
+                with suppress(BaseException):  # a panic in a Rust engine is one
+                    pickle.loads(payload)()  # noqa: S301 - from our parent
                 continue
             if kind == "copy":
                 pipe = _copied(pipe)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from threading import Thread
+from typing import Any
 
 from ftcli.core.processes.child import Child
 
@@ -16,6 +18,7 @@ PRELOAD = ("ftcli.core.prepare.encode",)
 """What every worker needs: 0.4 s, spent while the command itself still loads the tokenizer."""
 
 _ready: list[Child] = []
+_sending: list[Thread] = []
 
 
 def prepare(preload: Sequence[str] = ()) -> None:
@@ -29,11 +32,21 @@ def prepare(preload: Sequence[str] = ()) -> None:
         atexit.register(drop)
 
 
+def begin(function: Callable[[], Any]) -> None:
+    """Have the one that is ready do what it will probably be asked for, with one thread and the variables of now."""
+    for child in _ready:
+        child.adopt(1)
+        _sending.append(Thread(target=child.begin, args=(function,), daemon=True))  # a tokenizer is more than a pipe holds
+        _sending[-1].start()
+
+
 def take(threads: int | None) -> Child | None:
     """The one that is ready, with the variables of now; None when there is none."""
     if not _ready:
         return None
     child = _ready.pop()
+    while _sending:
+        _sending.pop().join()
     child.adopt(threads)
     return child
 
@@ -44,6 +57,8 @@ def drop() -> None:
         child = _ready.pop()
         with suppress(ProcessLookupError):
             child.process.kill()
+        while _sending:
+            _sending.pop().join()
         child.join()
 
 

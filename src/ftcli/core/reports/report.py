@@ -32,27 +32,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
-from importlib import resources
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-import markupsafe
-
-from ftcli import __version__
 from ftcli.core import figures
 from ftcli.core.figures import number
 from ftcli.core.reports import bars
 from ftcli.core.reports.headline import headline, lede
 from ftcli.core.reports.plot import Key, Plot
 from ftcli.core.reports.tables import Table, tables
+from ftcli.core.reports.values import evidence, exact
 from ftcli.errors import PublishError
 from ftcli.masking import masked, printable
 from ftcli.records import STAGES, Report, to_json
@@ -61,6 +55,7 @@ if TYPE_CHECKING:
     from ftcli.core.reports import plots
     from ftcli.core.reports.plots import Fall
 
+PAGE = "report.html.jinja"
 FALLS = "Time of a whole run in multiples of the base's, the factors added one after another, the largest first."
 NOISE = "alone inside the noise: no difference was found"
 STAGE_NAMES = {"env": "environment", "steps": "first steps"}
@@ -80,6 +75,13 @@ def write_report(report: Report, directory: Path, stem: str = "report") -> dict[
     return paths
 
 
+def get_ready() -> None:
+    """Import and compile what a page takes, 0.05 s, while something else is waited for."""
+    from ftcli.core.reports.page import template
+
+    template(PAGE)
+
+
 def write_document(path: Path, text: str) -> None:
     """A report in another format, whole or not at all.
 
@@ -91,11 +93,13 @@ def write_document(path: Path, text: str) -> None:
 
 def render_html(report: Report, when: datetime | None = None) -> str:
     """The page; the same report and time give the same bytes."""
+    from ftcli.core.reports.page import render_page
+
     doc = to_json(report)
     metrics, details = doc["metrics"], doc["details"]
     settings = [(key, _setting(item["value"]), item["origin"]) for key, item in sorted(doc["settings"].items())]
     return render_page(
-        "report.html.jinja",
+        PAGE,
         doc=doc,
         when=when,
         lede=lede(doc),
@@ -106,42 +110,13 @@ def render_html(report: Report, when: datetime | None = None) -> str:
         plots=_plots(metrics, details),
         tables=tables(metrics, details),
         machine=_machine(doc["machine"]),
-        gpu=[(key, _evidence(value), "") for key, value in (details.get("gpu") or {}).items()],
+        gpu=[(key, evidence(value), "") for key, value in (details.get("gpu") or {}).items()],
         chosen=Table("Settings", ("Setting", "Value", "Origin"), "cct", [row for row in settings if row[2] != "default"], stacked=True),
         defaults=Table("Defaults", ("Setting", "Value"), "cc", [row[:2] for row in settings if row[2] == "default"], folded=True),
         plugins=_plugins(doc["plugins"]),
         files=[(name, path, "") for name, path in doc["paths"].items()],
         scalars=Table("All figures", ("Metric", "Value"), "cn", _scalars(metrics), folded=True),
     )
-
-
-def render_page(template: str, **values: Any) -> str:
-    """A page that needs nothing else, from a template beside this module, with the styles of all pages."""
-    css = resources.files("ftcli.core.reports").joinpath("report.css").read_text(encoding="utf-8")
-    return _environment().get_template(template).render(css=css, version=__version__, **values)
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("ftcli.core.reports", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(evidence=_evidence, seconds=figures.seconds, breakable=_breakable)
-    return environment
-
-
-def _breakable(text: str) -> markupsafe.Markup:
-    """Long names may end a line after a dot or an underscore: train.gradient_accumulation_steps."""
-    return markupsafe.Markup(_LONG_NAME.sub(lambda name: _JOINT.sub(r"\g<0><wbr>", name[0]), str(markupsafe.escape(text))))  # noqa: S704
-
-
-_LONG_NAME = re.compile(r"(?<![\w./-])(?=[a-z_.]{16})[a-z_]+\.[a-z_]+(?![\w./-])")
-"""Of a setting, and not a part of a path: those are searched for in the page's source."""
-_JOINT = re.compile(r"[._](?=\w)")
 
 
 def _write(path: Path, text: str) -> None:
@@ -286,23 +261,10 @@ def _plugins(plugins: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _scalars(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, _exact(value)) for name, value in metrics.items() if not isinstance(value, (list, dict))]
+    return [(name, exact(value)) for name, value in metrics.items() if not isinstance(value, (list, dict))]
 
 
 def _setting(value: Any) -> str:
     if value is None:
         return "unset"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _evidence(value: Any) -> str:
-    """Nested values are JSON."""
-    if isinstance(value, (list, dict)):
-        flat = json.dumps(value, ensure_ascii=False)
-        return flat if len(flat) < 100 else json.dumps(value, ensure_ascii=False, indent=1)
-    return _exact(value)
-
-
-def _exact(value: float | str | bool | None) -> str:
-    """For looking up: ids and sizes stay bare digits, floats keep six."""
-    return f"{value:.6g}" if isinstance(value, float) else number(value) if value is None or isinstance(value, bool) else str(value)
