@@ -40,7 +40,7 @@ Span = tuple[int, int | None]
 
 
 class Csv(FileFormat):
-    """.csv (commas) and .tsv (tabs), plain (cut between rows, where its quotes are in order) or .gz/.zst (one piece).
+    """.csv (commas) and .tsv (tabs), plain (cut between rows, where its quotes are in order) or compressed (one piece).
 
     Where only another delimiter gives a header with all columns asked for, that one is taken (`layout_of`).
     The first line is the header, unless all columns asked for are numbers: then there is none, and "0" is the first column (but a first

@@ -34,7 +34,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=Object)
 
 
 class Json(FileFormat):
-    """.json, plain or .gz/.zst: one piece, the text held in memory, rows made one at a time. For large data use JSON lines."""
+    """.json, plain or compressed: one piece, the text held in memory, rows made one at a time. For large data use JSON lines."""
 
     name = "json"
     suffixes: tuple[str, ...] = (".json",)

@@ -32,7 +32,7 @@ UNSURE = frozenset({"not-utf8", "not-json", "too-deep", "out-of-range"})
 
 
 class JsonLines(FileFormat):
-    """.jsonl and .ndjson, plain (cut into byte ranges; a piece owns the lines that start in it) or .gz/.zst (one piece, streamed).
+    """.jsonl and .ndjson, plain (cut into byte ranges; a piece owns the lines that start in it) or compressed (one piece, streamed).
 
     Blank lines, CRLF and a byte order mark are accepted; other keys are ignored and may hold anything.
     """

@@ -39,7 +39,7 @@ PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; from ftcli.core.reading.unpic
 
 
 class Pickle(FileFormat):
-    """.pkl and .pickle, plain or .gz/.zst: one piece, held in the memory of a process of its own (see `ftcli.core.reading.unpickle`).
+    """.pkl and .pickle, plain or compressed: one piece, held in the memory of a process of its own (see `ftcli.core.reading.unpickle`).
 
     A list of dicts, of strings or of lists (columns by number), or a dict of lists; with `dataset.trust_pickle` a DataFrame as well.
     """

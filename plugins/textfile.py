@@ -26,7 +26,7 @@ EDGES = re.compile(rb"(?:\r?\n)*(.*?)(?:\r?\n)*", re.DOTALL)
 
 
 class Text(FileFormat):
-    """.txt and .md, plain or .gz/.zst, by `dataset.sample_by`. There are no labels, and `dataset.text_column` does not matter.
+    """.txt and .md, plain or compressed, by `dataset.sample_by`. There are no labels, and `dataset.text_column` does not matter.
 
     line: the line without its end; empty lines are skipped. paragraph: what stands between empty lines. document: the file as it is;
     an empty file has no row. CRLF is read as a line end, a byte order mark is dropped; a line of blanks is not empty.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import gzip
 import hashlib
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -105,7 +107,7 @@ def check_places(file: Path, rejects: list[dict[str, Any]]) -> None:
         assert all(reject["row"] for reject in rejects)
         return
     data = file.read_bytes()
-    if file.suffix in {".gz", ".zst"}:
+    if file.suffix in streams.CODECS:
         data = pa.CompressedInputStream(pa.OSFile(str(file)), streams.CODECS[file.suffix]).read()
     for reject in rejects:
         assert reject["path"] == str(file)
@@ -405,7 +407,14 @@ def seeds(name: str) -> bytes:
     text = b"".join(json.dumps({"text": f"글 {i}", "label": "xy"[i % 2]}, ensure_ascii=i % 3 == 0).encode() + b"\n" for i in range(30))
     table = pa.table({"text": [f"글 {i}" for i in range(30)], "label": ["xy"[i % 2] for i in range(30)]})
     if name.startswith("a.jsonl"):
-        return {"": text, ".gz": gzip.compress(text, mtime=0), ".zst": _zstd(text)}[name.removeprefix("a.jsonl")]
+        packed = {
+            "": text,
+            ".gz": gzip.compress(text, mtime=0),
+            ".zst": _zstd(text),
+            ".xz": lzma.compress(text),
+            ".bz2": bz2.compress(text),
+        }
+        return packed[name.removeprefix("a.jsonl")]
     if name == "a.json":
         return b"[" + b",\n".join(text.splitlines()) + b"]"
     if name == "a.csv":
@@ -428,7 +437,10 @@ PARTS = st.one_of(
 
 @pytest.mark.fault
 @pytest.mark.reliability(25, "damaged bytes in every format: an FtcliError or rows, the law of quarantine holds, nothing hangs")
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.json", "a.csv", "a.tsv", "a.txt", "a.parquet", "a.arrow"])
+@pytest.mark.parametrize(
+    "name",
+    [*(f"a.jsonl{codec}" for codec in ("", ".gz", ".zst", ".xz", ".bz2")), "a.json", "a.csv", "a.tsv", "a.txt", "a.parquet", "a.arrow"],
+)
 @hypothesis_settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 8), PARTS), max_size=4),

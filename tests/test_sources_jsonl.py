@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import subprocess
 import sys
 from pathlib import Path
@@ -29,19 +30,37 @@ def test_rows_arrive_in_order_with_text_and_label(tmp_path: Path) -> None:
     assert rows(file, label_column="label") == [(f"글 {i}", i % 3) for i in range(1000)]
 
 
-@pytest.mark.parametrize("kind", ["gzip", "zstd"])
-def test_compressed_files_give_the_same_rows_in_one_piece(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("suffix", [*streams.CODECS])
+def test_compressed_files_give_the_same_rows_in_one_piece(tmp_path: Path, suffix: str) -> None:
+    """Also of several streams one after the other, as parallel compressors write them."""
     data = dump([{"text": f"row {i}"} for i in range(50_000)]).encode()
-    path = tmp_path / ("a.jsonl" + {"gzip": ".gz", "zstd": ".zst"}[kind])
-    with pa.CompressedOutputStream(str(path), kind) as stream:
-        stream.write(data)
+    path = write(tmp_path / f"a.jsonl{suffix}", packed(suffix, data[:300_000]) + packed(suffix, data[300_000:]))
     assert rows(path) == [f"row {i}" for i in range(50_000)]
     assert [piece.unit for shard in plan(path, shard_bytes=1000).shards for piece in shard.pieces] == ["file"]
 
 
-def test_gzip_members_written_one_after_the_other_are_all_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.ndjson.gz", gzip.compress(b'{"text": "a"}\n') + gzip.compress(b'{"text": "b"}\n'))
-    assert rows(path) == ["a", "b"]
+@pytest.mark.parametrize("suffix", [*streams.CODECS])
+def test_compressed_data_that_are_damaged_cut_off_or_none_are_refused(tmp_path: Path, suffix: str) -> None:
+    data = packed(suffix, dump([{"text": f"row {i}"} for i in range(5_000)]).encode())
+    cut = refusal(write(tmp_path / f"a.jsonl{suffix}", data[: len(data) // 2]))
+    assert "a.jsonl" in cut.message
+    assert "the compressed data end too early" in cut.message
+    other = refusal(write(tmp_path / f"b.jsonl{suffix}", GOOD * 10))
+    assert f"damaged or not {streams.CODECS[suffix]} data" in other.message
+    if suffix in {".gz", ".bz2", ".xz"}:  # the others hold a sum only where it was asked for
+        half = len(data) // 2
+        flipped = data[:half] + bytes(byte ^ 0xFF for byte in data[half : half + 20]) + data[half + 20 :]
+        assert str(tmp_path / f"c.jsonl{suffix}") in refusal(write(tmp_path / f"c.jsonl{suffix}", flipped)).message
+    assert "which the suffix does not say" in refusal(write(tmp_path / "d.jsonl", data)).message
+
+
+def packed(suffix: str, data: bytes) -> bytes:
+    if suffix == ".xz":
+        return lzma.compress(data)
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, streams.CODECS[suffix]) as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
 
 
 LINE = st.one_of(

@@ -33,7 +33,7 @@ class SourceFormat(Protocol):
 
     name: str
     suffixes: tuple[str, ...]
-    """Lower case, with the dot; a trailing .gz or .zst is taken off before the comparison."""
+    """Lower case, with the dot; a trailing .gz, .zst, .bz2, .xz or .lz4 is taken off before the comparison."""
 
     def claims(self, item: str) -> bool:
         """Whether a source that no suffix decides (a directory, a hub id) is of this format."""

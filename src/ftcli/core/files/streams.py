@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import re
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ LONGEST_LINE = 1 << 30
 BEGINNING = 4096
 """Bytes of a line that is too long which are kept to show."""
 BOM = b"\xef\xbb\xbf"
-CODECS = {".gz": "gzip", ".zst": "zstd"}
+CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".lz4": "lz4"}
+SUFFIXES = "also with .gz, .zst, .bz2, .xz or .lz4 behind"
 MAGIC = {
     b"\x1f\x8b": "gzip data",
     b"\x28\xb5\x2f\xfd": "zstd data",
@@ -33,13 +35,14 @@ MAGIC = {
     b"PK\x03\x04": "a zip archive",
     b"BZh": "bzip2 data",
     b"\xfd7zXZ\x00": "xz data",
+    b"\x04\x22\x4d\x18": "lz4 data",
     b"\x80\x04": "a pickle",
     b"\x80\x05": "a pickle",
 }
 
 
 def bare_suffix(path: str) -> str:
-    """The suffix that decides the format: lower case, after a trailing .gz or .zst is taken off."""
+    """The suffix that decides the format: lower case, after one of `CODECS` is taken off."""
     stem, suffix = os.path.splitext(path)  # noqa: PTH122 - a tenth of the time of Path, for a million small files
     if suffix.lower() in CODECS:
         suffix = os.path.splitext(stem)[1]  # noqa: PTH122
@@ -47,14 +50,20 @@ def bare_suffix(path: str) -> str:
 
 
 def codec_of(path: str) -> str | None:
-    """ "gzip", "zstd" or None, by the file's last suffix."""
+    """A value of `CODECS`, or None, by the file's last suffix."""
     return CODECS.get(os.path.splitext(path)[1].lower())  # noqa: PTH122
 
 
 def open_stream(path: str) -> pa.NativeFile:
     """The file's content, decompressed on the way; it can seek when it is not compressed."""
-    codec = codec_of(path)
-    return pa.OSFile(path) if codec is None else pa.CompressedInputStream(pa.OSFile(path), codec)
+    return decompressed(pa.OSFile(path), codec_of(path))
+
+
+def decompressed(file: pa.NativeFile, codec: str | None) -> pa.NativeFile:
+    """The content of a compressed file; of several streams one after the other, all of them. Whoever reads it turns errors by `data_errors`."""
+    if codec == "xz":  # the one that Arrow does not know
+        return pa.PythonFile(lzma.LZMAFile(file), mode="r")
+    return file if codec is None else pa.CompressedInputStream(file, codec)
 
 
 @contextmanager
@@ -69,6 +78,10 @@ def data_errors(path: str) -> Iterator[None]:
         if codec_of(path) and ("inflate" in reason or "decompress" in reason):
             raise DataError(f"{path}: damaged or not {codec_of(path)} data ({reason})", "Copy it again, or correct its suffix.") from error
         raise DataError(f"{path}: cannot be read: {reason}", "Check that the file is whole, and its permissions.") from error
+    except EOFError as error:
+        raise DataError(f"{path}: the compressed data end too early", "Copy or download the file again.") from error
+    except lzma.LZMAError as error:
+        raise DataError(f"{path}: damaged or not xz data ({error})", "Copy it again, or correct its suffix.") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter for names of columns
         raise DataError(
             f"{path}: {str(error).splitlines()[0]}", "Check that the file is whole and that its suffix tells the truth."

@@ -15,7 +15,7 @@ from ftcli.context import Context
 from ftcli.core.arrays import numbers
 from ftcli.core.engines.guard import guarded
 from ftcli.core.files.durable import free_bytes, size_of
-from ftcli.core.files.streams import codec_of, data_errors
+from ftcli.core.files.streams import codec_of, data_errors, decompressed
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.reading.read import read_shard
 from ftcli.errors import PublishError
@@ -84,8 +84,7 @@ def _bytes(texts: pa.Array) -> int:
 def _head(path: str) -> tuple[float, list[int]]:
     """How much larger the content is than the file, by its first MB, and the sizes of the lines in there."""
     with data_errors(path), pa.OSFile(path) as raw:
-        codec = codec_of(path)
-        stream = raw if codec is None else pa.CompressedInputStream(raw, codec)
+        stream = decompressed(raw, codec_of(path))  # held: it closes the file when it goes
         head = stream.read(HEAD_BYTES)
         return len(head) / max(1, raw.tell()), [len(line) + 1 for line in head.split(b"\n")[:-1]]
 

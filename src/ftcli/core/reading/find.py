@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.objects import url_of
-from ftcli.core.files.streams import bare_suffix, natural
+from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
 from ftcli.errors import DataError, PluginError, SettingsError
 from ftcli.records import SPLITS, Split
 from ftcli.registry import AnyRegistry
@@ -45,7 +45,7 @@ _ARCHIVE = "Unpack it, and name the files or the folder."
 WAYS = {
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), _SHEET),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), _ARCHIVE),
-    **dict.fromkeys((".bz2", ".xz", ".lz4"), "Decompress it, or compress it with gzip or zstd."),
+    **dict.fromkeys((".lzma", ".br", ".z"), "Decompress it, or compress it with gzip or zstd."),
 }
 """What to do with files that people have and no format reads."""
 
@@ -180,7 +180,7 @@ class Finder:
             known = ", ".join(sorted(set(self.suffixes) - {".md"}))
             raise DataError(
                 f"{folder}: no data files in this directory",
-                f"Files of these kinds are read: {known} (.gz and .zst too); links that lead out of it only where a glob or their name says so.",
+                f"Files of these kinds are read: {known} ({SUFFIXES}); links that lead out of it only where a glob or their name says so.",
             )
         chosen = max(sorted(by_format), key=lambda name: sizes[name])
         left += [path for name, paths in by_format.items() if name != chosen for path in paths]
@@ -210,7 +210,7 @@ class Finder:
             known = ", ".join(sorted(self.suffixes))
             way = WAYS.get(suffix, "Say what it is: --source-format csv, jsonl, text …")
             raise DataError(
-                f"{path}: no format reads {suffix or 'a file without a suffix'}", f"{way} Known suffixes: {known} (.gz and .zst too)."
+                f"{path}: no format reads {suffix or 'a file without a suffix'}", f"{way} Known suffixes: {known} ({SUFFIXES})."
             )
         return kind
 

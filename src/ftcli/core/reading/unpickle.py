@@ -180,10 +180,10 @@ class _Child:
     def _load(self, file: io.FileIO) -> Any:
         import pyarrow as pa
 
-        from ftcli.core.files.streams import codec_of, data_errors
+        from ftcli.core.files.streams import codec_of, data_errors, decompressed
 
         path, codec = self.order.path, codec_of(self.order.path)
-        stream = io.BufferedReader(_Source(file if codec is None else pa.CompressedInputStream(pa.PythonFile(file), codec), self), 1 << 20)
+        stream = io.BufferedReader(_Source(file if codec is None else decompressed(pa.PythonFile(file), codec), self), 1 << 20)
         with data_errors(path):
             try:
                 loaded = pickle.load(stream) if self.order.trusted else _Plain(stream, path).load()  # noqa: S301 - the user said so
