@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import Columns
@@ -17,6 +18,7 @@ from ftcli.settings import Settings
 if TYPE_CHECKING:
     from ftcli.core.reading.columns import Kind, Role
 
+COUNTED = "Where the first line is a row and no header, count the columns from 0: --text-column 0 --label-column 1."
 DELIMITERS = (",", ";", "\t", "|")
 
 
@@ -80,15 +82,21 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         _refuse_undecoded(path, start)
         if not header or "Did you mean" in error.hint:
             raise
-        if first[0].startswith("__label__"):
-            way = r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
-            raise DataError(error.message, f"The labels stand before the texts, as fastText wants them: {way}") from None
-        if len(first) == 1 < len(names):
-            joined = "paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
-            raise DataError(error.message, f"The file has one column. Where the labels stand in a file of their own: {joined}") from None
-        counted = "Where the first line is a row and no header, count the columns from 0: --text-column 0 --label-column 1."
-        raise DataError(error.message, f"{error.hint} {counted}") from None
+        raise DataError(error.message, _elsewhere(path, first, names) or f"{error.hint} {COUNTED}") from None
     return layout
+
+
+def _elsewhere(path: str, first: list[str], names: list[str]) -> str:
+    """What to do where the labels of texts stand in no column; "" where they may."""
+    if first[0].startswith("__label__"):
+        way = r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
+        return f"The labels stand before the texts, as fastText wants them: {way}"
+    if len(first) > 1 or len(names) == 1:
+        return ""
+    if sum(any(folder.glob("*.txt")) for folder in Path(path).absolute().parent.parent.iterdir() if folder.is_dir()) > 1:
+        way = """for f in */*.txt; do jq -Rsc --arg name "${f%%/*}" '{text: ., label: $name}' "$f"; done > data.jsonl"""
+        return f"The file has one column. Where the folders are the labels, and each file is a text: {way}"
+    return "The file has one column. Where the labels stand in a file of their own: paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
 
 
 def _refuse_undecoded(path: str, start: bytes) -> None:

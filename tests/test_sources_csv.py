@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import shutil
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -221,9 +223,22 @@ def test_labels_in_a_file_of_their_own_are_told_how_to_join(tmp_path: Path) -> N
     assert "paste" not in refusal(write(tmp_path / "texts.tsv", "so good\nso bad\n")).hint  # no label is wanted
 
 
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the hint is a command of jq")
+def test_folders_that_are_labels_are_told_how_to_make_rows_of_their_files(tmp_path: Path) -> None:
+    """As IMDb's reviews and 20 Newsgroups come."""
+    for label in ("neg", "pos"):
+        write(tmp_path / "train" / label / "0_9.txt", 'so "good"\nor so\n')
+    hint = refusal(tmp_path / "train", label_column="label").hint
+    way = hint.partition("each file is a text: ")[2]
+    subprocess.run(["bash", "-c", way], cwd=tmp_path / "train", check=True)
+    assert rows(tmp_path / "train" / "data.jsonl", label_column="label") == [('so "good"\nor so\n', "neg"), ('so "good"\nor so\n', "pos")]
+
+
 def test_labels_before_the_texts_are_told_how_to_part(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.txt", "__label__good so good\n__label__bad so bad\n")
-    assert "sed -E 's/^__label__([^ ]+) +/\\1\\t/' OLD > NEW.tsv" in refusal(file, label_column="label").hint
+    file = write(tmp_path / "OLD", "__label__good so good\n__label__bad so bad\n")
+    hint = refusal(file, label_column="label", source_format="csv").hint
+    subprocess.run(["bash", "-c", hint.partition("wants them: ")[2].partition(", then")[0]], cwd=tmp_path, check=True)
+    assert rows(tmp_path / "NEW.tsv", text_column="1", label_column="0") == [("so good", "good"), ("so bad", "bad")]
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".txt", ".csv"])

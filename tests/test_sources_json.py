@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,21 +55,35 @@ def test_arrays_in_an_array_are_rows_whose_columns_are_counted(tmp_path: Path) -
     assert "b.json:2 (byte 11): no column '1'" in short.message
 
 
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the hints are commands of jq")
+@pytest.mark.parametrize(
+    ("format_", "content", "way"),
+    [
+        ("json", json.dumps({"train": RECORDS, "val": RECORDS, "oos_test": []}), "jq .train OLD > train.json"),
+        ("json", json.dumps({"train": RECORDS, "val": RECORDS}, indent=1), "jq .train OLD > train.json"),
+        ("json", json.dumps(dict(enumerate(RECORDS))), "jq '[.[]]' OLD > NEW.json"),
+        ("json", json.dumps(dict(enumerate(RECORDS)), indent=1), "jq '[.[]]' OLD > NEW.json"),
+        ("json", "".join(json.dumps(record, indent=1) + "\n" for record in RECORDS), "jq -c . OLD > NEW.jsonl"),
+        ("jsonl", "".join(json.dumps([text, label]) + "\n" for text, label in EXPECTED), "jq -s . OLD > NEW.json"),
+    ],
+)
+def test_what_is_laid_out_in_another_way_is_told_how_to_make_rows_of_it(tmp_path: Path, format_: str, content: str, way: str) -> None:
+    """The command is run: it makes a file that is read."""
+    assert way in refusal(write(tmp_path / "OLD", content), source_format=format_).hint
+    subprocess.run(["bash", "-c", way], cwd=tmp_path, check=True)
+    counted = {"text_column": "0", "label_column": "1"} if format_ == "jsonl" else {"label_column": "label"}
+    assert rows(tmp_path / way.rpartition("> ")[2], **counted) == EXPECTED
+
+
 @pytest.mark.parametrize(
     ("name", "content", "way"),
     [
-        ("a.json", json.dumps({"train": RECORDS, "val": RECORDS, "oos_test": []}), "jq .train OLD > train.json"),
-        ("a.json", json.dumps({"train": RECORDS, "val": RECORDS}, indent=1), "jq .train OLD > train.json"),
-        ("a.json", json.dumps(dict(enumerate(RECORDS))), "jq '[.[]]' OLD > NEW.json"),
-        ("a.json", json.dumps(dict(enumerate(RECORDS)), indent=1), "jq '[.[]]' OLD > NEW.json"),
-        ("a.json", "".join(json.dumps(record, indent=1) + "\n" for record in RECORDS), "jq -c . OLD > NEW.jsonl"),
         ("a.json", json.dumps({"a": 1}, indent=1), "JSON lines"),
-        ("a.jsonl", "".join(json.dumps([text, label]) + "\n" for text, label in EXPECTED), "jq -s . OLD > NEW.json"),
         ("a.jsonl", json.dumps([text for text, _ in EXPECTED]) + "\n", "call it .json"),
         ("a.jsonl", json.dumps(RECORDS), "call it .json"),
     ],
 )
-def test_what_is_laid_out_in_another_way_is_told_how_to_make_rows_of_it(tmp_path: Path, name: str, content: str, way: str) -> None:
+def test_what_is_no_json_lines_is_told_what_it_is(tmp_path: Path, name: str, content: str, way: str) -> None:
     assert way in refusal(write(tmp_path / name, content)).hint
 
 
