@@ -35,6 +35,7 @@ def prepare(preload: Sequence[str] = ()) -> None:
 def begin(function: Callable[[], Any]) -> None:
     """Have the one that is ready do what it will probably be asked for, with one thread and the variables of now."""
     for child in _ready:
+        _sent()
         child.adopt(1)
         _sending.append(Thread(target=child.begin, args=(function,), daemon=True))  # a tokenizer is more than a pipe holds
         _sending[-1].start()
@@ -45,8 +46,7 @@ def take(threads: int | None) -> Child | None:
     if not _ready:
         return None
     child = _ready.pop()
-    while _sending:
-        _sending.pop().join()
+    _sent()
     child.adopt(threads)
     return child
 
@@ -57,9 +57,14 @@ def drop() -> None:
         child = _ready.pop()
         with suppress(ProcessLookupError):
             child.process.kill()
-        while _sending:
-            _sending.pop().join()
+        _sent()
         child.join()
+
+
+def _sent() -> None:
+    """Wait until what was begun is sent: a pipe takes one message at a time."""
+    while _sending:
+        _sending.pop().join()
 
 
 def belongs(words: list[str]) -> bool:
