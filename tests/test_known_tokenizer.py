@@ -17,7 +17,10 @@ from ftcli.core.engines import known_tokenizer
 from ftcli.core.engines.backend import encodes_alone, prepare_backend
 from ftcli.core.engines.reference import BackendEncoder
 from ftcli.core.engines.sampled_rows import SampledRows
-from ftcli.core.prepare import recipe
+from ftcli.core.prepare import ahead, recipe
+from ftcli.core.prepare.job import load_early
+from ftcli.core.processes import reserve
+from ftcli.records import MANIFEST_NAME
 from timing import PATIENCE
 from tokenizing import context, corpus, manifest, plugins, prepare, small_tokenizers, without_plots, write
 
@@ -90,14 +93,14 @@ def test_any_change_of_the_folder_loads_it_again(tokenizer: Path, tmp_path: Path
     source = write(tmp_path / "data.jsonl", corpus(30))
     made = context(tokenizer, source, tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
     recipe.settle(made)
-    assert recipe.known_tokenizer(made) is not None
+    assert ahead.known_tokenizer(made) is not None
 
     path = tokenizer / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 77}))
 
-    assert recipe.known_tokenizer(made) is None
+    assert ahead.known_tokenizer(made) is None
     assert recipe.settle(made).policy.max_length == 77
-    again = recipe.known_tokenizer(made)
+    again = ahead.known_tokenizer(made)
     assert again is not None
     assert again.model_max_length == 77
 
@@ -112,8 +115,8 @@ def test_what_is_damaged_is_not_used(place: int, tokenizer: Path, tmp_path: Path
     data[place] ^= 1
     path.write_bytes(data)
 
-    assert recipe.known_tokenizer(made) is None
-    assert recipe.settle(made, known=recipe.known_tokenizer(made)).fingerprint == before.fingerprint
+    assert ahead.known_tokenizer(made) is None
+    assert recipe.settle(made, known=ahead.known_tokenizer(made)).fingerprint == before.fingerprint
 
 
 def test_nothing_is_kept_where_the_class_takes_part_in_encoding(tokenizer: Path, tmp_path: Path) -> None:
@@ -168,7 +171,7 @@ def test_a_folder_that_cannot_be_read_is_left_to_the_loader(tokenizer: Path, tmp
 
     monkeypatch.setattr("ftcli.core.reading.receipt.hash_file", refuse)
     made = context(tokenizer, write(tmp_path / "data.jsonl", corpus(30)), tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
-    assert recipe.known_tokenizer(made) is None
+    assert ahead.known_tokenizer(made) is None
 
 
 # -- the ids of sampled rows -------------------------------------------------------------------------------------------
@@ -247,3 +250,42 @@ def test_damaged_ids_are_made_again_and_only_the_last_used_stay(sampling: Sampli
 def test_nothing_is_kept_for_a_tokenizer_whose_class_encodes(sampling: Sampling) -> None:
     SampledRows(corpus(20), sampling.live, sampling.backend, True, sampling.cache)
     assert sampling.kept() == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "waits", "there", "begins"),
+    [
+        ("gigatoken", True, False, True),
+        ("gigatoken", False, False, False),  # nobody to tell
+        ("gigatoken", True, True, False),  # probably made already
+        ("splintr", True, False, False),  # would keep the threads it is loaded with
+        (None, True, False, False),  # not proved
+    ],
+)
+def test_a_worker_that_waits_is_told_of_the_engine_before_the_command_is_imported(
+    engine: str | None, waits: bool, there: bool, begins: bool, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run then takes the tokenizer that was sent, so that it is sent no second time."""
+    made = context(tokenizer, write(tmp_path / "data.jsonl", corpus(30)), tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
+    recipe.settle(made)
+    begun: list[Any] = []
+    monkeypatch.setattr(reserve, "waits", lambda: waits)
+    monkeypatch.setattr(reserve, "begin", begun.append)
+    monkeypatch.setattr(ahead, "proved_engine", lambda *_: engine and made.plugins.registry("engine").get(engine)())
+    if there:
+        write(tmp_path / "out" / MANIFEST_NAME, "{}")
+
+    ahead.begin(made)
+
+    assert [(work.func, work.args[0], work.args[2]) for work in begun] == [(load_early, engine, 1)] * begins
+    known, again = (ahead.known_tokenizer(made, lambda: "loaded") for _ in range(2))
+    assert known is not None
+    assert again is not None
+    assert known.load() == "loaded"
+    assert [known.backend is work.args[1] for work in begun] == [True] * begins
+    assert again.backend is not known.backend
+
+
+def test_what_is_wrong_is_left_to_the_run_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserve, "waits", lambda: True)
+    ahead.begin(context(tmp_path / "gone", tmp_path / "gone.jsonl", tmp_path / "out", tokenizer__engine="gone"))

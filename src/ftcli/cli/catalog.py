@@ -34,6 +34,7 @@ TOKENIZE = CommandSpec(
     ),
     sources=True,
     every_rank=True,
+    ahead="ftcli.core.prepare.ahead",
 )
 
 VERIFY = CommandSpec(

@@ -114,6 +114,8 @@ class Invocation:
         from ftcli.core.tokenizer.without_torch import uncollected
 
         with scanned_once(self.context.cache_dir):
+            if self.spec.ahead:
+                importlib.import_module(self.spec.ahead).begin(self.context)
             with uncollected():  # `ftcli train` imports for 10.1 s of CPU so, and for 12.4 otherwise
                 importlib.import_module(self.spec.module)
             return self._command(self.context)

@@ -55,6 +55,8 @@ class CommandSpec:
     """Whether it starts several processes of itself when `launch` says so."""
     alone: bool = False
     """Whether it runs before settings, machine and plugins are known, because these may be what is broken."""
+    ahead: str = ""
+    """A module whose `begin(context)` is called before the command's own module is imported, for what can go on meanwhile in another process."""
     every_rank: bool = False
     """Whether every rank of a job writes a JSON report: they differ in what each of them did."""
 

@@ -15,18 +15,18 @@ from ftcli.context import Context
 from ftcli.contracts import Distant, Engine, Executor
 from ftcli.core.benchmark.floor import SHARES, beside_machine, verdict
 from ftcli.core.benchmark.measure import peak_rss_mb
-from ftcli.core.engines.engine import proved_engine
 from ftcli.core.figures import percent
 from ftcli.core.files.durable import WRITE_ERRORS, free_bytes, refusal
 from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.files.mirror import origin
 from ftcli.core.files.objects import url_of
 from ftcli.core.files.stamps import SourceHashes
+from ftcli.core.prepare.ahead import known_tokenizer, probable_engine
 from ftcli.core.prepare.encode import NO_LABEL, shard_name
 from ftcli.core.prepare.engine_trials import Apart, Early
 from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.parts import Part, adopt
-from ftcli.core.prepare.recipe import Recipe, known_tokenizer, settle
+from ftcli.core.prepare.recipe import Recipe, settle
 from ftcli.core.prepare.space import estimate
 from ftcli.core.prepare.tally import BAND_TOKENS, Tally, rating
 from ftcli.core.prepare.work import Record, make_shards
@@ -106,15 +106,12 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
 
 def _settle(context: Context, executor: Executor, apart: Apart, early: Early, hashes: SourceHashes, light: Light) -> Recipe:
     """The recipe; meanwhile the workers start, and load the engine where it is known which one it will be."""
-    tokenizer = context.settings.tokenizer
 
     def load() -> Any:
         return light.load(lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
 
     known = known_tokenizer(context, load)
-    engine = known and proved_engine(known.backend, context.plugins, tokenizer.engine, context.cache_dir, tokenizer.add_special_tokens)
-    if known and engine and getattr(engine, "single_threaded", False):  # another one would keep the threads it is loaded with
-        reserve.begin(early.load(engine.name, known.backend, 1))
+    engine = known and probable_engine(context, known)
 
     def get_ready(plan: Plan) -> None:
         if this_rank():  # most ranks only wait

@@ -48,7 +48,7 @@ class KnownTokenizer:
         self.eos_token_id: int | None = figures["eos_token_id"]
         self.unk_token_id: int | None = figures["unk_token_id"]
         self._size: int = figures["size"]
-        self._load = load
+        self.load = load
 
     def __len__(self) -> int:
         return self._size
@@ -56,7 +56,7 @@ class KnownTokenizer:
     @cached_property
     def backend_tokenizer(self) -> Any:
         """The live one: a proof must see what the serialised form loses."""
-        return self._load().backend_tokenizer
+        return self.load().backend_tokenizer
 
     @cached_property
     def _plain(self) -> Any:

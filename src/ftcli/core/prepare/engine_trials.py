@@ -92,11 +92,8 @@ class Early:
         """Let the workers load an engine while this process goes on."""
         if self._loading is None or self._loading[0] != name:
             self.wait()
-            self._loading = name, self._aside.submit(self._executor.each, self.load(name, backend, self._threads))
-
-    def load(self, name: str, backend: Backend, threads: int) -> Callable[[], Any]:
-        """What loads an engine, in whatever process it is called."""
-        return partial(load_early, name, backend, threads, *self._where)
+            work = partial(load_early, name, backend, self._threads, *self._where)
+            self._loading = name, self._aside.submit(self._executor.each, work)
 
     def begin_template(self, settings: Settings) -> None:
         """Let the workers load the tokenizer with its chat template; what fails, fails again when they get ready."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.engines.backend import Backend, prepare_backend
-from ftcli.core.engines.known_tokenizer import KnownTokenizer, keep, recall
+from ftcli.core.engines.known_tokenizer import KnownTokenizer, keep
 from ftcli.core.files.stamps import SourceHashes, check_unchanged
 from ftcli.core.prepare.chat_proof import proved_template
 from ftcli.core.prepare.pairs import PairTemplate
@@ -79,15 +78,6 @@ class Recipe:
         return ["train", *(split for split, share in zip(SPLITS[1:], self.fractions, strict=True) if share)]
 
 
-def known_tokenizer(context: Context, load: Load | None = None) -> KnownTokenizer | None:
-    """The tokenizer of the run, where an earlier one left what is needed of it; a folder that cannot be read is left to the loader to name."""
-    with suppress(OSError):
-        key = tokenizer_key(context)
-        if key is not None:
-            return recall(context.cache_dir, key, load or (lambda: context.plugins.hook.load_tokenizer(settings=context.settings)))
-    return None
-
-
 def settle(
     context: Context,
     on_plan: Callable[[Plan], None] = lambda _: None,
@@ -99,7 +89,7 @@ def settle(
 
     Args:
         on_plan: called when it is known how much there is to read; loading the tokenizer, which comes next, takes seconds.
-        known: the tokenizer of the run, if `known_tokenizer` has it.
+        known: the tokenizer of the run, if `ftcli.core.prepare.ahead` has it.
         load: loads it; default: the plugins' hook.
 
     Raises:

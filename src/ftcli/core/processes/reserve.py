@@ -32,6 +32,11 @@ def prepare(preload: Sequence[str] = ()) -> None:
         atexit.register(drop)
 
 
+def waits() -> bool:
+    """Whether there is one that nobody took."""
+    return bool(_ready)
+
+
 def begin(function: Callable[[], Any]) -> None:
     """Have the one that is ready do what it will probably be asked for, with one thread and the variables of now."""
     for child in _ready:
