@@ -55,3 +55,23 @@ def test_whoever_calls_main_decides_about_garbage() -> None:
     assert main(["--version"]) == 0
     assert gc.isenabled()
     assert gc.get_freeze_count() <= before  # what was frozen may have gone
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["doctor"], "ftcli.cli.doctor.execute"),
+        (["train", "--dataset", "data", "--nproc-per-node", "2"], "ftcli.commands.launch.run"),  # stays for as long as the ranks train
+        (["tokenize", "data"], "ftcli.commands.tokenize.run"),
+        (["settings"], "ftcli.commands.settings.run"),
+    ],
+)
+def test_every_command_looks_for_garbage_while_it_works(words: list[str], place: str) -> None:
+    module, _, name = place.rpartition(".")
+    code = (
+        f"import gc, os, sys, {module} as module; sys.argv = ['ftcli', *{words}]; "
+        f"module.{name} = lambda *_, **__: (os.write(1, str((gc.isenabled(), gc.get_freeze_count() > 1_000)).encode()), os._exit(0)); "
+        "from ftcli.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "(True, True)", done.stderr

@@ -68,6 +68,7 @@ def _execute(spec: CommandSpec, parsed: Parsed) -> int:
     if spec.alone:
         from ftcli.cli import doctor
 
+        garbage.imported()
         return doctor.execute(parsed)
     from ftcli.cli.run import execute
 

@@ -170,6 +170,7 @@ class Invocation:
         from ftcli.commands import launch
 
         assert self.context is not None
+        garbage.imported()
         self.progress.close()
         ended = launch.run(self.context, plan, (self.spec.name, *self.parsed.typed))
         if not ended.told:
