@@ -93,7 +93,10 @@ def _elsewhere(path: str, first: list[str], names: list[str]) -> str:
         return f"The labels stand before the texts, as fastText wants them: {way}"
     if len(first) > 1 or len(names) == 1:
         return ""
-    if sum(any(folder.glob("*.txt")) for folder in Path(path).absolute().parent.parent.iterdir() if folder.is_dir()) > 1:
+    folders = 0
+    with suppress(OSError):  # one that cannot be listed
+        folders = sum(any(folder.glob("*.txt")) for folder in Path(path).absolute().parent.parent.iterdir() if folder.is_dir())
+    if folders > 1:
         way = """for f in */*.txt; do jq -Rsc --arg name "${f%%/*}" '{text: ., label: $name}' "$f"; done > data.jsonl"""
         return f"The file has one column. Where the folders are the labels, and each file is a text: {way}"
     return "The file has one column. Where the labels stand in a file of their own: paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
