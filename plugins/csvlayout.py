@@ -95,7 +95,8 @@ def _elsewhere(path: str, first: list[str], names: list[str]) -> str:
         return ""
     folders = 0
     with suppress(OSError):  # one that cannot be listed
-        folders = sum(any(folder.glob("*.txt")) for folder in Path(path).absolute().parent.parent.iterdir() if folder.is_dir())
+        if path.endswith(".txt"):
+            folders = sum(any(folder.glob("*.txt")) for folder in Path(path).absolute().parent.parent.iterdir() if folder.is_dir())
     if folders > 1:
         way = """for f in */*.txt; do jq -Rsc --arg name "${f%%/*}" '{text: ., label: $name}' "$f"; done > data.jsonl"""
         return f"The file has one column. Where the folders are the labels, and each file is a text: {way}"
