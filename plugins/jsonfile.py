@@ -18,6 +18,7 @@ from ftcli.records import BadCode, BadRow, Piece
 from ftcli.settings import Settings
 
 from .fileformat import FileFormat
+from .jsonhints import KEYED
 from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, keys_of, of_chat
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ def _objects_hint(rest: str, objects: int) -> str:
     if rest.lstrip()[:1] == "{":
         return "Objects stand one after another: jq -c . OLD > NEW.jsonl writes each on a line of its own."
     if objects > 1:
-        return "The rows stand under keys: jq '[.[]]' OLD > NEW.json makes an array of them, which is read."
+        return KEYED
     return "Write the rows as a JSON array of objects, or as JSON lines."
 
 

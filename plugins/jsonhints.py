@@ -8,6 +8,7 @@ from pathlib import Path
 
 Line = tuple[int, bytes]
 """Offset in the file, and the line without its end."""
+KEYED = "The rows stand under keys: jq '[.[]]' OLD > NEW.json makes an array of them, which is read."
 
 
 def array_hint(path: str, line: Line) -> str:
@@ -28,7 +29,7 @@ def keyed_hint(line: Line) -> str:
     with suppress(ValueError, RecursionError, AttributeError):
         rows = [] if line[0] else list(json.loads(line[1]).values())
         if len(rows) > 1 and all(isinstance(row, dict) for row in rows):
-            return "The rows stand under keys: jq '[.[]]' OLD > NEW.json makes an array of them, which is read."
+            return KEYED
     return ""
 
 

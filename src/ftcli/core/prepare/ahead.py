@@ -30,27 +30,36 @@ def begin(context: Context) -> None:
     if not reserve.waits() or (output is not None and (output / MANIFEST_NAME).exists()):
         return
     with suppress(FtcliError, OSError):
-        known = known_tokenizer(context)
+        key = tokenizer_key(context)
+        known = _recalled(context, key)
         engine = known and probable_engine(context, known)
-        if known and engine and getattr(engine, "single_threaded", False):  # another one would keep the threads it is loaded with
+        if key and known and engine and getattr(engine, "single_threaded", False):  # another one would keep the threads it is loaded with
             plugins = context.plugins
             where = (plugins.plugins_dir, plugins.allow, plugins.describe())
             reserve.begin(partial(load_early, engine.name, known.backend, 1, *where))
-            _begun[tokenizer_key(context) or ""] = known
+            _begun[key] = known
 
 
 def known_tokenizer(context: Context, load: Callable[[], Any] | None = None) -> KnownTokenizer | None:
-    """The tokenizer of the run; None where it has to be loaded. A folder that cannot be read is left to the loader to name."""
-    load = load or (lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
+    """The tokenizer of the run; None where it has to be loaded. A folder that cannot be read is left to the loader to name.
+
+    Args:
+        load: loads the tokenizer itself, for whoever needs its live backend; default: the plugins' hook.
+    """
     with suppress(OSError):
         key = tokenizer_key(context)
         if key in _begun:
             known = _begun.pop(key)
-            known.load = load
+            known.load = load or known.load
             return known
-        if key is not None:
-            return recall(context.cache_dir, key, load)
+        return _recalled(context, key, load)
     return None
+
+
+def _recalled(context: Context, key: str | None, load: Callable[[], Any] | None = None) -> KnownTokenizer | None:
+    if key is None:
+        return None
+    return recall(context.cache_dir, key, load or (lambda: context.plugins.hook.load_tokenizer(settings=context.settings)))
 
 
 def probable_engine(context: Context, known: KnownTokenizer) -> Engine | None:
