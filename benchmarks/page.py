@@ -91,6 +91,15 @@ def _accuracy(result: Result) -> Figures:
             yield f"{each['work']}: `ftcli train` over a plain torch loop, {words}", _spread(ratios[key])
 
 
+def _cluster(result: Result) -> Figures:
+    words = {"ray": "nobody killed", "worker": "a worker process killed", "actor": "an actor killed", "node": "a node killed and replaced"}
+    for each in result["results"]:
+        for way, ratio in each.get("over_local", {}).items():
+            kills = sorted(one[way]["kills"] for one in each["rounds"])
+            often = f" every {result['arguments']['seconds']:.0f} s ({kills[0]} to {kills[-1]} times)" if kills[-1] else ""
+            yield f"{each['rows']:,} rows on three Ray nodes over local, {words[way]}{often}: time", _spread(ratio)
+
+
 def _planted(result: Result) -> Figures:
     for case in dict.fromkeys(each["case"] for each in result):
         tries = [each for each in result if each["case"] == case]
@@ -127,6 +136,7 @@ def _attribute(result: Result) -> Figures:
 
 KNOWN: Mapping[str, tuple[str, str, Callable[[Result], Figures]]] = {
     "tokenize": ("Tokenizing", "python benchmarks/tokenize.py --json result.json", _tokenize),
+    "cluster": ("On a Ray cluster", "python benchmarks/cluster.py --json result.json", _cluster),
     "train": ("Training", "python benchmarks/train.py --json result.json", _train),
     "accuracy": ("Accuracy on the same budget", "python benchmarks/accuracy.py --json result.json", _accuracy),
     "planted": ("Planted slowdowns", "python benchmarks/planted.py --json result.json", _planted),

@@ -79,12 +79,15 @@ class Worker:
     The work is not done in Ray's own process: an engine that aborts would take the actor with it, and Ray does not say by which signal. So it
     is told as everywhere else, and what a shard needs is not imported twice.
 
-    Shards are made in a copy of the process that has loaded what they need. The next copy takes 20 ms, another process 1.5 s of CPU.
+    Shards are made in a copy of the process that has loaded what they need. The next copy takes 20 ms, another process 1.5 s of CPU. The
+    first copy that has made a shard makes no other: it has the engine's caches filled, and what makes the shards from then on is copied from it.
     """
 
     def __init__(self, threads: int) -> None:
         self._original = Child(PRELOAD, threads)
         self._copy: Child | None = None
+        self._warm: Child | None = None
+        """A copy that has made a shard."""
         self._number = 0
         self._function = b""
 
@@ -109,6 +112,7 @@ class Worker:
                 child = self._at_work()
             else:
                 self._end_copy()
+                self._end_warm()
         except ChildDied as died:
             yield "died", Died(died.how, died.signal is SIGKILL, child.pid, lost=True)
             return
@@ -124,6 +128,8 @@ class Worker:
             except BaseException as error:  # noqa: BLE001 - the driver raises it; the child has made it fit to travel
                 yield "failed", error
                 return
+            if kind == "done" and child is self._copy and self._warm is None:
+                self._warm, self._copy = child, None
             yield kind, payload
 
     def _at_work(self) -> Child:
@@ -132,14 +138,21 @@ class Worker:
         Raises:
             ChildDied: it ended.
         """
+        if self._copy is None and self._warm is not None:
+            try:
+                self._copy = self._warm.copy()
+            except ChildDied:
+                self._end_warm()
         self._copy = self._copy or self._original.copy()
         return self._copy or self._original
 
     def _end_copy(self) -> None:
         copy, self._copy = self._copy, None
-        if copy is not None:
-            copy.stop()
-            copy.join()
+        _end(copy)
+
+    def _end_warm(self) -> None:
+        warm, self._warm = self._warm, None
+        _end(warm)
 
     def _fetched(self, sent: Sent) -> bytes:
         import ray
@@ -147,3 +160,9 @@ class Worker:
         if sent.number != self._number:
             self._function, self._number = ray.get(sent.refs[0]), sent.number
         return self._function
+
+
+def _end(child: Child | None) -> None:
+    if child is not None:
+        child.stop()
+        child.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ import pytest
 from ftcli.plugins.executor_ray import Ray
 
 from ftcli.errors import DataError, PublishError, WorkerDied
+from ftcli.records import ShardPlan
 from ftcli.settings import Settings
 from test_executors import complain, die, double, shards
 
@@ -95,6 +97,7 @@ class Played:
 
 def end(actor: Any) -> None:
     actor._end_copy()
+    actor._end_warm()
     actor._original.stop()
 
 
@@ -148,6 +151,33 @@ def test_an_error_arrives_and_an_abort_is_rescued_and_a_kill_repeated(
         assert list(made.run(partial(die, how="abort", marks=tmp_path), shards(3)[2:], lambda *_: None, lambda *_: double)) == [4]
     with closing(executor()) as made, pytest.raises(WorkerDied, match="killed 2 times"):
         list(made.run(partial(die, how="kill", marks=tmp_path), shards(3)[2:], lambda *_: None))
+
+
+_made: list[int] = []
+"""Shards that this process has made, or what it is a copy of."""
+
+
+def learn(shard: ShardPlan, marks: Path) -> tuple[int, int]:
+    _made.append(shard.index)
+    if shard.index == 2 and not (marks / "killed").exists():
+        (marks / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return shard.index, len(_made)
+
+
+def test_what_is_killed_is_followed_by_a_copy_of_what_has_made_a_shard(played: Played, tmp_path: Path) -> None:
+    with closing(executor()) as made:
+        found = list(made.run(partial(learn, marks=tmp_path), shards(4), lambda *_: None))
+
+    assert (tmp_path / "killed").exists()
+    assert found == [(0, 1), (1, 2), (2, 2), (3, 3)]
+
+
+def test_a_copy_of_what_has_been_killed_is_one_of_what_has_loaded(played: Played, tmp_path: Path) -> None:
+    with closing(executor()) as made:
+        assert list(made.run(partial(learn, marks=tmp_path), shards(1), lambda *_: None)) == [(0, 1)]
+        os.kill(played.actors[0]._warm.pid, signal.SIGKILL)
+        assert list(made.run(partial(learn, marks=tmp_path), shards(1), lambda *_: None)) == [(0, 1)]
 
 
 def test_a_worker_that_does_not_see_the_folder_names_its_node(played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ class Child:
         if pid is None:
             return None
         copy = Child(tie=(pipe, Copied(pid, self)))
-        copy._kept = self._kept[:]
+        copy._kept, copy._sent = self._kept[:], self._sent
         return copy
 
     def exit_code(self, pid: int) -> int | None:
