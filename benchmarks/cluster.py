@@ -39,14 +39,16 @@ from ftcli.machine import detect
 from ftcli.records import MANIFEST_NAME, to_json
 
 SCHEMA = "ftcli.benchmark-cluster/1"
-WAYS = ("ray", "worker", "actor", "node")
-"""Without faults; one that makes shards is killed; one of Ray's own processes around them; a node with everything on it, which comes back."""
+WAYS = ("ray", "worker", "actor", "node", "beside")
+"""Without faults; one that makes shards is killed; one of Ray's own processes around them; a node with everything on it, which is replaced. And
+what replacing nodes takes from this machine: the local run while the nodes, which do nothing, are replaced beside it."""
 FAULTS = WAYS[1:]
 WORDS = {
     "ray": "Ray, nobody is killed",
     "worker": "Ray, a worker process is killed",
     "actor": "Ray, an actor is killed with all it holds",
     "node": "Ray, a node is taken out and another put in",
+    "beside": "local, idle Ray nodes are replaced beside it",
 }
 SLOWER = 1.10
 """Issue and roadmap: a worker or a node killed every 5 s costs a tenth at most."""
@@ -92,7 +94,7 @@ class Killer:
 
     def kill(self) -> bool:
         """False where nobody is there yet or any more."""
-        if self._what == "node":
+        if self._what in ("node", "beside"):
             self._nodes.replace(self._random.randrange(2))
             return True
         with suppress(psutil.Error, IndexError):
@@ -192,9 +194,18 @@ def rounds(bench: Bench, source: Source, nodes: Nodes, given: argparse.Namespace
 def once(bench: Bench, source: Source, nodes: Nodes, way: str, seconds: float) -> dict[str, Any]:
     """One whole command; who is killed meanwhile is what the way says."""
     shutil.rmtree(bench.output, ignore_errors=True)
-    options = ["--num-proc", "2"] if way == "local" else ["--executor", "ray", "--ray-address", nodes.address]
+    options = ["--num-proc", "2"] if way in ("local", "beside") else ["--executor", "ray", "--ray-address", nodes.address]
     tokenizer = bench.tokenizer("qwen3")
-    words: list[str | Path] = ["tokenize", source.path, "--tokenizer-path", tokenizer, "--output-dir", bench.output, "--report-dir", bench.work / "reports"]
+    words: list[str | Path] = [
+        "tokenize",
+        source.path,
+        "--tokenizer-path",
+        tokenizer,
+        "--output-dir",
+        bench.output,
+        "--report-dir",
+        bench.work / "reports",
+    ]
     command = process.python("-m", "ftcli", *words, *ROWS_WHOLE, *options, "--json")
     killer, kills = Killer(nodes, way), 0
     with ThreadPoolExecutor(1) as beside:  # Ray starts nodes from the main thread only
@@ -224,7 +235,7 @@ def markdown(document: Mapping[str, Any]) -> str:
                     WORDS.get(way, "local, 2 workers"),
                     f"{walls[len(walls) // 2]:.1f} ({walls[0]:.1f} to {walls[-1]:.1f})",
                     "" if ratio is None else f"{ratio['median']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
-                    f"{SLOWER:.2f}" if way in FAULTS else "",
+                    f"{SLOWER:.2f}" if way in FAULTS[:3] else "",
                     ", ".join(str(one["kills"]) for one in runs),
                 )
             )

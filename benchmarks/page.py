@@ -92,12 +92,18 @@ def _accuracy(result: Result) -> Figures:
 
 
 def _cluster(result: Result) -> Figures:
-    words = {"ray": "nobody killed", "worker": "a worker process killed", "actor": "an actor killed", "node": "a node killed and replaced"}
+    words = {
+        "ray": "on three Ray nodes, nobody killed",
+        "worker": "on three Ray nodes, a worker process killed",
+        "actor": "on three Ray nodes, an actor killed",
+        "node": "on three Ray nodes, one of them killed and replaced",
+        "beside": "local, idle Ray nodes killed and replaced beside it",
+    }
     for each in result["results"]:
         for way, ratio in each.get("over_local", {}).items():
             kills = sorted(one[way]["kills"] for one in each["rounds"])
             often = f" every {result['arguments']['seconds']:.0f} s ({kills[0]} to {kills[-1]} times)" if kills[-1] else ""
-            yield f"{each['rows']:,} rows on three Ray nodes over local, {words[way]}{often}: time", _spread(ratio)
+            yield f"{each['rows']:,} rows {words[way]}{often}: time over local", _spread(ratio)
 
 
 def _planted(result: Result) -> Figures:

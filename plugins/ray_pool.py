@@ -17,8 +17,9 @@ from ftcli.errors import FtcliError, PublishError, WorkerDied
 from .ray_cluster import Cluster
 from .ray_worker import Entered, Marker, Sent, Worker
 
-START_SECONDS = 60.0
-"""Those that are all wanted are waited for so long; then it goes on with those that have come."""
+START_SECONDS = 15.0
+"""Those that are all wanted are waited for so long since they were asked for; then it goes on with those that have come. Ray may have counted the
+CPUs of a node that has just died: whoever was meant for it never comes."""
 SEE_SECONDS = 60.0
 """A node looks so long for the marker: NFS may remember for 60 s (acdirmax) that a folder was not there."""
 EMPTY_SECONDS = 600.0
@@ -36,6 +37,8 @@ class Remote:
     """Reference to the `Entered` that it will send; None once it is here."""
     node: str = ""
     pid: int = 0
+    until: float = 0.0
+    """It is waited for until then (time.monotonic())."""
 
     def ask(self, sent: Sent, *arguments: Any) -> Any:
         """Call a function in it; gives the stream for `following`."""
@@ -69,6 +72,7 @@ class Pool:
         self._marker: Marker | None = None
         self._loads: list[Sent] = []
         self._numbers = itertools.count(1)
+        self._run = os.urandom(16).hex()
 
     @property
     def cluster(self) -> Cluster:
@@ -121,6 +125,8 @@ class Pool:
         self._marker = Marker(folder / "every-node-sees-this", os.urandom(16).hex(), SEE_SECONDS)
         self._marker.write()
         for worker in self.workers:
+            if worker.entering is None:
+                worker.until = time.monotonic() + SEE_SECONDS + START_SECONDS
             worker.entering = worker.actor.enter.remote(self._marker, [])
         self.gather()
 
@@ -131,7 +137,7 @@ class Pool:
             self.workers[self.workers.index(worker)] = self._new()
 
     def gather(self) -> list[Remote]:
-        """The workers that are here, after all have come or START_SECONDS are over.
+        """The workers that are here, when nobody is waited for any more.
 
         Raises:
             WorkerDied: there are none for a long time.
@@ -139,7 +145,8 @@ class Pool:
         begun = time.monotonic()
         while True:
             here = [worker for worker in self.workers if worker.entering is None]
-            if len(here) == len(self.workers) or (here and time.monotonic() - begun > START_SECONDS):
+            awaited = any(worker.entering is not None and time.monotonic() <= worker.until for worker in self.workers)
+            if not awaited and (here or not self.workers):
                 return here
             self.look([], begun if not here else None)
 
@@ -179,8 +186,8 @@ class Pool:
         import ray
 
         options = {"num_cpus": self.threads, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        actor = ray.remote(Worker).options(**options).remote(self.threads)
-        return Remote(actor, actor.enter.remote(self._marker, list(self._loads)))
+        actor = ray.remote(Worker).options(**options).remote(self._run, self.threads)
+        return Remote(actor, actor.enter.remote(self._marker, list(self._loads)), until=time.monotonic() + START_SECONDS)
 
     def _let_in(self, worker: Remote) -> None:
         import ray

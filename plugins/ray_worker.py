@@ -1,19 +1,24 @@
-"""What runs on the nodes of a Ray cluster: an actor that holds one worker process. It imports nothing that tokenizes."""
+"""What runs on the nodes of a Ray cluster: an actor whose shards are made in one process beside it. It imports nothing that tokenizes."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any
+from typing import Any, TypeVar
 
 from ftcli.core.processes.child import Child, ChildDied
 from ftcli.core.processes.reserve import PRELOAD
 
+from .ray_host import Host
+
 LOOK_SECONDS = 0.1
+Answered = TypeVar("Answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class Entered:
     node: str
     """Ray's id of the node."""
     pid: int
-    """Of the process that loads; what does the work is a copy of it."""
+    """Of Ray's process."""
     sees: bool
     """Whether it sees what the marker marks; True without one."""
 
@@ -74,22 +79,32 @@ class Died:
 
 
 class Worker:
-    """One worker process and the actor that owns it.
+    """What makes shards, and the actor that owns it.
 
     The work is not done in Ray's own process: an engine that aborts would take the actor with it, and Ray does not say by which signal. So it
     is told as everywhere else, and what a shard needs is not imported twice.
 
-    Shards are made in a copy of the process that has loaded what they need. The next copy takes 20 ms, another process 1.5 s of CPU. The
-    first copy that has made a shard makes no other: it has the engine's caches filled, and what makes the shards from then on is copied from it.
+    Shards are made in a copy of the process that has loaded what all workers of this machine need. The next copy takes 20 ms, another process
+    1.5 s of CPU. What cannot be copied, because it has threads, is loaded in a process of this worker alone.
+
+    Args:
+        run: a word that the workers of one run have in common.
+        threads: threads a worker's libraries compute with.
     """
 
-    def __init__(self, threads: int) -> None:
-        self._original = Child(PRELOAD, threads)
+    def __init__(self, run: str, threads: int) -> None:
+        self._run, self._threads = run, threads
+        self._host: Host | None = None
+        self._own: Child | None = None
+        """Instead of copies."""
         self._copy: Child | None = None
-        self._warm: Child | None = None
-        """A copy that has made a shard."""
+        self._kept = False
+        """Whether a copy that had made a shard was offered to the others."""
+        self._loads: list[Sent] = []
         self._number = 0
         self._function = b""
+        with suppress(OSError):
+            self._host = Host(run, threads)
 
     def enter(self, marker: Marker | None, loads: Sequence[Sent]) -> Entered:
         """Look for the marker, then load what the others have loaded. A load that fails here fails again, with words, in a shard."""
@@ -97,25 +112,18 @@ class Worker:
 
         sees = marker is None or marker.seen()
         for sent in loads if sees else ():
-            with suppress(Exception):
-                self._original.ask(self._fetched(sent))
-        return Entered(str(ray.get_runtime_context().get_node_id()), self._original.pid, sees)
+            self._loaded(sent)
+        return Entered(str(ray.get_runtime_context().get_node_id()), os.getpid(), sees)
 
     def work(self, sent: Sent, arguments: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
         """("progress", (bytes, rows, tokens, file)) any number of times, then ("done", result), ("failed", error) or ("died", Died).
 
         Without arguments it is called for what it loads; copies that are made later have that too.
         """
-        child = self._original
-        try:
-            if arguments:
-                child = self._at_work()
-            else:
-                self._end_copy()
-                self._end_warm()
-        except ChildDied as died:
-            yield "died", Died(died.how, died.signal is SIGKILL, child.pid, lost=True)
+        if not arguments:
+            yield self._loaded(sent)
             return
+        child = self._at_work()
         child.call(self._fetched(sent), *arguments)
         kind = ""
         while kind != "done":
@@ -123,36 +131,81 @@ class Worker:
                 kind, payload = child.receive()
             except ChildDied as died:
                 self._end_copy()
-                yield "died", Died(died.how, died.signal is SIGKILL, child.pid, lost=child is self._original)
+                yield "died", Died(died.how, died.signal is SIGKILL, child.pid, lost=child is self._own)
                 return
             except BaseException as error:  # noqa: BLE001 - the driver raises it; the child has made it fit to travel
                 yield "failed", error
                 return
-            if kind == "done" and child is self._copy and self._warm is None:
-                self._warm, self._copy = child, None
+            if kind == "done" and child is self._copy and not self._kept:
+                self._offer(child)
             yield kind, payload
 
-    def _at_work(self) -> Child:
-        """A copy; the process itself where it has threads.
+    def _loaded(self, sent: Sent) -> tuple[str, Any]:
+        self._end_copy()
+        self._kept = False
+        answer = None
+        if self._own is None:
+            answer = self._of_host(lambda host: host.load(sent.number, partial(self._fetched, sent)))
+        self._loads.append(sent)
+        if answer is None or (answer.kind == "done" and not answer.copied):
+            return self._by_itself()
+        if answer.kind == "died":
+            how, killed, pid = answer.payload
+            return "died", Died(how, killed, pid, lost=True)
+        return answer.kind, answer.payload
 
-        Raises:
-            ChildDied: it ended.
-        """
-        if self._copy is None and self._warm is not None:
+    def _of_host(self, question: Callable[[Host], Answered]) -> Answered | None:
+        """None where there is no loader and none can be started."""
+        for _ in range(2):  # it may have been killed, and waits for nobody
+            with suppress(OSError, EOFError):
+                if self._host is None:
+                    self._host = Host(self._run, self._threads)
+                    for sent in self._loads:
+                        self._host.load(sent.number, partial(self._fetched, sent))
+                return question(self._host)
+            self._leave()
+        return None
+
+    def _by_itself(self) -> tuple[str, Any]:
+        """What the last load gives in a process of this worker alone, which has no copies."""
+        loads = self._loads[-1:]
+        if self._own is None:
+            self._leave()
+            self._own, loads = Child(PRELOAD, self._threads), self._loads
+        told: tuple[str, Any] = ("done", None)
+        for sent in loads:
             try:
-                self._copy = self._warm.copy()
-            except ChildDied:
-                self._end_warm()
-        self._copy = self._copy or self._original.copy()
-        return self._copy or self._original
+                told = "done", self._own.ask(self._fetched(sent))
+            except ChildDied as died:
+                return "died", Died(died.how, died.signal is SIGKILL, self._own.pid, lost=True)
+            except BaseException as error:  # noqa: BLE001 - as in `work`
+                told = "failed", error
+        return told
+
+    def _at_work(self) -> Child:
+        if self._own is None and self._copy is None:
+            self._copy = self._of_host(Host.copy)
+            if self._copy is None:
+                self._by_itself()
+        return self._copy or self._own  # type: ignore[return-value]
+
+    def _offer(self, child: Child) -> None:
+        """The first copy of a machine that has made a shard makes no other: the engine's caches are filled there, and the next copies are made of it."""
+        self._kept = True
+        with suppress(OSError, EOFError):
+            if self._host is not None and self._host.keep(child):
+                self._copy = None
 
     def _end_copy(self) -> None:
         copy, self._copy = self._copy, None
-        _end(copy)
+        if copy is not None:
+            copy.stop()
+            copy.join()
 
-    def _end_warm(self) -> None:
-        warm, self._warm = self._warm, None
-        _end(warm)
+    def _leave(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            host.close()
 
     def _fetched(self, sent: Sent) -> bytes:
         import ray
@@ -160,9 +213,3 @@ class Worker:
         if sent.number != self._number:
             self._function, self._number = ray.get(sent.refs[0]), sent.number
         return self._function
-
-
-def _end(child: Child | None) -> None:
-    if child is not None:
-        child.stop()
-        child.join()

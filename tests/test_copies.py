@@ -67,7 +67,7 @@ def encoded(backend: str) -> tuple[list[int], bool]:
     engine = Plugins(allow=()).registry("engine").get("gigatoken")()
     encoder = engine.load(backend, Path(), 1)
     ids = encoder.encode(pa.array(["abba"] * 5_000, pa.large_string())).ids
-    return ids[: 4 * len(ids) // 5_000].tolist(), child_module._other_threads()
+    return ids[: 4 * len(ids) // 5_000].tolist(), child_module.other_threads()
 
 
 def session_of(pid: int) -> int:

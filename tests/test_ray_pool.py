@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from ftcli.plugins.executor_ray import Ray
+from ftcli.plugins.ray_pool import POLL_SECONDS, START_SECONDS
 
 from ftcli.errors import DataError, PublishError, WorkerDied
 from ftcli.records import ShardPlan
 from ftcli.settings import Settings
-from test_executors import complain, die, double, shards
+from test_executors import complain, die, double, recall, remember, shards
 
 
 class GoneError(Exception):
@@ -30,15 +31,21 @@ class Reference:
         self.value = value
 
 
+NEVER = Reference(None)
+"""What nobody ever answers."""
+
+
 class Method:
     def __init__(self, played: Played, actor: Any, name: str) -> None:
-        self.played, self.call, self.name = played, getattr(actor, name), name
+        self.played, self.actor, self.call, self.name = played, actor, getattr(actor, name), name
 
     def options(self, **_: Any) -> Method:
         return self
 
     def remote(self, *arguments: Any) -> Any:
         if self.name == "enter":
+            if self.played.actors.index(self.actor) < self.played.absent:
+                return NEVER
             return Reference(GoneError("node lost") if self.played.lose("enter") else self.call(*arguments))
         return self._stream(*arguments)
 
@@ -55,6 +62,10 @@ class Played:
         self.losses: list[str] = []
         """Calls whose node is lost, in turn."""
         self.actors: list[Any] = []
+        self.absent = 0
+        """Actors that Ray finds no place for, the first ones."""
+        self.waited = 0.0
+        """Seconds that nobody had anything to say."""
 
     def lose(self, what: str) -> bool:
         if what not in self.losses:
@@ -81,7 +92,9 @@ class Played:
         return reference.value
 
     def wait(self, waitables: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        return waitables, []
+        found = [each for each in waitables if each is not NEVER]
+        self.waited += 0.0 if found else timeout
+        return found, []
 
     def remote(self, kind: type) -> Any:
         def make(*arguments: Any) -> Any:
@@ -97,8 +110,10 @@ class Played:
 
 def end(actor: Any) -> None:
     actor._end_copy()
-    actor._end_warm()
-    actor._original.stop()
+    actor._leave()
+    if actor._own is not None:
+        actor._own.stop()
+        actor._own.join()
 
 
 @pytest.fixture
@@ -109,7 +124,6 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     yield ray
     for actor in ray.actors:
         end(actor)
-        actor._original.join()
 
 
 def executor(workers: int = 1) -> Ray:
@@ -130,15 +144,15 @@ def test_every_shard_is_made_and_what_is_made_again_is_not_counted_again(played:
     assert len(played.actors) == 5  # two, and one for each that was lost
 
 
-def test_everyone_is_asked_and_a_worker_that_comes_later_has_loaded_what_the_others_have(played: Played, tmp_path: Path) -> None:
-    with closing(executor(1)) as made:
-        first = made.each(os.getpid)
-        assert made.each(partial(os.putenv, "LOADED", "yes")) == [None]
+def test_everyone_is_asked_and_a_worker_that_comes_later_has_loaded_what_the_others_have(played: Played) -> None:
+    with closing(executor(2)) as made:
+        assert len(made.each(os.getpid)) == 2
+        assert made.each(partial(remember, "yes")) == [None, None]
         played.losses = ["work"]
-        second = made.each(os.getpid)
+        found = list(made.run(recall, shards(6), lambda *_: None))
 
-    assert len(first) == len(second) == 1
-    assert first != second
+    assert {word for word, _ in found} == {"yes"}
+    assert len(played.actors) == 3
 
 
 def test_an_error_arrives_and_an_abort_is_rescued_and_a_kill_repeated(
@@ -151,6 +165,18 @@ def test_an_error_arrives_and_an_abort_is_rescued_and_a_kill_repeated(
         assert list(made.run(partial(die, how="abort", marks=tmp_path), shards(3)[2:], lambda *_: None, lambda *_: double)) == [4]
     with closing(executor()) as made, pytest.raises(WorkerDied, match="killed 2 times"):
         list(made.run(partial(die, how="kill", marks=tmp_path), shards(3)[2:], lambda *_: None))
+
+
+def test_one_that_finds_no_place_is_waited_for_once(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: played.waited, sleep=lambda _: None)
+    monkeypatch.setattr("ftcli.plugins.ray_pool.time", clock)
+    played.absent = 1
+    with closing(executor(2)) as made:
+        answers = [made.each(partial(remember, "yes")) for _ in range(3)]
+        assert sorted(made.run(double, shards(3), lambda *_: None)) == [0, 2, 4]
+
+    assert answers == [[None]] * 3
+    assert 0 < played.waited <= START_SECONDS + POLL_SECONDS
 
 
 _made: list[int] = []
@@ -171,13 +197,6 @@ def test_what_is_killed_is_followed_by_a_copy_of_what_has_made_a_shard(played: P
 
     assert (tmp_path / "killed").exists()
     assert found == [(0, 1), (1, 2), (2, 2), (3, 3)]
-
-
-def test_a_copy_of_what_has_been_killed_is_one_of_what_has_loaded(played: Played, tmp_path: Path) -> None:
-    with closing(executor()) as made:
-        assert list(made.run(partial(learn, marks=tmp_path), shards(1), lambda *_: None)) == [(0, 1)]
-        os.kill(played.actors[0]._warm.pid, signal.SIGKILL)
-        assert list(made.run(partial(learn, marks=tmp_path), shards(1), lambda *_: None)) == [(0, 1)]
 
 
 def test_a_worker_that_does_not_see_the_folder_names_its_node(played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,7 +310,7 @@ def _copied(pipe: Connection) -> Connection:
     descriptor = recv_handle(pipe)
     pid = None
     try:
-        if not _other_threads():
+        if not other_threads():
             gc.freeze()  # else the copy's first look for garbage writes to every page
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # Python 3.12 counts jemalloc's thread
                 pid = os.fork()
@@ -324,7 +324,7 @@ def _copied(pipe: Connection) -> Connection:
     return pipe
 
 
-def _other_threads() -> bool:
+def other_threads() -> bool:
     """Whether there is a thread beside this one, but for jemalloc's, which starts it anew after a fork."""
     tasks = Path("/proc/self/task")
     names = [Path(task, "comm").read_text().strip() for task in tasks.iterdir()]

@@ -7,10 +7,15 @@ import select
 import signal
 import subprocess
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from ftcli.core.processes.child import Child
+
+class Original(Protocol):
+    """Knows the process that forked, as `Child` does, or how to ask for it."""
+
+    def exit_code(self, pid: int) -> int | None:
+        """Of a copy that has ended; None where nobody knows."""
+        ...
 
 
 class Copied:
@@ -19,7 +24,7 @@ class Copied:
     The process that forked it waits for it when asked, and not before: until then its pid is not given to another one.
     """
 
-    def __init__(self, pid: int, original: Child) -> None:
+    def __init__(self, pid: int, original: Original) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._original = original
