@@ -81,6 +81,10 @@ class Nodes:
         with on_cpus(self._cpus):
             self._others[number] = self._made.add_node(**NODE, node_name=f"node-{number + 1}")
 
+    def settle(self) -> None:
+        """Until Ray has noticed who is gone: it counts a node for 3 s and more after its death."""
+        self._made.wait_for_nodes()
+
     def close(self) -> None:
         self._made.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -207,6 +211,7 @@ def once(bench: Bench, source: Source, nodes: Nodes, way: str, seconds: float) -
         bench.work / "reports",
     ]
     command = process.python("-m", "ftcli", *words, *ROWS_WHOLE, *options, "--json")
+    nodes.settle()
     killer, kills = Killer(nodes, way), 0
     with ThreadPoolExecutor(1) as beside:  # Ray starts nodes from the main thread only
         running = beside.submit(process.run, command, bench.cpus, bench.environment(), bench.work)

@@ -95,10 +95,11 @@ def lengths(probe: Probe) -> Check:
             **evidence,
         )
     if left_out > MANY_LEFT_OUT * counted.get("rows_read", 0):
+        without = "; rows without any answer, as in data for preferences, are not for mode sft" if evidence["rows_untargeted"] else ""
         return warned(
             f"{left_out:,} of {counted['rows_read']:,} rows ({left_out / counted['rows_read']:.1%}) were left out: "
             f"{evidence['rows_too_long']:,} too long, {evidence['rows_untargeted']:,} without an answer in what is kept",
-            "Raise --max-length; rows without any answer, as in data for preferences, are not for mode sft.",
+            f"Raise --max-length{without}.",
             **evidence,
         )
     return passed(f"{tokens.mean():.1f} tokens a row on average, at most {int(tokens.max())}; {cut:.2%} of all tokens were cut", **evidence)

@@ -17,7 +17,7 @@ from ftcli.errors import FtcliError, PublishError, WorkerDied
 from .ray_cluster import Cluster
 from .ray_worker import Entered, Marker, Sent, Worker
 
-START_SECONDS = 15.0
+START_SECONDS = 10.0
 """Those that are all wanted are waited for so long since they were asked for; then it goes on with those that have come. Ray may have counted the
 CPUs of a node that has just died: whoever was meant for it never comes."""
 SEE_SECONDS = 60.0

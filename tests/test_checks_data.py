@@ -178,6 +178,7 @@ def test_rows_that_were_left_out_warn(world: World) -> None:
     values = {**world.run("classify"), "dataset.sources": [str(kept)]}
     check = world.caught("rows above max_length 16 dropped", values, "FT204", status="warn", words="were left out: ", stages=STAGE)
     assert check.evidence["rows_too_long"] > 0
+    assert check.fix == "Raise --max-length."
 
 
 @pytest.mark.parametrize(("copies", "status"), [(1, "warn"), (2, "warn"), (3, "fail")])

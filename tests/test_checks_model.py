@@ -481,6 +481,13 @@ def test_the_implied_loss_is_the_mean_loss_over_all_labels(scale: float, classes
     assert result.effective_targets == 1
 
 
+def test_one_logit_alone_has_a_spread() -> None:
+    from ftcli.core.verify.forward import relative_change, spread
+
+    alone = torch.tensor([[0.5]])
+    assert relative_change(alone, alone + 1, spread(alone)) > 1e-2
+
+
 def test_a_histogram_of_logits_without_a_number_is_empty() -> None:
     from ftcli.core.verify.forward import Forward
 

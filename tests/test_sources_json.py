@@ -147,7 +147,7 @@ def test_a_document_nested_too_deeply_is_refused(tmp_path: Path) -> None:
 
 def test_a_first_label_that_is_no_label_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.json", '[{"text": "a", "label": 1.5}]')
-    assert "'label' is 1.5 (a number); labels must be strings or whole numbers" in refusal(file, label_column="label").message
+    assert "'label' is 1.5 (a number); labels must be strings, whole numbers" in refusal(file, label_column="label").message
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"data": []}'])

@@ -188,7 +188,7 @@ def test_a_bad_line_is_found_in_a_compressed_file_too(tmp_path: Path, name: str)
 @pytest.mark.parametrize(
     ("label", "reason"),
     [
-        ("1.0", "'label' is 1.0 (a number); labels must be strings or whole numbers"),
+        ("1.0", "'label' is 1.0 (a number); labels must be strings, whole numbers"),
         ("[false]", "'label' is [False]"),
         ("null", "'label' is null"),
     ],

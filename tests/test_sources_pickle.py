@@ -189,7 +189,7 @@ def test_the_label_kind_is_that_of_the_first_row_that_has_one(tmp_path: Path) ->
         assert Pickle().label_kind(str(file), "label", settings(file)) == kind
     assert Pickle().label_kind(str(write(tmp_path / "b.pkl", pickle.dumps([]))), "label", settings(file)) is None
     file = write(tmp_path / "c.pkl", pickle.dumps([{"label": 1.5}, {"label": None}]))
-    assert "row 1: 'label' is 1.5 (a number); labels must be strings or whole numbers" in refused(file, label_column="label").message
+    assert "row 1: 'label' is 1.5 (a number); labels must be strings, whole numbers" in refused(file, label_column="label").message
     assert Pickle().label_kind(str(file), "label", settings(file, on_bad="quarantine")) is None
 
 

@@ -36,6 +36,7 @@ CONVERT: dict[Kind | None, str] = {
     "float": f"Nothing is coerced: convert it; or, where the number itself is to be predicted: --mode {REGRESS}.",
     None: "Nothing is coerced: convert it.",
 }
+LABELS = "strings, whole numbers or true and false, or lists of strings or of whole numbers"
 LEAST, MOST = -(2**63), 2**63 - 1
 
 
@@ -88,7 +89,7 @@ def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None
     if special is None and pa.types.is_boolean(type_):
         return "bool"
     kind: Kind | None = "float" if pa.types.is_floating(type_) else None
-    raise DataError(f"{where}: column {name!r} holds {type_}; labels must be strings or whole numbers, or lists of them", CONVERT[kind])
+    raise DataError(f"{where}: column {name!r} holds {type_}; labels must be {LABELS}", CONVERT[kind])
 
 
 def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind | None:
@@ -107,7 +108,7 @@ def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind
             return "strings" if first == "string" else "ints" if first == "int" else None
     code: BadCode = "null" if value is None else "wrong-type"
     hint = CONVERT["float"] if isinstance(value, float) else ""
-    raise BadValue(0, code, f"{name!r} is {shown(value)}; labels must be strings or whole numbers, or lists of them", name, hint)
+    raise BadValue(0, code, f"{name!r} is {shown(value)}; labels must be {LABELS}", name, hint)
 
 
 def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array, longest: int = MOST) -> pa.Array:

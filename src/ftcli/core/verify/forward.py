@@ -131,7 +131,7 @@ def forward(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Tas
 
 def spread(logits: torch.Tensor) -> float:
     """Standard deviation of logits, but no less than a thousandth of the largest one, so that rounding (1e-7 of it) never looks like a change."""
-    return max(float(logits.std()), 1e-3 * float(logits.abs().max()), 1e-12)
+    return max(float(logits.std(correction=0)), 1e-3 * float(logits.abs().max()), 1e-12)
 
 
 def relative_change(alone: torch.Tensor, together: torch.Tensor, unit: float) -> float:
