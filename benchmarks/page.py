@@ -102,7 +102,8 @@ def _cluster(result: Result) -> Figures:
     for each in result["results"]:
         for way, ratio in each.get("over_local", {}).items():
             kills = sorted(one[way]["kills"] for one in each["rounds"])
-            often = f" every {result['arguments']['seconds']:.0f} s ({kills[0]} to {kills[-1]} times)" if kills[-1] else ""
+            times = f"{kills[0]} times" if kills[0] == kills[-1] else f"{kills[0]} to {kills[-1]} times"
+            often = f" every {result['arguments']['seconds']:.0f} s ({times})" if kills[-1] else ""
             yield f"{each['rows']:,} rows {words[way]}{often}: time over local", _spread(ratio)
 
 
