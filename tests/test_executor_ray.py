@@ -97,6 +97,7 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")  # a process with threads has no copies, and it is copies that are killed here
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # what a test sends lies in its module
         made = None
         try:
@@ -152,11 +153,13 @@ def executor(cluster: Any, workers: int = 2) -> Ray:
 
 
 def family(words: str) -> list[psutil.Process]:
-    """Processes below this one whose command line has these words."""
+    """Processes of this cluster whose command line has these words. A loader and its copies are below nobody: their environment tells."""
     found = []
-    for process in psutil.Process().children(recursive=True):
+    below = {process.pid for process in psutil.Process().children(recursive=True)}
+    for process in psutil.process_iter():
         try:
-            if words in " ".join(process.cmdline()):
+            ours = process.pid in below or process.environ().get("RAY_TMPDIR") == os.environ["RAY_TMPDIR"]
+            if ours and words in " ".join(process.cmdline()):
                 found.append(process)
         except psutil.Error:
             continue
