@@ -46,6 +46,7 @@ class Crew:
         worker._leave()
         if worker._own is not None:
             worker._own.pipe.close()
+            worker._own.join()
         self.workers.remove(worker)
 
     @property
