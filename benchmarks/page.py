@@ -51,7 +51,9 @@ def _tokenize(result: Result) -> Figures:
         elif "over_megatron" in each:
             yield "docs: `ftcli tokenize` and `ftcli export --format megatron` over Megatron-LM's way", _spread(each["over_megatron"])
         elif "ours" in each:
-            yield f"{each['work']}: {each['rows']:,} rows", f"{each['ours']['wall']:.0f} s, peak {each['ours']['peak_rss_mb']:,.0f} MB"
+            what = f"{each['work']}: {each['rows']:,} rows, {result['arguments']['workers']} workers"
+            peaks = [each["ours"][name] for name in ("peak_rss_mb", "peak_pss_mb")]
+            yield what, "{:.0f} s, peak {:,.0f} MB ({:,.0f} MB with shared pages counted once)".format(each["ours"]["wall"], *peaks)
         elif "pipeline" in each:
             yield f"{each['work']}: {each['workers']} workers over one, the pipeline", _spread(each["pipeline"])
             yield f"{each['work']}: {each['workers']} workers over one, the whole command", _spread(each["command"])
@@ -187,10 +189,11 @@ HEADLINES: Sequence[tuple[str, str, str, str]] = (
     ("tokenize", "code: `ftcli tokenize` over `datasets.map`", "Python sources: the same", "파이썬 소스: 위와 같음"),
     (
         "tokenize",
-        "job: 7,500,000 rows",
+        "job: 7,500,000 rows, 2 workers",
         "7.5 million rows of 2 kB, 15 GB of text: the whole job",
         "2 kB짜리 750만 행, 텍스트 15 GB: 작업 전체",
     ),
+    ("tokenize", "job: 7,500,000 rows, 12 workers", "the same with 12 workers", "워커 12개로 같은 작업"),
     (
         "train",
         "incident1: `ftcli train` over fixed, by wall clock",

@@ -20,8 +20,9 @@ RESULTS: dict[str, Any] = {
     "tokenize": {
         "results": [
             {"work": "docs", "over_naive": SPREAD, "of_engine": SPREAD},
-            {"work": "job", "rows": 10, "ours": {"wall": 3.0, "peak_rss_mb": 5.0}},
+            {"work": "job", "rows": 10, "ours": {"wall": 3.0, "peak_rss_mb": 5.0, "peak_pss_mb": 4.0}},
         ],
+        "arguments": {"workers": 2},
         "machine": MACHINE,
     },
     "train": {"results": [{"work": "lm", "ratios": {"trl": {"wall": SPREAD, "cpu": SPREAD}}}], "machine": MACHINE},
@@ -158,7 +159,8 @@ def test_a_later_result_of_a_part_stands_for_the_older_figure(module: ModuleType
     folder = tmp_path / "results"
     folder.mkdir()
     for name, day, seconds in (("tokenize", "2026-01-01", 300), ("tokenize-job", "2026-02-01", 200)):
-        result = {"results": [{"work": "job", "rows": 10, "ours": {"wall": seconds, "peak_rss_mb": 1.0}}], "machine": MACHINE}
+        ours = {"wall": seconds, "peak_rss_mb": 1.0, "peak_pss_mb": 1.0}
+        result = {"results": [{"work": "job", "rows": 10, "ours": ours}], "arguments": {"workers": 2}, "machine": MACHINE}
         (folder / f"{name}.json").write_text(json.dumps({"command": "c", "date": day, "result": result}), encoding="utf-8")
     rows = [line for line in module.page(folder).splitlines() if line.startswith("| job")]
     assert ["200 s" in row for row in rows] == [True]

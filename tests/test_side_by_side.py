@@ -178,6 +178,19 @@ def test_texts_that_see_each_other_are_found_by_the_proof(unpad: bool, half: boo
         assert "texts side by side off (logits differ by" in said
 
 
+def test_in_sixteen_bits_a_step_of_the_largest_logit_is_rounding() -> None:
+    """Measured on an H200: a trained model's largest logits went up by one step, 0.1 standard deviations, and the padding stayed."""
+    generator = torch.Generator().manual_seed(0)
+    logits = (0.6 * torch.randn(100, 2_000, generator=generator)).bfloat16()
+    logits[:, 0] = 9.0
+    gradients = {"weight": torch.randn(50, generator=generator)}
+    stepped, leaking = logits.clone(), logits + 0.13 * logits.std() * torch.randn(logits.shape, generator=generator).bfloat16()
+    stepped[:, 0] += 0.0625
+    assert difference((logits, gradients, 1.0), (stepped, gradients, 1.0), HALF) is None
+    assert difference((logits.float(), gradients, 1.0), (stepped.float(), gradients, 1.0)) == "logits differ by 0.1 standard deviations"
+    assert difference((logits, gradients, 1.0), (leaking, gradients, 1.0), HALF) == "logits differ by 0.1 standard deviations"
+
+
 def test_in_float32_the_limits_are_those_of_float32_also_where_it_is_the_only_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = model_of("qwen3", Pretrain()), arguments(tmp_path)
     given.activation_checkpointing = True
