@@ -67,6 +67,25 @@ def test_one_long_wait_is_no_rate(now: list[float]) -> None:
     assert stage.parts()["rate"] == "3.0 steps/s"
 
 
+def test_what_an_earlier_run_did_is_in_the_share_and_in_no_rate(now: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    """Two steps after a checkpoint of step 10 were "12 steps in 48.3 s (4.02 s/step)", and the time left began far too short."""
+    stage = progress._Stage("train", 400, "steps", 300)
+    working(stage, now, 5, 2)
+    parts = stage.parts()
+    assert (parts["share"], parts["rate"], parts["left"]) == ("78 %", "2.0 steps/s", "45 s left")
+
+    lines = progress.Lines()
+    lines.start("train", 12, "steps", 10)
+    for _ in range(2):
+        now[0] += 4
+        lines.advance(1)
+    lines.close()
+    begun, done = capsys.readouterr().err.splitlines()
+
+    assert begun == "train: begun, 2 steps to do"
+    assert done == "train: done, 2 steps in 8 s (4 s/step)"
+
+
 def test_a_stall_shows_in_the_rate_without_any_news(now: list[float]) -> None:
     stage = progress._Stage("tokenize", 1e9, "B")
     working(stage, now, 20, 10e6)

@@ -20,8 +20,8 @@ from ftcli.sources import Resolved, resolve
 class Progress(Protocol):
     """A progress bar, or nothing. One stage at a time; `start` ends the stage before it."""
 
-    def start(self, stage: str, total: float | None, unit: str) -> None:
-        """Begin a stage ("encode") of `total` units ("B", "rows", "steps"); None: the total is unknown."""
+    def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None:
+        """Begin a stage ("encode") of `total` units ("B", "rows", "steps"); None: the total is unknown. `before` of them were done in an earlier run."""
         ...
 
     def advance(self, amount: float, **figures: Any) -> None:
@@ -38,7 +38,7 @@ class Progress(Protocol):
 class Quiet:
     """Progress that goes nowhere."""
 
-    def start(self, stage: str, total: float | None, unit: str) -> None: ...
+    def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None: ...
 
     def advance(self, amount: float, **figures: Any) -> None: ...
 

@@ -64,12 +64,12 @@ class _Stage:
     The figures `rows`, `tokens`, `workers`, `memory_mb` and `file` have forms of their own; others are shown as name and value.
     """
 
-    def __init__(self, name: str, total: float | None, unit: str) -> None:
+    def __init__(self, name: str, total: float | None, unit: str, before: float = 0.0) -> None:
         self.name, self.total, self.unit = name, total, unit
-        self.done = 0.0
+        self.before = self.done = before
         self.began = time.monotonic()
         self.figures: dict[str, Any] = {}
-        self._recent = deque([_Sample(self.began, 0.0, 0.0)])
+        self._recent = deque([_Sample(self.began, before, 0.0)])
 
     @property
     def seconds(self) -> float:
@@ -94,7 +94,7 @@ class _Stage:
         now = time.monotonic()
         times = [*(sample.at for sample in self._recent), now]
         waits = max(after - before for before, after in pairwise(times)) > (now - times[0]) / 2
-        since = _Sample(self.began, 0.0, 0.0) if waits else self._recent[0]
+        since = _Sample(self.began, self.before, 0.0) if waits else self._recent[0]
         span = max(now - since.at, 1e-9)
         return (self.done - since.done) / span, (self._tokens - since.tokens) / span
 
@@ -105,7 +105,7 @@ class _Stage:
         figures = dict(self.figures)  # drawn in another thread than it is filled in
         known = {
             "share": f"{100 * self.done / self.total:.0f} %" if self.total else "",
-            "rate": speed(rate, self.unit) if self.done else "",
+            "rate": speed(rate, self.unit) if self.done > self.before else "",
             "left": f"{seconds(max(1, round(left / rate)))} left" if left and rate > 0 else "",
             "rows": quantity(figures.pop("rows", None) or None, "rows"),
             "tokens": f"{_short(tokens)} tokens/s" if figures.pop("tokens", None) else "",
@@ -121,8 +121,9 @@ class _Stage:
     def summary(self) -> str:
         """What a stage came to."""
         took = seconds(self.seconds).replace(GAP, " ")
-        rate = speed(self.done / self.seconds, self.unit) if self.done and self.seconds > 0 else ""
-        parts = [f"{amount(self.done, self.unit)} in {took} ({rate})" if rate else took]
+        done = self.done - self.before
+        rate = speed(done / self.seconds, self.unit) if done and self.seconds > 0 else ""
+        parts = [f"{amount(done, self.unit)} in {took} ({rate})" if rate else took]
         parts += [
             f"{name.replace('_', ' ')} {number(value)}" for name, value in self.figures.items() if name not in PASSING and value is not None
         ]
@@ -140,9 +141,9 @@ class Lines:
         self._stage: _Stage | None = None
         self._next = 0.0
 
-    def start(self, stage: str, total: float | None, unit: str) -> None:
+    def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None:
         self.close()
-        self._stage = _Stage(stage, total, unit)
+        self._stage = _Stage(stage, total, unit, before)
         self._next = SHORT
 
     def advance(self, amount: float, **figures: Any) -> None:
@@ -175,12 +176,12 @@ class Bar:
         self._stage: _Stage | None = None
         self._live: Live | None = None
 
-    def start(self, stage: str, total: float | None, unit: str) -> None:
+    def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self.close()
-        self._stage = _Stage(stage, total, unit)
+        self._stage = _Stage(stage, total, unit, before)
         console = Console(file=sys.stderr, highlight=False)
         self._live = Live(get_renderable=lambda: self._drawn(console.width), console=console, refresh_per_second=REDRAWS, transient=True)
         self._live.start()
@@ -242,7 +243,7 @@ def _bar(room: int) -> tuple[int, int]:
 
 
 def _of(stage: _Stage) -> str:
-    return f", {amount(stage.total, stage.unit)} to do" if stage.total else ""
+    return f", {amount(stage.total - stage.before, stage.unit)} to do" if stage.total else ""
 
 
 def _short(value: float) -> str:

@@ -53,10 +53,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self.on_length(state.max_steps)
-        self.context.progress.start("train", state.max_steps, "steps")
+        self.context.progress.start("train", state.max_steps, "steps", state.global_step)
         if state.is_world_process_zero:
-            if state.global_step:
-                self.context.progress.advance(state.global_step)
             lines = [
                 json.dumps(to_json(entry)) + "\n" for entry in state.log_history
             ]  # a resumed run drops what was logged after its checkpoint
