@@ -79,6 +79,10 @@ def tried(model: Any, task: Any, folder: Path, batches: Sequence[dict[str, torch
             assert difference(truth, (truth[0], gradients, loss)) is None
             with torch.no_grad():
                 assert logits_of(model, other).shape[-1] == model.config.vocab_size
+                with heads[0].measuring():
+                    states = logits_of(model, other)
+                    assert states.shape[-1] == model.config.hidden_size
+                    assert float(heads[0].loss(states, other["labels"], None)) == pytest.approx(truth[2], rel=1e-5)
     assert heads[-1] is None
     assert not any("forward" in vars(module) for module in model.modules())
     return said
@@ -386,3 +390,20 @@ def test_a_resumed_language_model_ends_bitwise_as_an_uninterrupted_one(bench: Be
         weights.append(run.model.state_dict())
     assert all(torch.equal(weights[0][name], weights[2][name]) for name in weights[0])
     assert not torch.equal(weights[0]["lm_head.weight"], weights[1]["lm_head.weight"])
+
+
+def test_an_evaluation_of_a_language_model_never_has_the_logits_of_a_batch(bench: Bench) -> None:
+    """Eight rows of 512 tokens over 152,000 ids took 10 GB and four times as long, in a run whose steps had no such array."""
+    store = bench.store("measured", {"train": packed(16, 32, VOCABULARY, 0), "validation": packed(11, 32, VOCABULARY, 1)})
+    figures: dict[str, float] = {}
+    widths: dict[str, set[int]] = {}
+    for wanted in ("auto", "off"):
+        context = bench.context(store, f"measured {wanted}", **ONE_STEP, train__lean_step=wanted)
+        run = prepare(context)
+        seen = widths[wanted] = set()
+        run.model.register_forward_hook(
+            lambda model, _, found, seen=seen: None if torch.is_grad_enabled() or model.training else seen.add(found["logits"].shape[-1])
+        )
+        figures[wanted] = fit(run, Signals()).metrics["eval_loss"]
+    assert widths == {"auto": {run.model.config.hidden_size}, "off": {VOCABULARY}}
+    assert figures["auto"] == pytest.approx(figures["off"], rel=1e-5)

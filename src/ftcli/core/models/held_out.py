@@ -25,13 +25,16 @@ class HeldOut:
         self._numbers: torch.Tensor | None = None
         self.confusion = Confusion()
 
-    def add(self, logits: torch.Tensor, labels: torch.Tensor, inputs: Mapping[str, Any] | None = None) -> None:
+    def add(
+        self, logits: torch.Tensor, labels: torch.Tensor, inputs: Mapping[str, Any] | None = None, loss: torch.Tensor | None = None
+    ) -> None:
         """One batch: `logits` [rows, labels] with `labels` [rows] or [rows, labels], or [rows, width, vocabulary] with [rows, width].
 
         Args:
             inputs: what the model got; then mistakes are counted by pair of labels.
+            loss: the batch's, summed, where a language model gave states for logits.
         """
-        loss = self.task.loss(logits, labels, 1)
+        loss = self.task.loss(logits, labels, 1) if loss is None else loss
         sums = torch.stack([loss, count_targets(labels).to(loss.dtype)]).double()
         self._sums = sums if self._sums is None else self._sums + sums
         if measured(labels):

@@ -7,6 +7,8 @@ memory and hardly time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -33,25 +35,20 @@ class LinearCrossEntropy(torch.autograd.Function):
         ahead, outer = torch.empty_like(hidden), torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
         total = torch.zeros((), dtype=torch.float64)
         share = 1.0 / items.to(hidden.dtype)
-        step = max(32, PIECE // len(weight))
         narrow, weight = hidden.to(kind), weight.to(kind)
-        for start in range(0, len(hidden), step):
+        for start, step, scores, sums, loss in _pieces(narrow, weight, targets, hidden.dtype):
             rows, wanted = narrow[start : start + step], targets[start : start + step, None]
-            scores = (rows @ weight.t()).to(hidden.dtype)
-            right = scores.gather(1, wanted)
-            most = scores.amax(1, keepdim=True)
-            sums = scores.sub_(most).exp_().sum(1, keepdim=True)
-            total += (sums.log() + most - right).sum(dtype=torch.float64)
+            total += loss
             scores.mul_(share / sums).scatter_add_(1, wanted, (-share).expand(wanted.shape))
             if kind == hidden.dtype:
                 torch.mm(scores, weight, out=ahead[start : start + step])
                 if outer is not None:
                     outer.addmm_(scores.t(), rows)
             else:
-                scores = scores.to(kind)
-                ahead[start : start + step] = scores @ weight
+                narrowed = scores.to(kind)
+                ahead[start : start + step] = narrowed @ weight
                 if outer is not None:
-                    outer += scores.t() @ rows
+                    outer += narrowed.t() @ rows
         ctx.save_for_backward(ahead, outer)
         return (total / items).to(hidden.dtype)
 
@@ -59,6 +56,25 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         ahead, outer = ctx.saved_tensors
         return ahead * grad, None if outer is None else outer * grad, None, None, None
+
+
+def _pieces(narrow: Tensor, weight: Tensor, targets: Tensor, wide: torch.dtype) -> Iterator[tuple[int, int, Tensor, Tensor, Tensor]]:
+    """Of some rows at a time: the first one, how many at most, e to the logits beside the largest, their sums, and the summed loss."""
+    step = max(32, PIECE // len(weight))
+    for start in range(0, len(narrow), step):
+        scores = (narrow[start : start + step] @ weight.t()).to(wide)
+        right = scores.gather(1, targets[start : start + step, None])
+        most = scores.amax(1, keepdim=True)
+        sums = scores.sub_(most).exp_().sum(1, keepdim=True)
+        yield start, step, scores, sums, (sums.log() + most - right).sum(dtype=torch.float64)
+
+
+def _measured(hidden: Tensor, weight: Tensor, targets: Tensor, kind: torch.dtype, items: Tensor) -> Tensor:
+    """What `LinearCrossEntropy` gives, without the work for its gradients."""
+    total = torch.zeros((), dtype=torch.float64)
+    for *_, loss in _pieces(hidden.to(kind), weight.to(kind), targets, hidden.dtype):
+        total += loss
+    return (total / items).to(hidden.dtype)
 
 
 def why_not(model: PreTrainedModel, task: Task) -> str | None:
@@ -75,22 +91,32 @@ def why_not(model: PreTrainedModel, task: Task) -> str | None:
 class LeanHead:
     """While `armed` the model gives, for its logits, the states that the output layer would get; `loss` goes on from there.
 
-    Without gradients (in an evaluation) it gives logits all the same.
+    Without gradients it gives logits all the same, but inside `measuring`.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.layer: Any = model.get_output_embeddings()
         self.armed = False
+        self._measuring = False
         self.kind: torch.dtype | None = None
         """Of the products, where they are narrower than the weights; the loss is computed where autocast has ended."""
         original = self.layer.forward
 
         @wraps(original)
         def forward(hidden: Tensor) -> Tensor:
-            states: Tensor = hidden if self.armed and torch.is_grad_enabled() else original(hidden)
+            states: Tensor = hidden if self.armed and (self._measuring or torch.is_grad_enabled()) else original(hidden)
             return states
 
         self.forwards = {self.layer: forward}
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """An evaluation's batch, of which nothing but the loss is wanted."""
+        self._measuring = True
+        try:
+            yield
+        finally:
+            self._measuring = False
 
     def loss(self, hidden: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
         """`hidden` [rows, width, H], `labels` [rows, width] not shifted; the same number as `Pretrain.loss` of the logits."""
@@ -101,6 +127,10 @@ class LeanHead:
             targets, before = targets[places], before[places]
         count = torch.as_tensor(len(targets) if items is None else items, dtype=torch.float64)
         weight = self.layer.weight
+        kind = self.kind or weight.dtype
         with torch.autocast("cpu", enabled=False):
-            total: Tensor = LinearCrossEntropy.apply(before.to(weight.dtype), weight, targets, count, self.kind or weight.dtype)  # type: ignore[no-untyped-call]
+            before = before.to(weight.dtype)
+            if not torch.is_grad_enabled():
+                return _measured(before, weight, targets, kind, count)
+            total: Tensor = LinearCrossEntropy.apply(before, weight, targets, count, kind)  # type: ignore[no-untyped-call]
         return total

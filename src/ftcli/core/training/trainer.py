@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +222,10 @@ class FtcliTrainer(Loading):
             raise StoppedEvaluation
         inputs = self._prepare_inputs(inputs)
         labels = inputs.pop("labels")
-        with torch.no_grad(), self.compute_loss_context_manager():
-            self._held_out.add(model(**inputs)["logits"], labels, inputs)
+        head = self.head
+        with torch.no_grad(), self.compute_loss_context_manager(), nullcontext() if head is None else head.measuring():
+            given = model(**inputs)["logits"]
+            self._held_out.add(given, labels, inputs, None if head is None else head.loss(given, labels, 1))
         return None, None, None
 
     def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, model: Any, trial: Any, *rest: Any, **named: Any) -> None:
