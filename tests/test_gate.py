@@ -103,8 +103,9 @@ def test_ids_beyond_the_embedding_empty_rows_and_empty_splits_are_refused(tmp_pa
         _check(write_store(tmp_path / "beyond", {"train": [([3], None), ([300], None)]}, shards=2), small, tokenizer)
     with pytest.raises(DataError, match="row 1 of train has no tokens"):
         _check(write_store(tmp_path / "empty", {"train": [([3], None), ([], None)]}), tiny_model(), tokenizer)
-    with pytest.raises(DataError, match="has no rows"):
+    with pytest.raises(DataError, match="has no rows") as none:
         _check(write_store(tmp_path / "none", {"train": []}), tiny_model(), tokenizer)
+    assert "--split-seed" in none.value.hint
 
 
 def _causal(kind: str, **sizes: Any) -> Any:

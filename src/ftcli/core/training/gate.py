@@ -64,7 +64,8 @@ def check_data(
     for name in names:
         split = store.split(name)
         if not len(split):
-            raise DataError(f"{store.path}: the split {name} has no rows", "Check the sources and their split names.")
+            hint = "Check the sources and their split names. Of few rows a small fraction may hold out none: a larger one, or another --split-seed."
+            raise DataError(f"{store.path}: the split {name} has no rows", hint)
         if split.lengths.min() < 1:
             raise DataError(
                 f"{store.path}: row {int(split.lengths.argmin())} of {name} has no tokens", "Prepare the data again with --min-length 1."
