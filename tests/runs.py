@@ -72,7 +72,7 @@ class StopAt(Quiet):
 
     def advance(self, amount: float, **figures: Any) -> None:
         self.done += amount
-        if self.done == self.step:
+        if amount and self.done == self.step:
             os.kill(os.getpid(), self.number)
 
 

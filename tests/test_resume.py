@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from transformers import Trainer, TrainingArguments
 
 from ftcli.commands.train import run
+from ftcli.context import Quiet
 from ftcli.core.batches.batch import StoreDataset
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.testing import tiny_model, write_config
@@ -233,3 +234,20 @@ def test_every_cell_is_bitwise_equal(
         assert code == 0
         assert torch.equal(_weights(tmp_path / f"stopped {stop}"), _weights(tmp_path / "whole"))
     tally(cells=1)
+
+
+def test_what_is_shown_last_is_the_last_line_of_the_log(bench: Bench) -> None:
+    """ "train: done, 10 steps …, loss 11.95" was the first step's loss, and the evaluation at the end was never shown."""
+    shown: list[dict[str, Any]] = []
+
+    class Seen(Quiet):
+        def advance(self, amount: float, **figures: Any) -> None:
+            shown.append({"amount": amount, **figures})
+
+    store = bench.store("judged", {name: learnable(12, 3, VOCABULARY, seed) for seed, name in enumerate(("train", "validation"))}, labels=3)
+    context = bench.context(store, "shown", train__max_steps=5, train__logging_steps=3)
+    context.progress = Seen()
+    report = run(context)
+    assert sum(each["amount"] for each in shown) == 5
+    assert shown[-1]["loss"] == report.metrics["final_loss"]
+    assert shown[-1]["eval_loss"] == report.metrics["eval_loss"]

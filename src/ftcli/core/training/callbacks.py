@@ -104,6 +104,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         entry = state.log_history[-1]
         if state.is_world_process_zero:
             self._write(args, entry)
+            self.context.progress.advance(0, **self._shown)  # a step counts before its line is logged: the last line would never be shown
         self._on_log(entry)
         self._hint()
 
