@@ -254,7 +254,8 @@ def test_a_run_passes_its_checks_and_its_model_answers_as_the_plain_one(
     small: Mapping[Kind, Path], pairs: Path, config: Path, tmp_path: Path, collator: str
 ) -> None:
     assert seen(pairs, small["wordpiece"], config, loader__collator=collator).status == "pass"
-    train_on(pairs, small["wordpiece"], tmp_path / "run", config, loader__collator=collator)
+    report = train_on(pairs, small["wordpiece"], tmp_path / "run", config, loader__collator=collator)
+    assert report.details["asked"] == "pairs"
     model, tokenizer = (
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "run").eval(),
         AutoTokenizer.from_pretrained(tmp_path / "run"),

@@ -168,8 +168,33 @@ def test_a_run_has_a_card_without_a_path_of_this_machine_and_can_be_asked(tmp_pa
 
 def test_how_a_model_is_to_be_asked_is_told_by_its_data() -> None:
     told = {"chat": {"mask": "prompts"}, "plain": {"mask": None}}
-    assert {way: asked({"chat_template": template}) for way, template in told.items()} == {"chat": "chat", "plain": "plain"}
-    assert asked({"chat_template": None}) == asked({}) == "plain"
+    assert {way: asked({"chat_template": template}, labelled=False) for way, template in told.items()} == {"chat": "chat", "plain": "plain"}
+    assert asked({"chat_template": None}, labelled=False) == asked({}, labelled=False) == "plain"
+    assert asked({"policy": {"pair": {"types": True}}}, labelled=True) == "pairs"
+    assert asked({"policy": {"pair": None}}, labelled=True) == asked({}, labelled=True) == "texts"
+
+
+@pytest.mark.parametrize(
+    ("learned", "pair", "words"),
+    [
+        ("pairs", None, "the run learned pairs of texts, and 1 of 1 are asked as one text"),
+        ("texts", "and", "the run learned single texts, and 1 of 1 are asked as pairs"),
+        ("pairs", "and", None),
+        ("texts", None, None),
+        (None, "and", None),
+    ],
+)
+def test_texts_of_another_number_than_were_learned_are_answered_with_a_word_about_it(
+    tmp_path: Path, learned: str | None, pair: str | None, words: str | None
+) -> None:
+    folder = _model(tmp_path / "run", labels=3)
+    if learned is not None:
+        (folder / "ftcli-run.json").write_text(json.dumps({"details": {"asked": learned}}))
+    report = testing.run("predict", str(folder), ASKED[0], *([] if pair is None else ["--pair", pair]), "--json").report
+    assert report["details"]["predictions"]
+    told = [note for note in report["notes"] if note.startswith("the run learned")]
+    assert len(told) == (words is not None)
+    assert all(note.startswith(str(words)) for note in told)
 
 
 def test_a_run_that_learned_plain_texts_is_asked_without_the_template(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,10 @@ def run(
     asked += read_asked(file, context.settings, context.plugins.registry("source")) if file is not None else ()
     with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
         loaded = load(model)
-        as_it_is = not plain and not loaded.classifies and bool(loaded.tokenizer.chat_template) and _learned_plain(model)
+        learned = _learned(model)
+        as_it_is = not plain and not loaded.classifies and bool(loaded.tokenizer.chat_template) and learned == "plain"
+        if words := _unlike(learned, asked):
+            context.note(words)
         if as_it_is:
             context.note("texts are gone on with as they are: the run learned plain texts, without the tokenizer's chat template")
         context.progress.start("predict", len(asked), "rows")
@@ -94,10 +98,23 @@ def _row(found: dict[str, Any]) -> list[str]:
     return [shown, found["label"], f"{found['probability']:.3f}"]
 
 
-def _learned_plain(model: str) -> bool:
-    """Whether the folder, or the checkpoint, is of a run that learned plain texts: then no chat template belongs around a text."""
+def _learned(model: str) -> str | None:
+    """What the run learned whose folder or checkpoint this is: "chat", "plain" (then no chat template belongs around a text), "texts" or "pairs"."""
     folder = Path(model)
     file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / RUN_FILE
     with suppress(OSError, ValueError, LookupError, TypeError):
-        return bool(json.loads(file.read_text(encoding="utf-8"))["details"]["asked"] == "plain")
-    return False
+        return str(json.loads(file.read_text(encoding="utf-8"))["details"]["asked"])
+    return None
+
+
+def _unlike(learned: str | None, asked: Sequence[Asked]) -> str:
+    """Words on rows of one text where a classifier learned pairs, or of two where it did not."""
+    pairs = sum(isinstance(one, tuple) for one in asked)
+    if learned == "pairs" and pairs < len(asked):
+        return (
+            f"the run learned pairs of texts, and {len(asked) - pairs:,} of {len(asked):,} are asked as one text, which says little: "
+            "give the second with --pair, or with --input and --text-pair-column"
+        )
+    if learned == "texts" and pairs:
+        return f"the run learned single texts, and {pairs:,} of {len(asked):,} are asked as pairs, which says little"
+    return ""

@@ -108,8 +108,7 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "splits": run.store.manifest["splits"],
         "flops_per_token": per_token,
     }
-    if not run.task.needs_labels:
-        details["asked"] = asked(run.store.manifest)
+    details["asked"] = asked(run.store.manifest, labelled=run.task.needs_labels)
     if trainer.compiled is not None:
         details["torch_compile"] = trainer.compiled.record()
     if trainer.confusion is not None and (names := run.store.label_names):
@@ -117,8 +116,10 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
     return metrics, details
 
 
-def asked(manifest: Mapping[str, Any]) -> Literal["chat", "plain"]:
-    """How a language model is to be asked that learned these data: `ftcli predict` reads it."""
+def asked(manifest: Mapping[str, Any], *, labelled: bool) -> Literal["chat", "plain", "texts", "pairs"]:
+    """How a model is to be asked that learned these data, a language model or one whose rows have labels: `ftcli predict` reads it."""
+    if labelled:
+        return "pairs" if (manifest.get("policy") or {}).get("pair") else "texts"
     return "chat" if (manifest.get("chat_template") or {}).get("mask") else "plain"
 
 
