@@ -9,12 +9,15 @@ from ftcli.records import Check
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
     from ftcli.core.verify.probe import Probe
 
 COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
 MOST_ROWS = 20_000
 """Rows whose last token is looked at, drawn at random."""
+MOST_BLANK = 4
+"""Tokens of nothing but space that a chat template writes behind EOS at most."""
 
 
 def targets(probe: Probe) -> Check:
@@ -194,7 +197,7 @@ def _one_a_token(probe: Probe) -> Check:
 
 
 def endings(probe: Probe) -> Check:
-    """S7: the share of texts whose last token is EOS."""
+    """S7: the share of texts whose last token is EOS, spaces and line ends behind it aside: ChatML's turns end with EOS and a line end."""
     import numpy as np
 
     from ftcli.core.storage.documents import ended
@@ -210,7 +213,7 @@ def endings(probe: Probe) -> Check:
     draw = np.random.default_rng(probe.settings.train.seed).choice(len(split), min(len(split), MOST_ROWS), replace=False)
     rows = split.rows(np.sort(draw))
     lengths = rows.input_ids.lengths if rows.seq_lengths is None else rows.seq_lengths.values.astype(np.int64)
-    last = rows.input_ids.values[np.cumsum(lengths)[lengths > 0] - 1]
+    last = _last_words(rows.input_ids.values, lengths[lengths > 0], probe)
     share = float((last == eos).mean()) if len(last) else 0.0
     evidence: dict[str, Any] = {"share": round(share, 4), "texts": len(last), "eos": probe.tokenizer.eos_token}
     if share >= 0.5:
@@ -219,13 +222,31 @@ def endings(probe: Probe) -> Check:
         return noted(
             f"{share:.1%} of the texts end with {evidence['eos']!r}: it ends each in the data, and the others were cut or split", **evidence
         )
+    fix = "Prepare the data with --add-eos."
+    if (probe.store.manifest.get("chat_template") or {}).get("mask"):
+        usual = probe.tokenizer.decode([int(np.bincount(last).argmax())])
+        fix = f"The chat template ends most conversations with {usual!r}: if that ends an answer, name it as eos_token in tokenizer_config.json."
     if not share and _instructs(probe):
-        return failed("no answer ends with EOS: the model would never stop", "Prepare the data with --add-eos.", **evidence)
+        return failed("no answer ends with EOS: the model would never stop", fix, **evidence)
     return warned(
         ("no text ends" if not share else f"only {share:.1%} of the texts end") + " with EOS: the model will not learn to stop",
-        "Prepare the data with --add-eos.",
+        fix,
         **evidence,
     )
+
+
+def _last_words(ids: NDArray[Any], lengths: NDArray[Any], probe: Probe) -> NDArray[Any]:
+    """Of every text its last token that is more than space."""
+    import numpy as np
+
+    place = np.cumsum(lengths) - 1
+    first = place - lengths + 1
+    last: NDArray[Any] = ids[place]
+    for _ in range(MOST_BLANK):
+        blank = np.array([token for token in np.unique(last) if probe.tokenizer.decode([int(token)]).isspace()], dtype=ids.dtype)
+        place = np.where(np.isin(last, blank), np.maximum(place - 1, first), place)
+        last = ids[place]
+    return last
 
 
 def _instructs(probe: Probe) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,29 @@ def test_texts_without_eos_warn(world: World) -> None:
     values = {**world.run("classify"), "train.mode": "pretrain"}
     check = world.caught("EOS not appended", values, "FT304", status="warn", words="no text ends with EOS", stages=STAGE)
     assert "--add-eos" in check.fix
+
+
+@pytest.mark.parametrize(("turn", "status"), [("<|endoftext|>\n", "pass"), ("<|endoftext|>", "pass"), ("!\n", "fail")])
+def test_conversations_end_with_eos_whatever_space_the_template_writes_behind_it(
+    world: World, tmp_path: Path, turn: str, status: str
+) -> None:
+    """Qwen's template ends every turn with EOS and a line end: no answer was said to end with EOS, and the verdict was fail."""
+    tokenizer = Path(world.tokenizer(tmp_path / "t"))
+    end = json.dumps(turn, ensure_ascii=False)
+    (tokenizer / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role + ': ' + m.content + "
+        + end
+        + " }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    source = tmp_path / "talks.jsonl"
+    source.write_text("".join(json.dumps({"instruction": f"say {row}", "output": f"it is {row}"}) + "\n" for row in range(60)))
+    talks = world.prepare(f"talks {status} {len(turn)}", tokenizer, {"train.mode": "sft", "packing.max_length": 64}, sources=[str(source)])
+    values = {"tokenizer.path": str(tokenizer), "dataset.sources": [str(talks)], "train.mode": "sft"}
+    if status == "pass":
+        assert world.quiet(f"turns that end with {turn!r}", values, stages=STAGE)["FT304"].evidence["share"] == 1
+    else:
+        check = world.caught("turns that end with another token", values, "FT304", words="no answer ends with EOS", stages=STAGE)
+        assert "ends most conversations with '!'" in check.fix
 
 
 @pytest.mark.parametrize(("share", "status"), [(0.4, "warn"), (0.6, "pass")])
