@@ -119,6 +119,13 @@ def test_an_interrupted_run_with_lora_goes_on_as_if_it_had_not_been(bench: Bench
         run(_context(bench, "classify", "parts", **{**values, "model__lora_r": 8, "train__resume_from_checkpoint": "auto"}))
 
 
+def test_an_adapter_names_its_base_wherever_it_is_loaded_from(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(bench.folder)
+    run(_context(bench, "classify", "placed", **{**SHORT, "model__name_or_path": "qwen3"}, model__lora_r=4))
+    monkeypatch.chdir(tmp_path)
+    assert load_adapted(bench.folder / "placed").num_labels == 4
+
+
 def test_training_goes_on_from_an_adapter(bench: Bench) -> None:
     run(_context(bench, "classify", "first", **SHORT, model__lora_r=4))
     first = _saved(bench.folder / "first")

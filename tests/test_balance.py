@@ -60,8 +60,10 @@ def test_loss_and_gradient_with_weights_do_not_depend_on_the_accumulation(bench:
 def test_how_uneven_the_labels_are_is_said_and_weights_are_proposed_or_shown(bench: Bench, uneven: Path) -> None:
     rows = [([10 + number, 20], 0 if number else 1) for number in range(24)]
     lonely = bench.store("lonely", {"train": rows}, labels=2)
+    even = bench.store("even", {"train": [(ids, number % 2) for number, (ids, _) in enumerate(rows)]}, labels=2)
     for store, values, words in (
         (uneven, {}, "the rarest, 'label 3', 4"),
+        (even, {"train__class_weights": "balanced"}, "2 labels in train, 12 rows each; their losses are weighed with 1 and 1"),
         (lonely, {}, "--class-weights balanced gives every label the same say"),
         (lonely, {"train__class_weights": "balanced"}, "their losses are weighed with 0.522 and 12"),
     ):

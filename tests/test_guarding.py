@@ -57,6 +57,15 @@ def test_a_jump_of_the_loss_is_one_only_beside_what_is_usual_and_above_guessing(
         assert not course(5.0)
 
 
+def test_the_first_steps_are_judged_by_the_largest_loss_before() -> None:
+    course = Course("skip")
+    assert not course(3.0)
+    assert not course(29.0)  # not ten times
+    assert not course(3.0)
+    assert course(300.0)
+    assert course.guard.skipped == [4]
+
+
 def test_stop_names_a_jump_and_leaves_what_is_no_number_to_the_watch() -> None:
     course = Course("stop")
     assert not course(NAN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,15 @@ def test_random_weights_depend_on_the_seed_and_are_float32(tmp_path: Path, store
     first = weights(1)
     assert torch.equal(first, weights(1))
     assert not torch.equal(first, weights(2))
+
+
+def test_where_texts_begin_and_end_is_the_tokenizers_to_say(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    path = write_config(tmp_path / "config.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": 7}))
+    assert build(context(model__config=path), Pretrain(), store, tokenizer).config.eos_token_id == tokenizer.eos_token_id
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.eos_token = None
+    assert build(context(model__config=path), Pretrain(), store, tokenizer).config.eos_token_id is None
 
 
 def test_dtype_attention_and_task_are_taken_from_the_settings(tmp_path: Path, store: Store, tokenizer: Any) -> None:

@@ -247,8 +247,9 @@ def test_what_would_not_go_on_exactly_is_refused(bench: Bench, stores: dict[str,
     for changed in ({"train__learning_rate": 1e-3}, {"train__per_device_train_batch_size": 5}, {"loader__collator": "dynamic"}):
         for verify, words in ((True, "FT091: .*cannot be gone on from|belongs to another run"), (False, "belongs to another run")):
             values = {**STEPS, **changed, "train__resume_from_checkpoint": "auto", "train__verify": verify}
-            with pytest.raises(TrainError, match=words):
+            with pytest.raises(TrainError, match=words) as refused:
                 run(bench.context(stores["grouped"], "changed", **values))
+            assert "--no-verify" not in refused.value.hint, "it would be refused all the same"
     folder = bench.folder / "changed" / "checkpoint-2"
     kept = checkpoints.read(folder)["identity"]
     checkpoints.seal(folder, {**kept, "versions.torch": "0.4", "threads": 64})

@@ -6,7 +6,9 @@ A test compares the names with the installed transformers, so that an upgrade ca
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
 
 from ftcli.fields import Section, setting
 
@@ -70,6 +72,12 @@ def hf(**constraints: Any) -> Any:
     return setting(None, "As in transformers.TrainingArguments.", hidden=True, **constraints)
 
 
+def _some(steps: int) -> int:
+    if not steps:
+        raise ValueError("0 steps train nothing: 1 or more, or -1 for epochs")
+    return steps
+
+
 class TrainSettings(Section):
     """The training run. Names are those of `transformers.TrainingArguments`."""
 
@@ -78,7 +86,7 @@ class TrainSettings(Section):
     )
     output_dir: Path | None = setting(None, "Where checkpoints, the model and the report go.")
     num_train_epochs: float = setting(3.0, "Passes over the data.", gt=0)
-    max_steps: int = setting(-1, "Stop after this many optimizer steps; -1: by epochs.", ge=-1)
+    max_steps: Annotated[int, AfterValidator(_some)] = setting(-1, "Stop after this many optimizer steps; -1: by epochs.", ge=-1)
     per_device_train_batch_size: int = setting(8, "Rows a device takes at once.", ge=1)
     max_tokens_per_batch: int | None = setting(
         None, "Tokens a device takes at once, padding included: as many rows as they hold, in place of a fixed number.", ge=1

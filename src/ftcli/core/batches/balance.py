@@ -39,6 +39,8 @@ def balance(context: Context, task: Task, train: SplitData, names: list[str] | N
         f"{len(there)} labels in train: the commonest, {known[most]!r}, has {counts[most]:,} rows ({counts[most] / len(labels):.1%}), "
         f"the rarest, {known[least]!r}, {counts[least]:,}"
     )
+    if counts[most] == counts[least]:
+        words = f"{len(there)} labels in train, {counts[most]:,} rows each"
     if wanted == "balanced":
         weights = balanced(counts)
         task.class_weights = weights

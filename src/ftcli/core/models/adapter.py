@@ -150,6 +150,8 @@ def _fresh(context: Context, model: PreTrainedModel, task: Task) -> Any:
         modules_to_save=saved or None,
         task_type=TaskType.SEQ_CLS if task.needs_labels else TaskType.CAUSAL_LM,
     )
+    if Path(model.name_or_path).is_dir():  # what peft keeps as the base's name, for whoever loads the adapter from wherever
+        model.name_or_path = str(Path(model.name_or_path).absolute())
     try:
         with as_peft_asks():
             return get_peft_model(model, config)

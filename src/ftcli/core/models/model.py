@@ -90,6 +90,8 @@ def _from_config(context: Context, task: Task, store: Store, tokenizer: PreTrain
     assert settings.model.config is not None
     config = from_file(settings.model.config, settings.model.config_overrides, context.note)
     _configure(config, task, store, tokenizer)
+    for name in ("bos_token_id", "eos_token_id"):  # a family's default (2 for llama) is another token, or ends a text where none does
+        setattr(config.get_text_config(), name, getattr(tokenizer, name))
     model = _guarded(
         f"no {task.name} model can be built from {settings.model.config}",
         lambda: task.model_class().from_config(config, dtype=_dtype(settings, config.dtype), **_options(settings)),

@@ -17,7 +17,7 @@ Policy = Literal["stop", "skip", "rollback"]
 SPIKE = 10.0
 """A loss this many times the larger of what is usual and uniform guessing is no noise: a mislabelled batch costs a few times guessing at most."""
 USUAL, FEWEST = 64, 8
-"""Steps whose median is usual, and how many of them it takes to say so."""
+"""Steps whose median is usual, and how many of them it takes to say so; before that their largest loss is."""
 MOST_SKIPPED = 5
 """Steps in a row that are left out before the run stops: bad data come alone, weights that are broken stay so."""
 MOST_ROLLBACKS = 3
@@ -101,9 +101,9 @@ class Guard:
     def _reason(self, loss: float, norm: float) -> str:
         if not math.isfinite(loss) or not (math.isfinite(norm) or self.scaled):
             return f"the loss is {loss:.4g} and the gradient norm {norm:.4g}"
-        if len(self._losses) < FEWEST:
+        if not self._losses:
             return ""
-        usual = max(median(self._losses), self.chance)
+        usual = max(median(self._losses) if len(self._losses) >= FEWEST else max(self._losses), self.chance)
         return f"the loss is {loss:.4g}, {loss / usual:.0f} times what it was" if loss > SPIKE * usual else ""
 
     def _skip(self, step: int, loss: float, norm: float, rows: Sequence[int], message: str) -> bool:

@@ -15,6 +15,9 @@ NOT_HERE = ("FT104", "FT201")
 SAID_ONLY = ("FT205",)
 """Rows that stand on both sides make an evaluation too good; they do not keep a model from learning."""
 
+NEEDED = frozenset({"FT091"})
+"""The checkpoint to go on from, without which the run does not begin."""
+
 
 def preflight(context: Context, run: Run) -> tuple[Check, ...]:
     """Run the checks of `verify --level quick` on what the run has loaded; warnings are noted. Empty when train.verify is off.
@@ -35,5 +38,6 @@ def preflight(context: Context, run: Run) -> tuple[Check, ...]:
     failed = [check for check in checks if check.status in {"fail", "error"} and check.id not in SAID_ONLY]
     if failed:
         words = "\n".join(f"{check.id}: {check.summary}. {check.fix}" for check in failed)
-        raise TrainError(f"the run would not learn as it is:\n{words}", "Mend that, or go on with --no-verify (the report will say so).")
+        way_on = "" if NEEDED & {check.id for check in failed} else ", or go on with --no-verify (the report will say so)"
+        raise TrainError(f"the run would not learn as it is:\n{words}", f"Mend that{way_on}.")
     return checks
