@@ -205,6 +205,16 @@ def test_finish_without_parts_says_what_differs(world: World) -> None:
     assert "packing.min_length: 1 there, 3 now" in error.message
 
 
+def test_a_part_that_was_started_with_other_options_is_named(world: World) -> None:
+    world.parts([1, 2])
+    mine = world.working
+    world.run("3/3", packing__min_length=3)
+    (other,) = set(left_behind(world.out)) - {mine.name}
+    error = refusal(world, finish=True)
+    assert "1 of 3 parts are not finished: 3/3" in error.message
+    assert f"Parts of another job lie in {other}, where packing.min_length: 3 there, 1 now" in error.message
+
+
 # -- sources that are not the same for all -----------------------------------------------------------------------------
 
 

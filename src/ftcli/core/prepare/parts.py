@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -318,20 +318,27 @@ def _missing(recipe: Recipe, directory: Path, left: dict[Part, int], count: int)
             lease.release()
         words.append(f"{part} ({shards} of {len(part.shards(recipe.plan))} shards missing{', at work now' if at_work else ''})")
     more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+    others = _others(recipe, directory)
     return PublishError(
-        f"{recipe.output}: {len(left)} of {count} parts are not finished: {', '.join(words)}{more}",
+        f"{recipe.output}: {len(left)} of {count} parts are not finished: {', '.join(words)}{more}"
+        + (f". Parts of another job lie in {others}" if others else ""),
         f"Run each of them, such as --shard {next(iter(left))}, then --finish again: nothing is published before all are there.",
     )
 
 
 def _nothing(recipe: Recipe) -> PublishError:
-    """No parts of this job: names those of others, and how they differ."""
-    others: Iterable[Path] = parts_beside(recipe.output.resolve()) if recipe.output.resolve().parent.is_dir() else ()
-    words = []
-    for directory in others:
-        with suppress(PublishError):
-            words.append(f"{directory.name}, where {'; '.join(differences(_read_plan(directory), recipe.inputs)) or 'nothing differs'}")
+    others = _others(recipe)
     return PublishError(
-        f"{recipe.output}: no part of this job is there" + (f", only of {' and '.join(words)}" if words else ""),
+        f"{recipe.output}: no part of this job is there" + (f", only of {others}" if others else ""),
         "--finish takes the same sources and options as each --shard 1/N … N/N before it, and an output directory (for an object store: a --cache-dir) that all of them see.",
     )
+
+
+def _others(recipe: Recipe, but: Path | None = None) -> str:
+    """Where parts of this output lie that were started with other options or sources, and how those differ."""
+    output, words = recipe.output.resolve(), []
+    for directory in parts_beside(output) if output.parent.is_dir() else ():
+        if directory != but:
+            with suppress(PublishError):
+                words.append(f"{directory.name}, where {'; '.join(differences(_read_plan(directory), recipe.inputs)) or 'nothing differs'}")
+    return " and ".join(words)
