@@ -145,3 +145,21 @@ def test_what_is_neither_true_nor_false_is_named(small: Mapping[Kind, Path], tmp
         prepare(small["bpe"], path, tmp_path / "out", dataset__label_column="label")
     with pytest.raises(DataError, match="labels must be"):
         prepare(small["bpe"], path, tmp_path / "out", dataset__label_column="label", train__mode="regress")
+
+
+@pytest.mark.parametrize("values", [{}, {"dataset__label_names": ["joy", "anger", "fear", "calm"]}, {"dataset__label_separator": " "}])
+def test_flags_in_a_list_are_not_taken_for_labels(small: Mapping[Kind, Path], tmp_path: Path, values: dict[str, Any]) -> None:
+    flags = [[0, 0, 1, 0], [1, 0, 0, 1], [0, 0, 0, 0]]
+    rows = [{"text": "a text", "label": " ".join(map(str, row)) if "dataset__label_separator" in values else row} for row in flags]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"rows\.jsonl: 'label' holds 4 times 0 or 1 in every row.*these are flags") as refused:
+        prepare(small["bpe"], tmp_path / "rows.jsonl", tmp_path / "out", dataset__label_column="label", **values)
+    assert "--label-columns" in refused.value.hint
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_labels_by_number_are_no_flags(small: Mapping[Kind, Path], tmp_path: Path) -> None:
+    rows = [{"text": "a text", "label": label} for label in ([0, 1], [1, 0])]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepare(small["bpe"], tmp_path / "rows.jsonl", tmp_path / "out", dataset__label_column="label")
+    assert load_from_disk(str(tmp_path / "out"))["train"]["labels"][:] == [[1, 1], [1, 1]]

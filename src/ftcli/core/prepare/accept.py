@@ -17,9 +17,10 @@ from ftcli.core.prepare.policy import Counts, Documents, TooLong
 from ftcli.core.ragged import Ints, take_ranges, to_offsets
 from ftcli.core.reading.columns import shown
 from ftcli.core.reading.label_columns import BETWEEN
-from ftcli.core.reading.label_lists import Labels, is_list
+from ftcli.core.reading.label_lists import Labels, flags_per_row, is_list
 from ftcli.core.reading.label_numbers import label_numbers
 from ftcli.core.reading.reject import Fault
+from ftcli.errors import DataError
 
 FLAG_HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
 Accepted = tuple[Encoded, Documents, Labels | None, Counts, dict[int, Fault]]
@@ -33,7 +34,11 @@ def accept(
 
     Args:
         broken: rows of the group that are known to be bad.
+
+    Raises:
+        DataError: the lists of labels are flags.
     """
+    _refuse_flags(job, group)
     accepted = _accepted(job, as_batch(group), encoded, broken)
     shares = None if accepted[4] and len(group) > 1 else share_out(group, accepted[1].source, accepted[3])
     if shares is not None:
@@ -45,6 +50,21 @@ def accept(
         own = _accepted(job, rows, part, {row - at: fault for row, fault in broken.items() if at <= row < at + rows.num_rows})
         at += rows.num_rows
         yield members, own, [own[3]]
+
+
+def _refuse_flags(job: Job, group: Group) -> None:
+    """Read as labels, [0, 0, 1, 0] would say that the labels 0 and 1 hold, as would every other row."""
+    if not job.columns.multi_label or job.columns.flags:
+        return
+    for piece, rows in group:
+        column = rows.column("label")
+        if (width := flags_per_row(column)) is not None:
+            raise DataError(
+                f"{piece.path}: {job.columns.label!r} holds {width} times 0 or 1 in every row, as in {column[0].as_py()!r:.60}: these are flags, one a label; "
+                "a list must hold the labels themselves",
+                "Write where the ones are, in Python [i for i, flag in enumerate(row) if flag]; or give each label a column of its own, and name them "
+                "with --label-columns.",
+            )
 
 
 def _accepted(job: Job, rows: pa.RecordBatch, encoded: Encoded, broken: Mapping[int, Fault]) -> Accepted:

@@ -35,6 +35,28 @@ def checked(column: pa.Array, check: Callable[[pa.Array], pa.Array]) -> pa.Array
     return _lists(values(pc.list_value_length(column)).astype(np.int64), check(column.flatten()))
 
 
+def flags_per_row(column: pa.Array) -> int | None:
+    """The number of flags in every row, where the lists are one 0 or 1 a label and not the labels that hold; None where they are not.
+
+    Only that says so which no list of labels has: all rows of one length, nothing but 0 and 1, and one of them twice in a row.
+
+    >>> flags_per_row(pa.array([[0, 0, 1], [1, 0, 1]]))
+    3
+    >>> flags_per_row(pa.array([[0, 1], [1, 0]])), flags_per_row(pa.array([[2, 0, 1], [1, 0, 0]]))
+    (None, None)
+    """
+    counts = values(pc.list_value_length(column))
+    if not len(counts) or counts.min() != counts.max() or counts[0] < 2:
+        return None
+    items = column.flatten()
+    known = pa.array([0, 1], items.type) if pa.types.is_integer(items.type) else pa.array(["0", "1"], items.type)
+    places = pc.index_in(items, value_set=known)
+    if places.null_count:
+        return None
+    ones = values(places).reshape(len(counts), -1).sum(1)
+    return int(counts[0]) if counts[0] > 2 or (ones != 1).any() else None
+
+
 def row_of_item(column: pa.Array, item: int) -> int:
     """The row that an item (all rows', joined) stands in."""
     counts = values(pc.list_value_length(column))
