@@ -163,3 +163,16 @@ def test_two_labels_by_number_are_no_flags(small: Mapping[Kind, Path], tmp_path:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     prepare(small["bpe"], tmp_path / "rows.jsonl", tmp_path / "out", dataset__label_column="label")
     assert load_from_disk(str(tmp_path / "out"))["train"]["labels"][:] == [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("flags", [[0.0, 1.0], [False, True]])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_lists_of_other_flags_are_told_the_same(small: Mapping[Kind, Path], tmp_path: Path, flags: list[Any], kind: str) -> None:
+    rows = [{"text": "a text", "label": flags}]
+    if kind == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    else:
+        (tmp_path / "rows.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    with pytest.raises(DataError, match="labels must be strings, whole numbers") as refused:
+        prepare(small["bpe"], tmp_path / f"rows.{kind}", tmp_path / "out", dataset__label_column="label")
+    assert "--label-columns" in refused.value.hint

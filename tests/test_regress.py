@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,25 @@ def test_numbers_of_every_source_are_stored_as_plain_trainer_takes_them(small: M
     assert opened.labels is None
     assert opened.numbers is not None
     assert opened.numbers.tolist() == train["labels"][:]
+
+
+@pytest.mark.usefixtures("no_html")
+def test_exact_decimals_of_a_table_are_numbers(small: Mapping[Kind, Path], tmp_path: Path) -> None:
+    prices = pa.array([Decimal("1.50"), Decimal("-2.25"), Decimal("3.10")], pa.decimal128(12, 2))
+    parquet.write_table(pa.table({"text": ["a", "b", "c"], "score": prices}), tmp_path / "rows.parquet")
+    prepare(small["bpe"], tmp_path / "rows.parquet", tmp_path / "out", **COLUMNS)
+    assert load_from_disk(str(tmp_path / "out"))["train"]["labels"][:] == np.array([1.5, -2.25, 3.1], np.float32).tolist()
+
+
+@pytest.mark.usefixtures("no_html")
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl"])
+def test_what_is_no_number_is_told_what_numbers_are_wanted(small: Mapping[Kind, Path], tmp_path: Path, name: str) -> None:
+    if name.endswith("jsonl"):
+        (tmp_path / name).write_text('{"text": "a", "score": true}\n')
+    else:
+        parquet.write_table(pa.table({"text": ["a", "b"], "score": [True, False]}), tmp_path / name)
+    with pytest.raises(DataError, match="in mode regress labels must be numbers"):
+        prepare(small["bpe"], tmp_path / name, tmp_path / "out", **COLUMNS)
 
 
 @pytest.mark.usefixtures("no_html")

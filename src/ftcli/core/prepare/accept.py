@@ -15,7 +15,7 @@ from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.join import Group, as_batch, parted, share_out
 from ftcli.core.prepare.policy import Counts, Documents, TooLong
 from ftcli.core.ragged import Ints, take_ranges, to_offsets
-from ftcli.core.reading.columns import shown
+from ftcli.core.reading.columns import FLAGS, shown
 from ftcli.core.reading.label_columns import BETWEEN
 from ftcli.core.reading.label_lists import Labels, flags_per_row, is_list
 from ftcli.core.reading.label_numbers import label_numbers
@@ -62,8 +62,7 @@ def _refuse_flags(job: Job, group: Group) -> None:
             raise DataError(
                 f"{piece.path}: {job.columns.label!r} holds {width} times 0 or 1 in every row, as in {column[0].as_py()!r:.60}: these are flags, one a label; "
                 "a list must hold the labels themselves",
-                "Write where the ones are, in Python [i for i, flag in enumerate(row) if flag]; or give each label a column of its own, and name them "
-                "with --label-columns.",
+                FLAGS,
             )
 
 

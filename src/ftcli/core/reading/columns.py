@@ -36,6 +36,16 @@ CONVERT: dict[Kind | None, str] = {
     "float": f"Nothing is coerced: convert it; or, where the number itself is to be predicted: --mode {REGRESS}.",
     None: "Nothing is coerced: convert it.",
 }
+MUST: dict[Kind, str] = {
+    "float": f"in mode {REGRESS} labels must be numbers",
+    "bool": "a label's column must hold 0 or 1, or false or true",
+}
+"""Of the kinds that only some runs read."""
+FLAGS = (
+    "Write where the flags hold, in Python [i for i, flag in enumerate(row) if flag]; or give each label a column of its own, and name them "
+    "with --label-columns."
+)
+"""What to do about a list of one flag a label."""
 LABELS = "strings, whole numbers or true and false, or lists of strings or of whole numbers"
 LEAST, MOST = -(2**63), 2**63 - 1
 
@@ -88,8 +98,10 @@ def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None
         return "ints" if is_list(type_) else "int"
     if special is None and pa.types.is_boolean(type_):
         return "bool"
-    kind: Kind | None = "float" if pa.types.is_floating(type_) else None
-    raise DataError(f"{where}: column {name!r} holds {type_}; labels must be {LABELS}", CONVERT[kind])
+    kind: Kind | None = "float" if special is None and _fits(type_, "float") else None
+    flags = is_list(type_) and (pa.types.is_floating(item_type(type_)) or pa.types.is_boolean(item_type(type_)))
+    hint = FLAGS if flags and special is None else CONVERT[kind]
+    raise DataError(f"{where}: column {name!r} holds {type_}; {_kinds(special)}", hint)
 
 
 def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind | None:
@@ -102,13 +114,15 @@ def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind
         return "int"
     if isinstance(value, bool) and special is None:
         return "bool"
-    if isinstance(value, (list, tuple)):
+    hint = CONVERT["float"] if special is None and isinstance(value, float) else ""
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], (bool, float)):
+        hint = FLAGS if special is None else ""
+    elif isinstance(value, (list, tuple)):
         first = kind_of_value(name, value[0]) if value else None
         if first in {"string", "int", None}:
             return "strings" if first == "string" else "ints" if first == "int" else None
     code: BadCode = "null" if value is None else "wrong-type"
-    hint = CONVERT["float"] if isinstance(value, float) else ""
-    raise BadValue(0, code, f"{name!r} is {shown(value)}; labels must be {LABELS}", name, hint)
+    raise BadValue(0, code, f"{name!r} is {shown(value)}; {_kinds(special)}", name, hint)
 
 
 def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array, longest: int = MOST) -> pa.Array:
@@ -276,6 +290,10 @@ def _word(value: object) -> str:
     return next((word for type_, word in words.items() if isinstance(value, type_)), type(value).__name__)
 
 
+def _kinds(special: Kind | None) -> str:
+    return MUST[special] if special is not None else f"labels must be {LABELS}"
+
+
 def _must(role: Role, kind: Kind) -> str:
     if role != "label":
         return "text must be a string"
@@ -292,5 +310,5 @@ def _fits(type_: pa.DataType, kind: Kind) -> bool:
     if ONE[kind] == "bool":
         return bool(pa.types.is_boolean(type_))
     if ONE[kind] == "float":
-        return bool(pa.types.is_floating(type_) or pa.types.is_integer(type_))
+        return bool(pa.types.is_floating(type_) or pa.types.is_integer(type_) or pa.types.is_decimal(type_))
     return _is_string(item_type(type_)) if ONE[kind] == "string" else bool(pa.types.is_integer(item_type(type_)))
