@@ -193,3 +193,17 @@ def test_a_source_that_changed_or_went_is_found(recipe, source):
     source.write_bytes(data)
     with pytest.raises(DataError, match="changed while it was read"):
         settled.check_sources()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"dataset__label_names": ["a", "b"]}, "label_names: no column of labels is named"),
+        ({"dataset__label_separator": ","}, "label_separator: no column of labels is named"),
+        ({"dataset__rename_columns": ["text=body"]}, "rename_columns = text=body is for conversations"),
+        ({"dataset__rename_columns": ["text=body"], "dataset__label_column": "label"}, "rename_columns = text=body is for conversations"),
+    ],
+)
+def test_a_setting_that_would_be_passed_over_is_refused(recipe, values, words):
+    with pytest.raises(UsageError, match=words):
+        recipe(**values)

@@ -103,6 +103,7 @@ def settle(
         raise UsageError("no tokenizer: --tokenizer-path is missing", "Give a tokenizer folder, or make one: ftcli train-tokenizer")
     if settings.dataset.output_dir is None:
         raise UsageError("no output: --output-dir is missing", "Name a directory for the prepared data.")
+    _refuse_unread(context)
     packing = _packing(context)
     hashes = hashes or SourceHashes(None)
     plan = make_plan(settings, context.plugins.registry("source"), context.progress, hashes)
@@ -164,6 +165,22 @@ def _fractions(context: Context, plan: Plan) -> tuple[float, float]:
         shares = " and ".join(f"{share:.1%} {split}" for split, share in zip(SPLITS[1:], fractions, strict=True) if share)
         context.note(f"of the train rows {shares}, chosen by a hash of their tokens and seed {dataset.seed}: equal texts stay on one side")
     return fractions
+
+
+def _refuse_unread(context: Context) -> None:
+    """A setting that this run would pass over without a word: what it was given for does not happen."""
+    dataset, mode = context.settings.dataset, context.settings.train.mode
+    said = [name for name in ("label_names", "label_separator") if getattr(dataset, name) and not dataset.labelled]
+    if said and mode != MODE:
+        raise UsageError(
+            f"{' and '.join(said)}: no column of labels is named, and the texts would be prepared without labels",
+            f"Name it with --label-column, or leave {' and '.join(said)} out.",
+        )
+    if dataset.rename_columns and mode != MODE:
+        raise UsageError(
+            f"rename_columns = {', '.join(dataset.rename_columns)} is for conversations, and the mode is {mode or 'not sft'}",
+            f"For conversations: --mode {MODE}. Columns of texts and labels are named by --text-column and --label-column.",
+        )
 
 
 def _packing(context: Context) -> str:
