@@ -332,6 +332,16 @@ def test_what_cannot_be_read_is_refused_at_once(tmp_path: Path, monkeypatch: pyt
             alarm.cancel()
 
 
+def test_an_open_file_of_this_process_is_refused(tmp_path: Path) -> None:
+    with jsonl(tmp_path / "a.jsonl").open() as file:
+        for path in (f"/dev/fd/{file.fileno()}", f"/proc/self/fd/{file.fileno()}"):
+            refused = refusal(path, source_format="jsonl")
+            assert (refused.message, refused.hint) == (
+                f"{path}: an open file of this process, which its workers do not have",
+                "Name the file itself.",
+            )
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_without_permission_is_refused(tmp_path: Path) -> None:
     file = jsonl(tmp_path / "a.jsonl")

@@ -268,6 +268,10 @@ def role_of(name: str) -> Split | None:
     return None
 
 
+OPEN_FILE = re.compile("/dev/(stdin|fd/)|/proc/(self|thread-self|[0-9]+)/(task/[0-9]+/)?fd/")
+"""Another file in every process: where it is redirected from one, nothing else tells."""
+
+
 def check_file(path: str) -> int:
     """The size of a file in bytes.
 
@@ -286,6 +290,8 @@ def check_file(path: str) -> int:
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a directory"}
         raise DataError(f"{path}: {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", "Write the data to a file: they are read twice.")
+    if OPEN_FILE.match(path):
+        raise DataError(f"{path}: an open file of this process, which its workers do not have", "Name the file itself.")
     if not os.access(path, os.R_OK):
         raise DataError(f"{path}: cannot be read: permission denied", "Check its permissions.")
     return status.st_size
