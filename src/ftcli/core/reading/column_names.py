@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable
 
 from ftcli.core.reading.columns import BadValue, Role
@@ -29,6 +30,7 @@ LABELS = re.compile("labels?|category|class|target|sentiment|intent|emotion|topi
 WORD = re.compile(r"[^\W_]+")
 HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 """Between the words of a name such as reviewText."""
+PLAIN = re.compile(r"[\w@%+=:,./-]+")
 ALIKE = 0.7
 """Nearness of a name that was meant, as difflib measures it; "intent" is as near to "text" as 0.6."""
 
@@ -53,7 +55,7 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
         raise BadValue(0, "duplicate-key", f"the column {name!r} exists {names.count(name)} times", name, "Rename one of them.")
     near = difflib.get_close_matches(name, names, n=1, cutoff=ALIKE) or usual_columns(role, names)
     flag = "--text-pair-column" if role == "pair" else f"--{role}-column"
-    meant = f"Did you mean {flag} {' or '.join(near)}?" if near else f"Name one with {flag}."
+    meant = f"Did you mean {flag} {' or '.join(map(as_argument, near))}?" if near else f"Name one with {flag}."
     if role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
         meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
     elif len(names) > 1 and all(map(role_of, names)):
@@ -62,6 +64,15 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
         meant = "The columns have no names and are counted: --text-column 0 --label-column 1."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
+
+
+def as_argument(name: str) -> str:
+    """A column's name as a shell takes it; letters of any alphabet need no quotes.
+
+    >>> as_argument("제목"), as_argument(" label"), as_argument("# text")
+    ('제목', "' label'", "'# text'")
+    """
+    return name if PLAIN.fullmatch(name) else shlex.quote(name)
 
 
 def usual_columns(role: Role, names: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from ftcli.contracts import Columns, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
 from ftcli.core.files.streams import data_errors
-from ftcli.core.reading.column_names import usual_columns
+from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
 from ftcli.core.reading.conversation import columns_of
 from ftcli.core.reading.find import Finder, Found
@@ -153,7 +153,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         and not dataset.labelled
         and (usual := usual_columns("label", [name for name in there if name != dataset.text_column]))
     ):
-        finder.notes.append(f"no labels are read: {' or '.join(usual)} may hold them (--label-column {usual[0]})")
+        finder.notes.append(f"no labels are read: {' or '.join(usual)} may hold them (--label-column {as_argument(usual[0])})")
     trusted = [file.path for file in filled if file.format == "pickle" and dataset.trust_pickle]
     if trusted:
         finder.notes.append(f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {', '.join(trusted[:5])}")
