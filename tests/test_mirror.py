@@ -62,6 +62,36 @@ def test_what_is_an_address(word: str | Path, url: str | None) -> None:
     assert url_of(word) == url
 
 
+@pytest.mark.parametrize("address", ["hdfs://node/x", "file:///tmp/x", "memory://x", "http://host/x", "S3://bucket/x"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tokenize", "data.txt", "--tokenizer-path", "tokenizer", "--output-dir"),
+        ("train", "--dataset", "prepared", "--output-dir"),
+        ("export", "prepared", "--format", "jsonl", "--output"),
+        ("sample-data", "--rows", "10", "--output"),
+        ("train-tokenizer", "data.txt", "--output"),
+        ("merge", "adapter", "--output"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_address_of_another_kind_makes_no_directory_of_its_name(words: tuple[str, ...], address: str, tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("one\ntwo\n")
+    ended = run(*words, address, cwd=tmp_path)
+    assert ended.exit_code == 2, ended.stderr
+    assert f"{address.partition(':')[0]}://{address.partition(':')[2].lstrip('/')}: " in ended.stderr
+    assert "into a directory" in ended.stderr
+    assert ("Write the path alone: /tmp/x" in ended.stderr) == address.startswith("file:")
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
+
+
+@pytest.mark.parametrize("flag", ["--report-dir", "--cache-dir"])
+def test_reports_and_caches_are_put_into_directories(flag: str, tmp_path: Path) -> None:
+    ended = run("verify", "env", flag, "s3://bucket/x", cwd=tmp_path)
+    assert (ended.exit_code, "it has to be a directory" in ended.stderr) == (2, True), ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_address_with_a_secret_is_refused_without_it() -> None:
     with pytest.raises(UsageError, match="a name or secret stands in the address") as caught:
         url_of("s3://key:word@bucket/x")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
+
+ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+"""How an address begins. A `Path` leaves one slash of two; one letter before the colon is a drive."""
 
 
 def _share(value: Any) -> Any:
@@ -26,6 +30,18 @@ def _ray_address(value: str) -> str:
 
 RayAddress = Annotated[str, AfterValidator(_ray_address)]
 """Where a Ray cluster is: auto, local or HOST:PORT."""
+
+
+def _here(value: Path | None) -> Path | None:
+    if value is not None and ADDRESS.match(str(value)):
+        raise ValueError("it has to be a directory that this machine sees by a path; an address is none")
+    return value
+
+
+LocalFolder = Annotated[Path, AfterValidator(_here)]
+"""A directory, and no address such as s3://bucket/name."""
+MaybeLocalFolder = Annotated[Path | None, AfterValidator(_here)]
+"""The same, or unset."""
 
 
 class Section(BaseModel):

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from ftcli.fields import RayAddress, Section, Share, setting
+from ftcli.fields import LocalFolder, MaybeLocalFolder, RayAddress, Section, Share, setting
 from ftcli.settings_launch import LaunchSettings
 from ftcli.settings_train import TrainSettings
 
@@ -154,8 +154,8 @@ class RuntimeSettings(Section):
         "auto",
         "The ray cluster: auto (RAY_ADDRESS, else the one that runs on this machine), local (start one here) or HOST:PORT.",
     )
-    cache_dir: Path | None = setting(None, "Where proofs are kept; default: ~/.cache/ftcli (XDG_CACHE_HOME).")
-    report_dir: Path = setting(Path("ftcli-reports"), "Where tokenize, verify and benchmark put their HTML and JSON reports.")
+    cache_dir: MaybeLocalFolder = setting(None, "Where proofs are kept; default: ~/.cache/ftcli (XDG_CACHE_HOME).")
+    report_dir: LocalFolder = setting(Path("ftcli-reports"), "Where tokenize, verify and benchmark put their HTML and JSON reports.")
     overwrite: bool = setting(False, "Replace what an earlier run wrote there.")
     floor: Literal["auto", "always", "never"] = setting(
         "auto",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftcli.context import Context
+from ftcli.core.files.objects import refuse_url
 from ftcli.core.models.merge import merge
 from ftcli.core.processes.libraries import libraries
 from ftcli.records import Report
@@ -16,5 +17,6 @@ def run(context: Context, adapter: Path, output: Path) -> Report:
     Raises:
         UsageError, ModelError, MissingExtraError, PublishError: named in the message; then nothing was written.
     """
+    refuse_url(output, "a model")
     with libraries():
         return context.report("merge", merge(adapter, output), paths={"output": str(output)})

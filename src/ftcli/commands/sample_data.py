@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ftcli.context import Context
 from ftcli.core.corpus.sample import write_sample
+from ftcli.core.files.objects import refuse_url
 from ftcli.records import Report
 
 
@@ -15,6 +16,7 @@ def run(context: Context, output: Path, rows: int, seed: int, labels: int) -> Re
     Raises:
         UsageError: rows, seed or labels are out of range, or the output exists and `runtime.overwrite` is not set.
     """
+    refuse_url(output, "a corpus")
     context.progress.start("rows", rows, "rows")
     metrics = write_sample(
         output, rows, seed, labels=labels, overwrite=context.settings.runtime.overwrite, on_progress=context.progress.advance

@@ -19,7 +19,7 @@ from ftcli.core.figures import percent
 from ftcli.core.files.durable import WRITE_ERRORS, free_bytes, refusal
 from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.files.mirror import origin
-from ftcli.core.files.objects import url_of
+from ftcli.core.files.objects import output_of, url_of
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.ahead import known_tokenizer, probable_engine
 from ftcli.core.prepare.encode import NO_LABEL, shard_name
@@ -62,7 +62,7 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
     part = None if shard is None else Part.parse(shard)
     if part is not None and finish:
         raise UsageError("--shard makes a part and --finish publishes all of them: one at a time", "First every --shard, then --finish.")
-    url = None if context.settings.dataset.output_dir is None else url_of(context.settings.dataset.output_dir)
+    url = None if context.settings.dataset.output_dir is None else output_of(context.settings.dataset.output_dir)
     if url is None:
         return _run(context, part, finish)
     if part is not None:

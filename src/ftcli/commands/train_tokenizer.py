@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from ftcli.context import Context
+from ftcli.core.files.objects import refuse_url
 from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.core.tokenizer.train_tokenizer import Kind, train_tokenizer
 from ftcli.errors import UsageError
@@ -27,6 +28,7 @@ def run(context: Context, kind: str, vocab_size: int, output: Path) -> Report:
     chosen = next((known for known in kinds if known == kind), None)
     if chosen is None:
         raise UsageError(f"there is no tokenizer kind {kind!r}", f"Kinds: {', '.join(kinds)}.")
+    refuse_url(output, "a tokenizer")
     formats = context.plugins.registry("source")
     plan = make_plan(settings, formats, context.progress)
     for note in plan.notes:

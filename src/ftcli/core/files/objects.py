@@ -17,6 +17,7 @@ from typing import Any
 
 from ftcli.core.files.manifest import hash_bytes
 from ftcli.errors import DataError, FtcliError, MissingExtraError, UsageError
+from ftcli.fields import ADDRESS
 from ftcli.masking import masked
 
 EXTRAS = {
@@ -60,10 +61,29 @@ def url_of(path: str | Path) -> str | None:
     return f"{match[1]}://{match[2]}"
 
 
+def output_of(path: Path) -> str | None:
+    """The URL of an object store that data are to be published in; None: it is a directory.
+
+    Raises:
+        UsageError: it is an address that nothing can be published at, or a name or secret stands in it.
+    """
+    if (url := url_of(path)) is None and ADDRESS.match(str(path)):
+        raise _no_directory(path, "prepared data go", "Name a directory, or an address such as s3://bucket/name.")
+    return url
+
+
 def refuse_url(path: Path, what: str) -> None:
     """Raises `UsageError`: what can only be a directory is an address."""
-    if (url := url_of(path)) is not None:
-        raise UsageError(f"{url}: {what} goes into a directory", "Name a directory, and copy it to the store when it is done.")
+    if (url := url_of(path)) is not None or ADDRESS.match(str(path)):
+        raise _no_directory(url or path, f"{what} goes", "Name a directory, and copy it to the store when it is done.")
+
+
+def _no_directory(path: str | Path, what: str, hint: str) -> UsageError:
+    scheme, _, rest = str(path).partition(":")
+    rest = rest.lstrip("/")
+    if scheme.lower() == "file":
+        hint = f"Write the path alone: /{rest}"
+    return UsageError(f"{masked(f'{scheme}://{rest}')}: {what} into a directory", hint)
 
 
 @dataclass(frozen=True, slots=True)
