@@ -213,6 +213,16 @@ def test_from_store_to_store_and_back(raw: Server, tmp_path: Path) -> None:
     raw.put(key, b"\0" * len(raw.objects[key].data))
     damaged = run("cache", "verify", URL, "--json", cwd=tmp_path)
     assert (damaged.exit_code, damaged.report["metrics"]["damaged"]) == (1, 1)
+    assert f"s3://{key}" in str(damaged.report["details"]["table"]["rows"])
+    assert "Remove the damaged objects" in damaged.report["checks"][0]["fix"]
+    del raw.objects[key]
+    mended = run(*words, *output, cwd=tmp_path)
+    assert mended.exit_code == 0, mended.stderr
+    assert run("cache", "verify", URL, "--json", cwd=tmp_path).exit_code == 0
+    why = run("cache", "why", URL, "plain", "--json", cwd=tmp_path)
+    assert (why.exit_code, why.report["details"]["differences"]["head"]) == (0, ["input", URL, "plain"]), why.stderr
+    listed = run("cache", "ls", URL, cwd=tmp_path)
+    assert (listed.exit_code, f"{URL} is none" in listed.stderr) == (2, True), listed.stderr
 
     for refused in (
         ("train", "--dataset", URL, "--output-dir", "s3://bucket/run"),

@@ -28,6 +28,7 @@ from ftcli.records import MANIFEST_NAME, Check, Report
 
 FINGERPRINT = re.compile("[0-9a-f]{4,32}")
 HINT = "Prepare it again with the same settings and --overwrite."
+STORE_HINT = "Remove the damaged objects with the store's own tools, then run the same ftcli tokenize again: it puts what is missing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ def run(context: Context, action: str, folders: Sequence[Path], dry_run: bool) -
     if action == "why":
         return _why(context, folders)
     for path in folders:
+        if (url := url_of(path)) is not None:
+            raise UsageError(
+                f"ftcli cache {action} looks through folders of this machine, {url} is none", "verify and why take a set by its address."
+            )
         if not path.is_dir():
             raise StoreError(f"{path} is no directory", "Name a folder to look through.")
     return (_clean if action == "clean" else _list)(context, folders or [Path()], dry_run)
@@ -88,8 +93,9 @@ def _verify(context: Context, folders: Sequence[Path]) -> Report:
                 found.append(damage)
         files += len(manifest.get("files", ()))
         read += sum(entry["bytes"] for entry in manifest.get("files", ()))
-        rows += [[f"{folder}/{damage.path}", damage.kind, str(damage.expected), str(damage.found)] for damage in found]
-        checks.append(_verdict(folder, manifest, found))
+        base = remote.place(manifest) if remote else folder
+        rows += [[f"{base}/{damage.path}", damage.kind, str(damage.expected), str(damage.found)] for damage in found]
+        checks.append(_verdict(folder, manifest, found, STORE_HINT if remote else HINT))
         if remote is None and (others := _unlisted(Path(folder), manifest)):
             context.note(f"{folder}: {len(others):,} files are not of the prepared data, such as {others[0]}")
     context.progress.close()
@@ -119,10 +125,10 @@ def _no_data(folder: Path) -> StoreError:
     return StoreError(f"{folder} holds no data prepared by ftcli ({MANIFEST_NAME} is missing)", "List them: ftcli cache list FOLDER")
 
 
-def _verdict(folder: str, manifest: Mapping[str, Any], found: Sequence[Damage]) -> Check:
+def _verdict(folder: str, manifest: Mapping[str, Any], found: Sequence[Damage], hint: str) -> Check:
     evidence = {"damages": [asdict(damage) for damage in found]}
     if found:
-        return Check(f"cache:{folder}", "data", "fail", f"{len(found):,} damaged: {found[0].path} {found[0].words}", evidence, HINT)
+        return Check(f"cache:{folder}", "data", "fail", f"{len(found):,} damaged: {found[0].path} {found[0].words}", evidence, hint)
     files = manifest["files"]
     whole = f"{len(files):,} files, {size(sum(entry['bytes'] for entry in files))}: all as they were published"
     return Check(f"cache:{folder}", "data", "pass", whole, {"content_hash": manifest["content_hash"]})
@@ -144,7 +150,7 @@ def _why(context: Context, named: Sequence[Path]) -> Report:
             f"ftcli cache why compares two prepared directories, {len(named)} are given", "Example: ftcli cache why prepared other"
         )
     folders = [_named(path) for path in named]
-    manifests = [read_manifest(folder) for folder in folders]
+    manifests = [published_at(url).manifest if (url := url_of(folder)) else read_manifest(folder) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest is None:
             raise _no_data(folder)
@@ -164,7 +170,7 @@ def _why(context: Context, named: Sequence[Path]) -> Report:
         title = "The fingerprints differ, but no input that the manifests tell does: a version of ftcli in between gave one another name."
     rows = [list(row) for row in found or ()]
     metrics = {"fingerprints": fingerprints, "differences": len(rows)}
-    wide = ["input", *map(str, folders)]
+    wide = ["input", *(url_of(folder) or str(folder) for folder in folders)]
     lines = [
         title,
         *(
