@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ftcli.commands.settings_import import as_lines
 from ftcli.core.convert.foreign import KINDS, Imported, _table, read_foreign, recognise
 from ftcli.errors import SettingsError, UsageError
 from ftcli.settings import get, walk
@@ -156,6 +157,7 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "model.lora_target_modules": ["q_proj", "v_proj"],
             "packing.max_length": 4096,
             "packing.strategy": "bfd",
+            "packing.truncation_strategy": "keep_start",
             "dataset.num_proc": 16,
             "dataset.validation_fraction": 0.1,
             "runtime.overwrite": True,
@@ -281,6 +283,49 @@ def test_a_default_of_theirs_is_written_where_nothing_is_said() -> None:
     factory = read({"stage": "pt", "finetuning_type": "full"}).values
     assert (factory["train.mode"], factory["packing.strategy"], "model.lora_r" in factory) == ("pretrain", "concat", False)
     assert read({"stage": "sft"}).values["model.lora_target_modules"] == ["all-linear"]
+
+
+def test_what_is_learned_and_what_is_cut_off_is_that_of_the_other_trainer() -> None:
+    trl, axolotl = {"dataset_name": "a.jsonl"}, {"base_model": "m", "sequence_len": 512}
+    assert read(trl).values["dataset.assistant_only_loss"] is False
+    assert read({**trl, "assistant_only_loss": True}).values["dataset.assistant_only_loss"] is True
+    cut = "packing.truncation_strategy"
+    for plain in (
+        {"datasets": [{"path": "a", "type": "completion"}]},
+        {"pretraining_dataset": [{"path": "a", "type": "pretrain", "name": None}]},
+    ):
+        found = read({**axolotl, **plain})
+        assert (found.values["train.mode"], found.values["dataset.sources"], found.values[cut]) == ("pretrain", ["a"], "split")
+    assert read({**axolotl, "datasets": [{"path": "a", "type": "chat_template"}]}).values[cut] == "drop"
+    assert cut not in read({"stage": "sft"}).values
+    assert read({"stage": "sft", "packing": True}).values[cut] == "keep_start"
+    assert cut not in read({"stage": "pt", "packing": True}).values
+
+
+def test_a_prompt_that_is_written_otherwise_is_said_in_the_file() -> None:
+    alpaca = read({"base_model": "m", "sequence_len": 512, "datasets": [{"path": "a", "type": "alpaca"}]})
+
+    assert alpaca.values["train.mode"] == "sft"
+    assert "#   datasets[0].type: axolotl writes Alpaca's own prompt" in "\n".join(as_lines(alpaca, Path("theirs.yml")))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_name_or_path": "m", "stage": "dpo", "pref_beta": 0.1},
+        {"model_name_or_path": "m", "stage": "rm", "lora_rank": 8},
+        {"base_model": "m", "sequence_len": 512, "rl": "dpo"},
+        {"base_model": "m", "sequence_len": 512, "reward_model": True},
+    ],
+)
+def test_a_training_of_another_kind_is_not_made_one_of_ours(config: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"ftcli (does not train on preferences|has no reward models)"):
+        read(config)
+
+
+def test_a_key_that_asks_for_no_such_training_is_none() -> None:
+    assert words(read({"base_model": "m", "sequence_len": 512, "rl": False}), "rl") == "no effect: false: as it is here"
+    assert words(read({"base_model": "m", "sequence_len": 512, "rl": None}), "rl") == "no effect: not set"
 
 
 def test_lora_keys_count_only_where_lora_is_on() -> None:

@@ -60,6 +60,8 @@ def as_lines(found: Imported, file: Path) -> list[str]:
             lines += ["", f"[{section}]"]
         written = str(value) if isinstance(value, Path) else value
         lines.append(f"{name} = {toml(written)}  # {_one_line(found.origins[key])}")
+    if noted := [line for line in found.of("mapped") if line.note]:
+        lines += ["", "# Not quite the same:", *(f"#   {_one_line(line.key)}: {_one_line(line.note)}" for line in noted)]
     for outcome in ("no counterpart", "no effect"):
         if told := found.of(outcome):
             lines += ["", f"# {outcome.capitalize()}:", *(f"#   {_one_line(line.key)}: {_one_line(line.words)}" for line in told)]

@@ -22,6 +22,7 @@ KINDS = {"axolotl": "axolotl", "llama-factory": "llamafactory", "trl": "trl"}
 """Name on the command line → name of the table."""
 Outcome = Literal["mapped", "no effect", "no counterpart"]
 UNKNOWN = "not a key that ftcli knows of {name}"
+TRAINS = "ftcli trains language models on texts (pretrain) and conversations (sft), classifiers and regressions: use the trainer that the file is of."
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Line:
     outcome: Outcome
     words: str
     """The settings it became, or why it became none."""
+    note: str = ""
+    """How what it became differs."""
 
 
 @dataclass(slots=True)
@@ -58,12 +61,15 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
         file: for messages.
 
     Raises:
-        UsageError: nobody knows whose it is.
+        UsageError: nobody knows whose it is, or it trains in a way that ftcli does not.
         SettingsError: a value is impossible here; names key, value and file.
     """
     table = _table(KINDS[kind or recognise(config, file)])
     found = Imported(table["name"])
     context = {**table.get("assumed", {}), **{key: value for key, value in config.items() if value is not None}}
+    for key, rule in table.get("refused", {}).items():
+        if word(context.get(key, False)) not in {word(each) for each in [False, *rule["known"]]}:
+            raise UsageError(f"{file}: {key} is {word(context[key])}: {rule['why']}", TRAINS)
     told: dict[str, list[Line]] = {}
     known = [key for key in table["keys"] if key in config]
     for key in known:  # in the table's order: where two keys mean one setting, the first of the table decides
@@ -72,7 +78,7 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
         found.lines += told.get(key) or [Line(str(key), "no counterpart", UNKNOWN.format(name=table["name"]))]
     for default in table.get("defaults", ()):
         silent = default["to"] not in found.values and not any(config.get(key) for key in default.get("unless", ()))
-        if silent and _holds(default.get("when", {}), context):
+        if silent and _holds(default.get("when", {}), {**context, **found.values}):
             found.values[default["to"]] = default["value"]
             found.origins[default["to"]] = f"{table['name']}: {default['why']}"
     settings = resolve({key: (value, f"{file}: {found.origins[key]}") for key, value in found.values.items()}, environ={}).settings
@@ -128,7 +134,7 @@ def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, contex
                 continue
             for name, inner in item.items():
                 inside = table["items"].get(name, {"lost": UNKNOWN.format(name=table["name"])})
-                yield _line(found, f"{where}.{name}", inside, inner, {**context, "": key})
+                yield _line(found, f"{where}.{name}", inside, inner, {**context, "": key, "item": item.get("type")})
         if not items:
             yield Line(key, "no effect", "empty")
         return
@@ -157,7 +163,7 @@ def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str
     for to, given in taken.items():
         found.values[to] = [*found.values.get(to, ()), *given] if to == "dataset.sources" else given
         found.origins.setdefault(to, key)
-    return Line(key, "mapped", ", ".join(taken) + (f" ({rule['note']})" if "note" in rule else ""))
+    return Line(key, "mapped", ", ".join(taken) + (f" ({rule['note']})" if "note" in rule else ""), rule.get("note", ""))
 
 
 def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> dict[str, Any]:

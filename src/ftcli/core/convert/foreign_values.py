@@ -11,6 +11,10 @@ HELD_OUT = {"test_datasets": "validation="}
 """Keys whose data sets are no training data → how ftcli is told."""
 
 
+PLAIN = {("type", "pretrain"), ("type", "completion"), ("text_column", "text"), ("split", "train")}
+"""What a data set of plain texts may say besides its path without asking for anything that is not done here."""
+
+
 class Lost(Exception):  # noqa: N818 - no failure: the key is listed with these words
     """A value has no counterpart; says why."""
 
@@ -42,7 +46,9 @@ def source(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, An
     found = []
     for item in value if isinstance(value, list) else [value]:
         path = item.get("path") if isinstance(item, Mapping) else item
-        if not isinstance(path, str) or (isinstance(item, Mapping) and len(item) > 1):
+        if not isinstance(path, str) or (
+            isinstance(item, Mapping) and {(key, str(each)) for key, each in item.items() if key != "path" and each is not None} - PLAIN
+        ):
             raise Lost("give its files as dataset.sources: it says more than a path")
         found.append(HELD_OUT.get(keys.get("", ""), "") + path)
     return {to: found}
