@@ -75,7 +75,7 @@ def space(probe: Probe) -> Check:
 
 
 def step_memory(probe: Probe) -> Check:
-    from ftcli.core.models.sizing import training_step
+    from ftcli.core.models.sizing import LOGITS_AT_ONCE, loss_in_pieces, training_step
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import noted, passed, warned
 
@@ -87,6 +87,9 @@ def step_memory(probe: Probe) -> Check:
         raise Missing("no --dataset: the width of a batch is unknown")
     budget = train.max_tokens_per_batch
     rows = train.per_device_train_batch_size if budget is None else max(1, budget // width)
+    whole = (
+        train.lean_step == "off" or train.torch_compile is True or train.fp16 or train.fsdp or train.deepspeed or not loss_in_pieces(config)
+    )
     step = training_step(
         config,
         head=_labels(probe),
@@ -96,6 +99,7 @@ def step_memory(probe: Probe) -> Check:
         half=bool(train.bf16 or train.fp16 or (train.bf16 is None and _has_bf16(probe))),
         half_weights=model.dtype in {"bfloat16", "float16"},
         recompute=bool(train.gradient_checkpointing),
+        at_once=None if whole else LOGITS_AT_ONCE["gpu" if on_gpu else "cpu"],
     )
     if step is None:
         raise Missing("the number of weights cannot be told from this configuration")

@@ -62,3 +62,31 @@ def test_a_window_bounds_the_flops_of_attention() -> None:
 
 def test_what_is_no_transformer_has_no_window() -> None:
     assert shortest_window(AutoConfig.for_model("rwkv", hidden_size=32)) is None
+
+
+def test_logits_are_counted_as_they_are_there() -> None:
+    config = config_of("qwen3", num_hidden_layers=2, vocab_size=100_000)
+    asked = {"rows": 64, "width": 512, "optimizer": "adamw", "half": True, "half_weights": False, "recompute": False}
+    whole, pieces = (sizing.training_step(config, head=None, at_once=at_once, **asked) for at_once in (None, 2**22))
+    assert whole is not None
+    assert pieces is not None
+    assert whole.logits == 64 * 512 * 100_000 * 10
+    assert pieces.logits == 2**22 * 10
+    assert pieces.total - pieces.logits == whole.total - whole.logits
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "expected"),
+    [
+        ("qwen3", {}, True),
+        ("granite", {"logits_scaling": 1.0}, True),
+        ("granite", {"logits_scaling": 8.0}, False),
+        ("gemma2", {}, False),
+        ("cohere", {}, False),
+        ("phi", {}, False),
+        ("gpt2", {}, False),
+        ("gpt2", {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}, True),
+    ],
+)
+def test_a_loss_in_pieces_is_expected_where_logits_are_a_plain_product(kind: str, changes: dict[str, float], expected: bool) -> None:
+    assert sizing.loss_in_pieces(AutoConfig.for_model(kind, **changes)) is expected

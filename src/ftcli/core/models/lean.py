@@ -16,12 +16,12 @@ from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 
 from ftcli.contracts import Collator, Task
-from ftcli.core.batches.tasks import count_targets
+from ftcli.core.batches.tasks import IGNORED, count_targets
 from ftcli.core.models import last_layer, lean_head, lean_layers, lean_mask, side_by_side
 from ftcli.core.models.adapter_base import inner
 from ftcli.core.models.last_layer import LastLayer
 from ftcli.core.models.lean_head import LeanHead
-from ftcli.core.models.lean_proof import EXACT, HALF, Batch, Forwards, computed, head_tried, put, rounded, take, tried
+from ftcli.core.models.lean_proof import EXACT, HALF, POSITIONS, Batch, Forwards, computed, put, rounded, take, tried
 from ftcli.core.models.side_by_side import Texts
 from ftcli.core.storage.store import SplitData
 from ftcli.errors import SettingsError
@@ -56,44 +56,41 @@ def lean(
         SettingsError: padding is to be left out, and cannot be.
     """
     reason = "train.lean_step says so" if wanted == "off" else _ruled_out(model, arguments)
-    elsewhere = reason or _not_here(model, arguments)
-    if elsewhere and (reason or texts is None):
-        _need(texts, elsewhere)
-        yield f"lean step off: {elsewhere}"
+    if reason:
+        _need(texts, reason)
+        yield f"lean step off: {reason}"
         return
+    elsewhere = _not_here(model, arguments)
     said: list[str] = []
     replaced: list[nn.Module] = []
     batches = [{name: value.to(arguments.device) for name, value in batch.items()} for batch in batches]
+    head = None
     try:
+        if use_head is not None:  # first, so that the other proofs need no logits of whole rows
+            head, words = _in_pieces(model, task, [_narrow(batch) for batch in batches], arguments, alone=elsewhere is not None)
+            replaced += [] if head is None else head.forwards
+            said.append(f"cross-entropy in pieces {words}")
         if texts is not None:
-            said.append(f"texts side by side {_beside(model, task, batches, arguments, texts, replaced, alone=elsewhere is not None)}")
+            beside, words = _beside(model, task, batches, arguments, texts, head, alone=elsewhere is not None)
+            replaced += beside
+            said.append(f"texts side by side {words}")
             if use_texts is not None:
-                use_texts(texts if replaced else None)
-        if elsewhere:
-            yield f"lean step: {'; '.join(said)}; the rest off: {elsewhere}"
-            return
-        truths = [computed(model, task, batch) for batch in batches]
-        for name, impossible, forwards in _parts(model, batches, unpadded=texts is not None and texts.unpad):
-            reason = impossible or tried(model, task, batches, truths, forwards)
-            if reason is None and arguments.bf16 and name == LAYERS:
-                reason = rounded(model, task, batches, truths, forwards)
-            if reason is None:
-                put(forwards)
-                replaced += forwards
-            said.append(f"{name} {'on, proved equal on this model' if reason is None else f'off ({reason})'}")
-        if use_head is not None:
-            impossible = lean_head.why_not(model, task) or _searched(arguments)
-            head = None if impossible else LeanHead(model)
-            reason = impossible if head is None else head_tried(model, task, batches, truths, head)
-            if head is not None and reason is None and arguments.bf16:
-                head.kind = torch.bfloat16
-                reason = rounded(model, task, batches, truths, head.forwards, head)
-            if head is not None and reason is None:
-                put(head.forwards)
-                replaced += head.forwards
-                use_head(head)
-            said.append(f"cross-entropy in pieces {'on, proved equal on this model' if reason is None else f'off ({reason})'}")
-        yield f"lean step: {'; '.join(said)}"
+                use_texts(texts if beside else None)
+        if elsewhere is None:
+            truths = [computed(model, task, batch, head) for batch in batches]
+            for name, impossible, forwards in _parts(model, batches, unpadded=texts is not None and texts.unpad):
+                reason = impossible or tried(model, task, batches, truths, forwards, head=head)
+                if reason is None and arguments.bf16 and name == LAYERS:
+                    reason = rounded(model, task, batches, truths, forwards, head)
+                if reason is None:
+                    put(forwards)
+                    replaced += forwards
+                said.append(f"{name} {_words(reason)}")
+        if use_head is not None and head is not None:
+            head.kind = torch.bfloat16 if arguments.bf16 else None
+            use_head(head)
+        rest = f"the rest off: {elsewhere}"
+        yield f"lean step: {'; '.join([*said, rest] if elsewhere else said)}" if said else f"lean step off: {elsewhere}"
     finally:
         take(replaced)
         if use_head is not None:
@@ -116,38 +113,76 @@ def few_rows(split: SplitData, collator: Collator) -> list[dict[str, torch.Tenso
     return [collator(split.rows(some)) for some in (rows, rows[:1])]
 
 
+def _narrow(batch: Batch) -> Batch:
+    """Some slots a row from the first target on, where all of its tensors are [rows, width]: enough for the output layer."""
+    labels = batch["labels"]
+    if labels.ndim != 2 or any(value.shape != labels.shape for value in batch.values()):
+        return batch
+    taught = (labels[:, 1:] != IGNORED).any(0).nonzero()
+    begin = int(taught[0]) if len(taught) else 0
+    return {name: value[:, begin : begin + POSITIONS] for name, value in batch.items()}
+
+
+def _in_pieces(
+    model: PreTrainedModel, task: Task, batches: Sequence[Batch], arguments: TrainingArguments, *, alone: bool
+) -> tuple[LeanHead | None, str]:
+    """The output layer in pieces, in place, where it gives the same; and what was done and why.
+
+    Args:
+        alone: no part is proved in float32, so that 16 bits, where the run computes in them, may be those of the proof.
+    """
+    reason = lean_head.why_not(model, task) or _searched(arguments)
+    if reason is None and (arguments.fp16 or model.dtype == torch.float16):
+        reason = "in float16 gradients vanish unless the loss is scaled before they are computed"
+    if reason:
+        return None, _words(reason)
+    head = LeanHead(model)
+    sixteen_bits = alone and (arguments.bf16 or model.dtype != torch.float32)
+    with torch.autocast(arguments.device.type, torch.bfloat16, enabled=alone and arguments.bf16):
+        truths = [computed(model, task, batch) for batch in batches]
+        reason = tried(model, task, batches, truths, head.forwards, HALF if sixteen_bits else EXACT, head)
+    if reason is None and arguments.bf16 and not alone:
+        reason = rounded(model, task, batches, truths, head.forwards, head)
+    if reason is None:
+        put(head.forwards)
+    return None if reason else head, _words(reason)
+
+
 def _beside(
     model: PreTrainedModel,
     task: Task,
     batches: Sequence[Batch],
     arguments: TrainingArguments,
     texts: Texts,
-    replaced: list[nn.Module],
+    head: LeanHead | None,
     *,
     alone: bool,
-) -> str:
-    """Try texts side by side and, where they give the same, put it in place; what was done and why.
+) -> tuple[Forwards, str]:
+    """Texts side by side, in place, where that gives the same; and what was done and why.
 
     Args:
-        alone: no other part is proved, so that 16 bits, where the run computes in them, may be those of the proof.
+        alone: as for `_in_pieces`.
     """
     autocast = arguments.bf16 or arguments.fp16
     sixteen_bits = autocast or model.dtype != torch.float32
     if texts.unpad and not any(bool((batch["attention_mask"] == 0).any()) for batch in batches):
-        return "not needed (no row has padding)"
+        return {}, "not needed (no row has padding)"
+    forwards: Forwards = {}
     reason = side_by_side.why_not(model, batches, texts, sixteen_bits=sixteen_bits)
     if reason is None:
         forwards = side_by_side.forwards(model, unpad=texts.unpad)
         kind = torch.float16 if arguments.fp16 else torch.bfloat16
         with torch.autocast(arguments.device.type, kind, enabled=alone and autocast):
-            truths = [computed(model, task, batch) for batch in batches]
-            reason = tried(model, task, batches, truths, forwards, HALF if alone and sixteen_bits else EXACT)
+            truths = [computed(model, task, batch, head) for batch in batches]
+            reason = tried(model, task, batches, truths, forwards, HALF if alone and sixteen_bits else EXACT, head)
     _need(texts, reason)
-    if reason is not None:
-        return f"off ({reason})"
-    put(forwards)
-    replaced += forwards
-    return "on, proved equal on this model"
+    if reason is None:
+        put(forwards)
+    return {} if reason else forwards, _words(reason)
+
+
+def _words(reason: str | None) -> str:
+    return "on, proved equal on this model" if reason is None else f"off ({reason})"
 
 
 def _need(texts: Texts | None, reason: str | None) -> None:
@@ -159,7 +194,7 @@ def _need(texts: Texts | None, reason: str | None) -> None:
 
 
 def _not_here(model: PreTrainedModel, arguments: TrainingArguments) -> str | None:
-    """Why nothing but texts side by side can be used."""
+    """Why nothing but texts side by side and the loss in pieces can be used."""
     if arguments.device.type != "cpu":
         return f"it is for CPUs, and the device is {arguments.device.type}"
     if arguments.fp16:

@@ -18,39 +18,39 @@ from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
 from ftcli.core.batches.tasks import IGNORED, Pretrain
+from ftcli.core.models.sizing import LOGITS_AT_ONCE
 
 Tensor = torch.Tensor
-PIECE = 2**22
-"""Logits of a piece: 16 MB. With a vocabulary of 8,192 that took 0.93 to 0.97 of the usual way's CPU seconds, pieces of 2 MB 1.1 to 1.3 times them."""
 
 
 class LinearCrossEntropy(torch.autograd.Function):
     """`hidden` [N, H], `weight` [V, H], `targets` [N] → the summed cross-entropy over `items`; the gradients are computed on the way.
 
-    `kind` is the type of the products: hidden's own, or a narrower one. A frozen `weight` (LoRA) gets no gradient.
+    `kind` is the type of the products: hidden's own, or a narrower one. Everything else is in float32. A frozen `weight` (LoRA) gets no gradient.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, items: Tensor, kind: torch.dtype) -> Tensor:
-        ahead, outer = torch.empty_like(hidden), torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        total = torch.zeros((), dtype=torch.float64)
-        share = 1.0 / items.to(hidden.dtype)
-        narrow, weight = hidden.to(kind), weight.to(kind)
-        for start, step, scores, sums, loss in _pieces(narrow, weight, targets, hidden.dtype):
+        ahead = torch.empty_like(hidden)
+        outer = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        total = torch.zeros((), dtype=torch.float64, device=hidden.device)
+        share = 1.0 / items.to(torch.float32)
+        narrow, narrow_weight = hidden.to(kind), weight.to(kind)
+        for start, step, scores, sums, loss in _pieces(narrow, narrow_weight, targets):
             rows, wanted = narrow[start : start + step], targets[start : start + step, None]
             total += loss
             scores.mul_(share / sums).scatter_add_(1, wanted, (-share).expand(wanted.shape))
-            if kind == hidden.dtype:
-                torch.mm(scores, weight, out=ahead[start : start + step])
+            if kind == torch.float32:
+                torch.mm(scores, narrow_weight, out=ahead[start : start + step])
                 if outer is not None:
                     outer.addmm_(scores.t(), rows)
             else:
                 narrowed = scores.to(kind)
-                ahead[start : start + step] = narrowed @ weight
+                ahead[start : start + step] = narrowed @ narrow_weight
                 if outer is not None:
                     outer += narrowed.t() @ rows
-        ctx.save_for_backward(ahead, outer)
-        return (total / items).to(hidden.dtype)
+        ctx.save_for_backward(ahead, None if outer is None else outer.to(weight.dtype))
+        return (total / items).float()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -58,11 +58,11 @@ class LinearCrossEntropy(torch.autograd.Function):
         return ahead * grad, None if outer is None else outer * grad, None, None, None
 
 
-def _pieces(narrow: Tensor, weight: Tensor, targets: Tensor, wide: torch.dtype) -> Iterator[tuple[int, int, Tensor, Tensor, Tensor]]:
+def _pieces(narrow: Tensor, weight: Tensor, targets: Tensor) -> Iterator[tuple[int, int, Tensor, Tensor, Tensor]]:
     """Of some rows at a time: the first one, how many at most, e to the logits beside the largest, their sums, and the summed loss."""
-    step = max(32, PIECE // len(weight))
+    step = max(32, LOGITS_AT_ONCE["cpu" if narrow.is_cpu else "gpu"] // len(weight))
     for start in range(0, len(narrow), step):
-        scores = (narrow[start : start + step] @ weight.t()).to(wide)
+        scores = (narrow[start : start + step] @ weight.t()).float()
         right = scores.gather(1, targets[start : start + step, None])
         most = scores.amax(1, keepdim=True)
         sums = scores.sub_(most).exp_().sum(1, keepdim=True)
@@ -71,10 +71,10 @@ def _pieces(narrow: Tensor, weight: Tensor, targets: Tensor, wide: torch.dtype) 
 
 def _measured(hidden: Tensor, weight: Tensor, targets: Tensor, kind: torch.dtype, items: Tensor) -> Tensor:
     """What `LinearCrossEntropy` gives, without the work for its gradients."""
-    total = torch.zeros((), dtype=torch.float64)
-    for *_, loss in _pieces(hidden.to(kind), weight.to(kind), targets, hidden.dtype):
+    total = torch.zeros((), dtype=torch.float64, device=hidden.device)
+    for *_, loss in _pieces(hidden.to(kind), weight.to(kind), targets):
         total += loss
-    return (total / items).to(hidden.dtype)
+    return (total / items).float()
 
 
 def why_not(model: PreTrainedModel, task: Task) -> str | None:
@@ -110,6 +110,15 @@ class LeanHead:
         self.forwards = {self.layer: forward}
 
     @contextmanager
+    def at_work(self, kind: torch.dtype | None) -> Iterator[None]:
+        """Inside, `loss` computes what the model gives, with products of this type."""
+        before, self.armed, self.kind = (self.armed, self.kind), True, kind
+        try:
+            yield
+        finally:
+            self.armed, self.kind = before
+
+    @contextmanager
     def measuring(self) -> Iterator[None]:
         """An evaluation's batch, of which nothing but the loss is wanted."""
         self._measuring = True
@@ -118,6 +127,12 @@ class LeanHead:
         finally:
             self._measuring = False
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Of some states, which a step under autocast gives in float32 whatever the weights."""
+        with torch.no_grad():
+            found: Tensor = self.layer(hidden.to(self.layer.weight.dtype))
+        return found
+
     def loss(self, hidden: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
         """`hidden` [rows, width, H], `labels` [rows, width] not shifted; the same number as `Pretrain.loss` of the logits."""
         targets = labels[:, 1:].flatten()
@@ -125,10 +140,10 @@ class LeanHead:
         before = hidden[:, :-1].flatten(0, 1)
         if len(places) < len(targets):
             targets, before = targets[places], before[places]
-        count = torch.as_tensor(len(targets) if items is None else items, dtype=torch.float64)
+        count = torch.as_tensor(len(targets) if items is None else items, dtype=torch.float64, device=hidden.device)
         weight = self.layer.weight
         kind = self.kind or weight.dtype
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(hidden.device.type, enabled=False):
             before = before.to(weight.dtype)
             if not torch.is_grad_enabled():
                 return _measured(before, weight, targets, kind, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,6 @@ from transformers import PreTrainedModel
 from ftcli.contracts import Task
 from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean_head import LeanHead
-
-LOSS = 1e-5
-"""Largest difference of the loss in float32, of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +26,8 @@ class Limits:
     """Of a weight's gradient, of its norm."""
     tiny: float
     """Of the whole gradient's norm: what a weight's own gradient may differ by where it is next to nothing."""
+    loss: float = 1e-5
+    """Of the loss, of itself, where there are no logits to compare."""
     rounded: bool = False
     """Logits are 16-bit numbers. The largest difference is then a step of the largest logit (0.1 standard deviations of a Qwen3-0.6B after 30 steps),
     which says nothing; and they may differ by their own steps besides."""
@@ -35,7 +35,7 @@ class Limits:
 
 EXACT = Limits(1e-4, 1e-4, 1e-7)
 """Float32. Found on Qwen3, Qwen2 and Llama of 2 to 28 layers: 1e-6 and 4e-6; a wrong mask, epsilon or activation: 1e-2 and more."""
-HALF = Limits(3e-2, 0.1, 1e-2, rounded=True)
+HALF = Limits(3e-2, 0.1, 1e-2, loss=1e-2, rounded=True)
 """16 bits. Found on Qwen3-0.6B with and without LoRA on an H200: logits 3e-3, as much as the model's own code is off; texts that see each other: 0.13 and
 more, of whose gradients the norm differs by half."""
 
@@ -43,26 +43,33 @@ ROUNDED = Limits(0.01, 0.02, 1e-3)
 """What a part under autocast may add to twice the rounding errors of the model's own code; logits in their norm, since the largest is chance."""
 
 SAMPLE = 2**16
+POSITIONS = 512
 Batch = Mapping[str, torch.Tensor]
 Forwards = Mapping[nn.Module, Callable[..., Any]]
 Computed = tuple[torch.Tensor, dict[str, torch.Tensor], float]
-"""Logits [targets, classes], of every weight's gradient at most `SAMPLE` elements, evenly spread, so that a large model's fit beside it, and the loss."""
+"""Logits [at most `POSITIONS`, classes], of every weight's gradient at most `SAMPLE` elements, both evenly spread, so that a large model's fit beside it,
+and the loss."""
 
 
 def computed(model: PreTrainedModel, task: Task, batch: Batch, head: LeanHead | None = None) -> Computed:
-    """Logits [targets, classes] of the positions that count (states, where `head` computes the loss), of every gradient a sample, and the loss; the
-    model's own gradients and mode stay as they were."""
+    """Logits of some of the positions that count, of every gradient a sample, and the loss; the model's own gradients and mode stay as they were.
+
+    Args:
+        head: in its place; computes the loss, so that there are no more logits than these.
+    """
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    labels, training = batch["labels"], model.training
-    with torch.enable_grad():
-        logits = logits_of(model.train(), batch)
-        loss = (task if head is None else head).loss(logits, labels, None)
+    labels, training, device = batch["labels"], model.training, batch["labels"].device.type
+    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    with torch.enable_grad(), nullcontext() if head is None else head.at_work(kind):
+        given = logits_of(model.train(), batch)
+        loss = (task if head is None else head).loss(given, labels, None)
         found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     model.train(training)
     gradients = {name: torch.zeros(1) if each is None else _sample(each) for name, each in zip(weights, found, strict=True)}
     mask = batch.get("attention_mask")
-    counted = logits if logits.ndim == 2 or mask is None else logits[mask.bool()]
-    return counted.detach().flatten(0, -2), gradients, float(loss.detach())
+    counted = given.detach() if given.ndim == 2 or mask is None else given.detach()[mask.bool()]
+    some = counted.flatten(0, -2)[:: -(-counted[..., 0].numel() // POSITIONS) | 1]
+    return some if head is None else head.logits(some), gradients, float(loss.detach())
 
 
 def _sample(gradient: torch.Tensor) -> torch.Tensor:
@@ -77,23 +84,20 @@ def tried(
     truths: Sequence[Computed],
     forwards: Forwards,
     limits: Limits = EXACT,
+    head: LeanHead | None = None,
 ) -> str | None:
-    """Why the replacements cannot be used; None: they give the same. They are taken out again."""
-    found = _with(model, task, batches, forwards)
+    """Why the replacements cannot be used; None: they give the same. They are taken out again.
+
+    Args:
+        head: computes the loss, in `truths` too or as one of the replacements.
+    """
+    found = _with(model, task, batches, forwards, head)
     if isinstance(found, str):
         return found
-    return next((words for truth, each in zip(truths, found, strict=True) if (words := difference(truth, each, limits))), None)
-
-
-def head_tried(model: PreTrainedModel, task: Task, batches: Sequence[Batch], truths: Sequence[Computed], head: LeanHead) -> str | None:
-    """As `tried`, of the output layer in pieces."""
-    found = _with(model, task, batches, head.forwards, head)
-    if isinstance(found, str):
-        return found
-    for truth, (_, gradients, loss) in zip(truths, found, strict=True):
-        if not abs(loss - truth[2]) <= LOSS * abs(truth[2]):
-            return f"the loss is {loss:.6g} instead of {truth[2]:.6g}"
-        if words := difference(truth, (truth[0], gradients, loss)):
+    for truth, each in zip(truths, found, strict=True):
+        if head is not None and head.layer in forwards and not abs(each[2] - truth[2]) <= limits.loss * abs(truth[2]):
+            return f"the loss is {each[2]:.6g} instead of {truth[2]:.6g}"
+        if words := difference(truth, each, limits):
             return words
     return None
 
@@ -108,12 +112,10 @@ def rounded(
 ) -> str | None:
     """Why the replacements, proved equal in float32, cannot be used under autocast: their rounding errors beside those of what stands now."""
     with torch.autocast("cpu", torch.bfloat16):
-        now = [computed(model, task, batch) for batch in batches]
+        now = [computed(model, task, batch, None if head is not None and head.layer in forwards else head) for batch in batches]
         found = _with(model, task, batches, forwards, head)
     if isinstance(found, str):
         return found
-    if head is not None:  # states, not logits
-        found = [(each[0], gradients, loss) for each, (_, gradients, loss) in zip(now, found, strict=True)]
     return next((words for three in zip(truths, now, found, strict=True) if (words := coarser(*three))), None)
 
 
@@ -123,15 +125,11 @@ def _with(
     """What comes out with the replacements, which are taken out again; or why nothing does."""
     before = {module: module.__dict__.get("forward") for module in forwards}
     put(forwards)
-    if head is not None:
-        head.armed = True
     try:
         return [computed(model, task, batch, head) for batch in batches]
     except Exception as error:  # noqa: BLE001 - a model that looks like those known and is not: its own code stands
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     finally:
-        if head is not None:
-            head.armed = False
         take(list(forwards))
         for module, forward in before.items():
             if forward is not None:

@@ -100,9 +100,13 @@ class Start:
     """A row has any number of labels. Then the labels of random rows stand for random ones: few hold, and logits that lean one way meet that."""
 
 
-def look_at(logits: torch.Tensor, labels: torch.Tensor) -> Start:
+def look_at(logits: torch.Tensor, labels: torch.Tensor, layer: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Start:
     """`logits` [rows, labels] with `labels` [rows] or [rows, labels], or [rows, width, vocabulary] with [rows, width]; some hundred targets are
-    enough."""
+    enough.
+
+    Args:
+        layer: gives logits, where they are states for it.
+    """
     if measured(labels):
         some = logits.detach().squeeze(-1).float()
         return Start(float(some.std()), strangers_square(some, labels[labels.ne(IGNORED)].float()))
@@ -112,7 +116,8 @@ def look_at(logits: torch.Tensor, labels: torch.Tensor) -> Start:
         return Start(float(some.std()), strangers_loss(some, labels[taught]), any_number=True)
     targets = labels if labels.ndim == 1 else functional.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
     places = targets.ne(IGNORED).nonzero().flatten()[:SAMPLE]
-    chosen = logits.detach().flatten(0, -2)[places].float()
+    chosen = logits.detach().flatten(0, -2)[places]
+    chosen = (chosen if layer is None else layer(chosen)).float()
     return Start(float(chosen.std()), float((chosen.logsumexp(-1) - chosen.mean(-1)).mean()))
 
 

@@ -166,8 +166,8 @@ def _whole(
             run.context.note(said)
             with _compiled(run, trainer, checkpoint):
                 _steps(trainer, checkpoint)
-        if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
-            _final_evaluation(trainer)
+            if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
+                _final_evaluation(trainer)
     except StoppedEvaluation:
         pass
     if stopped(trainer.signals):

@@ -115,13 +115,10 @@ class FtcliTrainer(Loading):
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
         logits = outputs["logits"]
         taught = self.start is None and bool(labels.ne(IGNORED).any())
-        if self.head is not None:
-            if taught:
-                with torch.no_grad():
-                    self.start = look_at(self.head.layer(logits), labels)
-            return self.head.loss(logits, labels, num_items_in_batch)
         if taught:
-            self.start = look_at(logits, labels)
+            self.start = look_at(logits, labels, None if self.head is None else self.head.logits)
+        if self.head is not None:
+            return self.head.loss(logits, labels, num_items_in_batch)
         loss = getattr(self.task, "training_loss", self.task.loss)
         return loss(logits, labels, num_items_in_batch)
 
