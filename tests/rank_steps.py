@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ftcli.core.batches.tasks import IGNORED
+from ftcli.core.distributed.group import leave
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed, told
 
@@ -70,6 +71,7 @@ def main() -> None:
         found = step(bench, task, ranks, int(sys.argv[2]))
         if os.environ["RANK"] == "0":
             torch.save(found, folder / f"{task} {ranks}.pt")
+    leave()
 
 
 if __name__ == "__main__":

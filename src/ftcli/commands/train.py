@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ftcli.commands import tokenize
 from ftcli.context import Context
-from ftcli.core.distributed import pulse
+from ftcli.core.distributed import group, pulse
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.files.durable import refusal
 from ftcli.core.files.objects import refuse_url
@@ -21,7 +21,7 @@ from ftcli.core.training.gate import RUN_FILE
 from ftcli.core.training.run import Run, prepare
 from ftcli.core.training.train import fit
 from ftcli.core.verify.preflight import preflight
-from ftcli.errors import InterruptedRun, PublishError
+from ftcli.errors import InterruptedRun, PublishError, RankError
 from ftcli.machine import compute_threads
 from ftcli.masking import masked
 from ftcli.records import MANIFEST_NAME, Report, to_json
@@ -50,6 +50,8 @@ def run(context: Context) -> Report:
         outcome = fit(prepared, signals)
         if rank is not None:
             rank.closing, rank.watched = True, False
+    if not isinstance(outcome.failure, RankError):  # to leave is to wait for what is under way, and a lost rank does not answer
+        group.leave()
     error = outcome.failure
     if outcome.status == "interrupted":
         resume = "Go on with the same command and --resume-from-checkpoint auto."

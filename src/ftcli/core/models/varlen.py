@@ -23,7 +23,7 @@ TAKEN = frozenset(signature(varlen_attn).parameters)
 """What this torch's kernel can be told: 2.10 knows causal attention only by `is_causal`, no scale, and takes fewer heads of keys unasked."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # torch 2.11 guards every field of a frozen one: code fitted only as many texts as it was compiled for
 class Documents:
     """Where texts begin and end among the tokens of a batch, row after row."""
 
