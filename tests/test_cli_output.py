@@ -131,23 +131,28 @@ def test_text_that_fits_is_written() -> None:
     assert PublishError.exit_code == 1
 
 
-def test_sigterm_is_an_interruption_inside_and_as_before_outside() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+SENT = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+
+
+@SENT
+def test_what_a_scheduler_sends_is_an_interruption_inside_and_as_before_outside(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), termination_interrupts():
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
 
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
 
 
-def test_a_forked_child_dies_of_sigterm_as_ever() -> None:
+@SENT
+def test_a_forked_child_dies_of_it_as_ever(number: signal.Signals) -> None:
     code = (
         "import os, signal, time\nfrom ftcli.cli.signals import termination_interrupts\n"
         "with termination_interrupts():\n"
         "    child = os.fork()\n"
         "    if child == 0:\n        time.sleep(30)\n"
-        "    os.kill(child, signal.SIGTERM)\n"
+        f"    os.kill(child, {int(number)})\n"
         "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
 
-    assert (done.stdout, done.stderr) == ("-15\n", "")
+    assert (done.stdout, done.stderr) == (f"{-number}\n", "")

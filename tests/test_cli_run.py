@@ -65,7 +65,7 @@ def test_exit_code_2_names_key_value_and_flag() -> None:
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_exit_code_3_when_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     folder, mark = plugin(tmp_path / "plugins", SLOW), tmp_path / "started"
     process = spawn("verify", "--json", "--plugins-dir", folder, "--tokenizer-path", mark)

@@ -1,4 +1,4 @@
-"""SIGTERM, which schedulers send before they kill, as an interruption: report, hooks and exit code 3 instead of sudden death."""
+"""What schedulers send before they kill, as an interruption: report, hooks and exit code 3 instead of sudden death."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from types import FrameType
 
 from ftcli.core.distributed import pulse
 
+SENT = (signal.SIGTERM, signal.SIGUSR1)
+
 
 @contextlib.contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """Turn the first SIGTERM into KeyboardInterrupt; forked children keep the default, and die of it at once."""
+    """Turn the first of each into KeyboardInterrupt; forked children keep the default, and die of it at once."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = {number: signal.signal(number, _interrupt) for number in SENT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
@@ -33,22 +36,25 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _ours() -> list[signal.Signals]:
+    return [number for number in SENT if signal.getsignal(number) is _interrupt]
+
+
 def _hold() -> None:
-    """Keep a SIGTERM that comes during a fork waiting: Python drops what the child's inherited handler has noted."""
-    if signal.getsignal(signal.SIGTERM) is _interrupt:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    """Keep a signal that comes during a fork waiting: Python drops what the child's inherited handler has noted."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ours())
 
 
 def _release() -> None:
-    if signal.getsignal(signal.SIGTERM) is _interrupt:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ours())
 
 
 def _default_in_child() -> None:
     """A Python handler would wait for the worker's C code to return; pools terminate their workers with SIGTERM."""
-    if signal.getsignal(signal.SIGTERM) is _interrupt:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    ours = _ours()
+    for number in ours:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
 
 
 os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_default_in_child)

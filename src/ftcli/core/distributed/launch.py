@@ -134,7 +134,7 @@ def judge(ends: Mapping[int, End], deaths: list[Death], stall: Stall | None, ask
         return Ended(end.code, error, told)
     if stall is not None:
         return Ended(RankError.exit_code, RankError(stall.message, AGAIN), told)
-    if killed and asked is not None and all(-death.exit_code in {signal.SIGTERM, signal.SIGINT} for death in killed):
+    if killed and asked is not None and all(death.exit_code in UNPREPARED for death in killed):
         return Ended(3, InterruptedRun(f"stopped by {asked} before the first step", AGAIN), told)
     if killed:
         first = next((death for death in killed if death.exit_code != -signal.SIGTERM), killed[0])
@@ -149,6 +149,8 @@ def judge(ends: Mapping[int, End], deaths: list[Death], stall: Stall | None, ask
     return Ended(code, error, told)
 
 
+UNPREPARED = {1, 3, -signal.SIGINT, -signal.SIGTERM, -signal.SIGUSR1}
+"""How a process ends by a signal before it can say so: in its first imports (Python itself ends with 1), in those of the command line, and by the signal."""
 AGAIN = "Go on with the same command and --resume-from-checkpoint auto."
 MEMORY = "SIGKILL mostly comes from the kernel when memory ran out."
 
