@@ -212,7 +212,7 @@ def test_in_float32_the_limits_are_those_of_float32_also_where_it_is_the_only_pa
             PACKS,
             "attention reaches back 8 tokens, and rows have up to 16",
         ),
-        ({"attention_dropout": 0.1}, ROWS, "dropout (attention_dropout)"),
+        ({"attn_implementation": "eager"}, ROWS, "attention is eager, not sdpa"),
     ],
 )
 def test_what_it_cannot_do_is_said(changes: dict[str, Any], texts: Texts, reason: str, tmp_path: Path) -> None:

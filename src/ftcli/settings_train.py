@@ -107,7 +107,7 @@ class TrainSettings(Section):
         None, "Compile the model; auto (the default on a GPU): its layers, where that was measured to pay on the run's first batches."
     )
     lean_step: Literal["auto", "off"] = setting(
-        "auto", "On a CPU, compute decoder layers with fewer passes over memory where that was proved equal on the model."
+        "auto", "Compute with fewer passes over memory, less of it and less padding, by parts that were proved equal on the model."
     )
     logging_steps: float = setting(10, "Steps between log lines.", gt=0)
     eval_strategy: Literal["no", "steps", "epoch"] | None = setting(

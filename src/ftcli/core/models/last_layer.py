@@ -126,9 +126,9 @@ def pooled_layer(layer: Any, x: Tensor, mask: Tensor | Documents | None, turns: 
 
 def _seen(attention: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """One query of each row, `q` [rows, heads, size], over `k` and `v` [rows, width, fewer heads, size]."""
-    grouped = q.shape[1] != k.shape[2]
+    grouped, dropped = q.shape[1] != k.shape[2], getattr(attention, "attention_dropout", 0.0) if attention.training else 0.0
     return functional.scaled_dot_product_attention(
-        q[:, :, None], k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=attention.scaling, enable_gqa=grouped
+        q[:, :, None], k.transpose(1, 2), v.transpose(1, 2), mask, dropped, scale=attention.scaling, enable_gqa=grouped
     )
 
 

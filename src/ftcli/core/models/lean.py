@@ -2,8 +2,8 @@
 
 Each part replaces the `forward` of some modules of the model's instance, for as long as the run takes; no weight, name or class changes, and what is
 saved is the model as it was. Before its use a part computes logits, loss and every gradient of a real batch beside the model's own code, in float32; a part
-that differs is taken out again, with the reason in the report. Where the run computes in bfloat16, a part that rounds at other places than the model's own
-code has to be as near to the float32 figures as that is.
+that differs is taken out again, with the reason in the report. Dropout is off meanwhile, and then has to be drawn as often and at the same rates. Where the
+run computes in bfloat16, a part that rounds at other places than the model's own code has to be as near to the float32 figures as that is.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def lean(
     Raises:
         SettingsError: padding is to be left out, and cannot be.
     """
-    reason = "train.lean_step says so" if wanted == "off" else _ruled_out(model, arguments)
+    reason = "train.lean_step says so" if wanted == "off" else _ruled_out(arguments)
     if reason:
         _need(texts, reason)
         yield f"lean step off: {reason}"
@@ -174,7 +174,7 @@ def _beside(
         kind = torch.float16 if arguments.fp16 else torch.bfloat16
         with torch.autocast(arguments.device.type, kind, enabled=alone and autocast):
             truths = [computed(model, task, batch, head) for batch in batches]
-            reason = tried(model, task, batches, truths, forwards, HALF if alone and sixteen_bits else EXACT, head)
+            reason = tried(model, task, batches, truths, forwards, HALF if alone and sixteen_bits else EXACT, head, apart=True)
     _need(texts, reason)
     if reason is None:
         put(forwards)
@@ -206,19 +206,11 @@ def _not_here(model: PreTrainedModel, arguments: TrainingArguments) -> str | Non
     return None
 
 
-def _ruled_out(model: PreTrainedModel, arguments: TrainingArguments) -> str | None:
+def _ruled_out(arguments: TrainingArguments) -> str | None:
     for name in ("torch_compile", "fsdp", "deepspeed"):
         if getattr(arguments, name, None):
             return f"{name} replaces the model's code itself"
-    return dropout(model)
-
-
-def dropout(model: PreTrainedModel) -> str | None:
-    """Whether some is at work, in words."""
-    active = [name for name, module in model.named_modules() if isinstance(module, nn.Dropout) and module.p]
-    config = model.config.get_text_config()
-    active += [name for name in ("attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout") if getattr(config, name, 0)]
-    return f"dropout ({active[0]}) draws other numbers in every forward pass" if active else None
+    return None
 
 
 def _parts(model: PreTrainedModel, batches: Sequence[Batch], *, unpadded: bool) -> Iterator[tuple[str, str | None, Forwards]]:

@@ -1,17 +1,18 @@
-"""The proof of a part of the lean step: logits, loss and every gradient of real rows beside those of the model's own code."""
+"""The proof of a part of the lean step: logits, loss and every gradient of real rows beside those of the model's own code, and what both draw for dropout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
+from ftcli.core.models.draws import drawn, dropping, otherwise, silent
 from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean_head import LeanHead
 
@@ -42,6 +43,7 @@ more, of whose gradients the norm differs by half."""
 ROUNDED = Limits(0.01, 0.02, 1e-3)
 """What a part under autocast may add to twice the rounding errors of the model's own code; logits in their norm, since the largest is chance."""
 
+T = TypeVar("T")
 SAMPLE = 2**16
 POSITIONS = 512
 Batch = Mapping[str, torch.Tensor]
@@ -52,7 +54,7 @@ and the loss."""
 
 
 def computed(model: PreTrainedModel, task: Task, batch: Batch, head: LeanHead | None = None) -> Computed:
-    """Logits of some of the positions that count, of every gradient a sample, and the loss; the model's own gradients and mode stay as they were.
+    """Logits of some of the positions that count, of every gradient a sample, and the loss, without dropout; the model's own gradients and mode stay as they were.
 
     Args:
         head: in its place; computes the loss, so that there are no more logits than these.
@@ -60,7 +62,7 @@ def computed(model: PreTrainedModel, task: Task, batch: Batch, head: LeanHead | 
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     labels, training, device = batch["labels"], model.training, batch["labels"].device.type
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    with torch.enable_grad(), nullcontext() if head is None else head.at_work(kind):
+    with torch.enable_grad(), silent(model), nullcontext() if head is None else head.at_work(kind):
         given = logits_of(model.train(), batch)
         loss = (task if head is None else head).loss(given, labels, None)
         found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
@@ -85,13 +87,16 @@ def tried(
     forwards: Forwards,
     limits: Limits = EXACT,
     head: LeanHead | None = None,
+    *,
+    apart: bool = False,
 ) -> str | None:
     """Why the replacements cannot be used; None: they give the same. They are taken out again.
 
     Args:
         head: computes the loss, in `truths` too or as one of the replacements.
+        apart: the replacements attend to one text at a time.
     """
-    found = _with(model, task, batches, forwards, head)
+    found = _with(forwards, lambda: [computed(model, task, batch, head) for batch in batches])
     if isinstance(found, str):
         return found
     for truth, each in zip(truths, found, strict=True):
@@ -99,7 +104,19 @@ def tried(
             return f"the loss is {each[2]:.6g} instead of {truth[2]:.6g}"
         if words := difference(truth, each, limits):
             return words
-    return None
+    return _drawn_otherwise(model, batches[0], forwards, head, apart=apart) if dropping(model) else None
+
+
+def _drawn_otherwise(model: PreTrainedModel, batch: Batch, forwards: Forwards, head: LeanHead | None, *, apart: bool) -> str | None:
+    """How the replacements draw otherwise than what stands now."""
+
+    def compute(head: LeanHead | None) -> None:
+        with nullcontext() if head is None else head.at_work(None):
+            logits_of(model, batch)
+
+    own = drawn(model, lambda: compute(None if head is not None and head.layer in forwards else head))
+    found = _with(forwards, lambda: drawn(model, lambda: compute(head)))
+    return found if isinstance(found, str) else otherwise(own, found, apart=apart)
 
 
 def rounded(
@@ -113,20 +130,18 @@ def rounded(
     """Why the replacements, proved equal in float32, cannot be used under autocast: their rounding errors beside those of what stands now."""
     with torch.autocast("cpu", torch.bfloat16):
         now = [computed(model, task, batch, None if head is not None and head.layer in forwards else head) for batch in batches]
-        found = _with(model, task, batches, forwards, head)
+        found = _with(forwards, lambda: [computed(model, task, batch, head) for batch in batches])
     if isinstance(found, str):
         return found
     return next((words for three in zip(truths, now, found, strict=True) if (words := coarser(*three))), None)
 
 
-def _with(
-    model: PreTrainedModel, task: Task, batches: Sequence[Batch], forwards: Forwards, head: LeanHead | None = None
-) -> list[Computed] | str:
+def _with(forwards: Forwards, compute: Callable[[], T]) -> T | str:
     """What comes out with the replacements, which are taken out again; or why nothing does."""
     before = {module: module.__dict__.get("forward") for module in forwards}
     put(forwards)
     try:
-        return [computed(model, task, batch, head) for batch in batches]
+        return compute()
     except Exception as error:  # noqa: BLE001 - a model that looks like those known and is not: its own code stands
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     finally:
