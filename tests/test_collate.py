@@ -118,7 +118,7 @@ def test_texts_in_a_pack_do_not_see_each_other(kind: str, attention: str) -> Non
     assert error(input_ids=batch["input_ids"]) > 1e-2  # and so do positions that run through
 
 
-def test_collating_a_row_costs_no_python_where_transformers_collator_runs_thousands_of_instructions() -> None:
+def test_collating_a_row_costs_no_python_where_transformers_collator_runs_hundreds_of_instructions() -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
@@ -133,6 +133,6 @@ def test_collating_a_row_costs_no_python_where_transformers_collator_runs_thousa
         return bytecodes(lambda: ours(batch)), bytecodes(lambda: theirs(features))
 
     cost(2)  # what the first call imports
-    (few, _), (many, transformers) = cost(8), cost(64)
+    (few, fewer_theirs), (many, theirs_many) = cost(8), cost(64)
     assert few == many
-    assert many * 100 < transformers
+    assert theirs_many - fewer_theirs > 56 * 100  # 10,500 a row in transformers 5.23, 290 in 5.24
