@@ -25,6 +25,7 @@ from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean import lean
 from ftcli.core.training import checkpoints
 from ftcli.errors import TrainError
+from ftcli.testing import tiny_model
 from runs import VOCABULARY, Bench, StopAt
 from stores import learnable, packed, rows_of, spec_for
 from test_lean import arguments, model_of
@@ -254,6 +255,37 @@ def test_an_error_of_the_step_itself_is_nobodys_recompile(tried: Callable[..., T
             logits_of(model.train(), BATCHES[0])
 
 
+@pytest.mark.parametrize(
+    ("backend", "mode", "asked"),
+    [
+        (None, None, {"options": {"fallback_random": True}}),
+        ("inductor", None, {"backend": "inductor", "options": {"fallback_random": True}}),
+        (
+            None,
+            "max-autotune-no-cudagraphs",
+            {"options": {"max_autotune": True, "coordinate_descent_tuning": True, "fallback_random": True}},
+        ),
+        ("aot_eager", "default", {"backend": "aot_eager", "mode": "default"}),  # draws as the model's own code anyway
+    ],
+)
+def test_where_something_is_dropped_the_compiler_is_asked_to_draw_as_the_models_own_code_does(
+    given: TrainingArguments, backend: str | None, mode: str | None, asked: dict[str, Any]
+) -> None:
+    compiler = Compiler()
+    compiled_layers.CompiledLayers(model_of("qwen3", attention_dropout=0.1), compiler, dynamic=True, backend=backend, mode=mode)
+    assert compiler.options == [{"dynamic": True, **asked}]
+
+
+@pytest.mark.parametrize(("rate", "draws", "is_on"), [(0.1, False, True), (0.1, True, False), (0.0, True, True)])
+def test_code_that_drops_something_else_is_left_out(given: TrainingArguments, rate: float, draws: bool, is_on: bool) -> None:
+    one = Tried(model_of("qwen3", attention_dropout=rate), given, Compiler(does=lambda *_, **__: torch.rand(1) if draws else None))
+    state = torch.get_rng_state()
+    found = one.result()
+    assert found.on is is_on
+    assert is_on or "compiled code gives something else: logits differ by" in found.reason
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_code_that_does_not_fit_its_own_batches_is_left_out(tried: Callable[..., Tried]) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         if one.compiler.calls > TRIED * LAYERS:
@@ -327,10 +359,6 @@ def test_what_cannot_be_compiled_is_refused_by_name(model: Any, monkeypatch: pyt
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (6, 1))
     monkeypatch.setattr("torch.version.hip", None)
     assert why_not(model, on("cuda")) == "compiling needs a GPU of capability 7.0, and this one has 6.1"
-    model.model.layers[0].self_attn.attention_dropout = 0.1
-    model.config.attention_dropout = 0.1
-    assert "dropout (attention_dropout) draws other numbers" in str(why_not(model, on("cpu")))
-    model.config.attention_dropout = 0.0
     monkeypatch.setattr(compiled_layers, "layers_of", lambda _: [])
     assert why_not(model, on("cpu"), backend="eager") == "Qwen3ForSequenceClassification has no list of layers of one class"
 
@@ -361,6 +389,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     made = Bench.make(tmp_path_factory.mktemp("bench"))
     made.store("texts", {"train": learnable(30, 3, VOCABULARY, 0)}, labels=3)
     made.store("packs", {"train": packed(30, 24, VOCABULARY, 0)}, max_length=24)
+    tiny_model("qwen3").save_pretrained(made.folder / "base")
     return made
 
 
@@ -395,7 +424,9 @@ def paying(monkeypatch: pytest.MonkeyPatch) -> Compiler:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
+    """Of the model, or of the adapter."""
+    [file] = folder.glob("*model.safetensors")
+    return load_file(file)
 
 
 @pytest.mark.parametrize("store", ["texts", "packs"])
@@ -422,7 +453,7 @@ def test_a_compiled_run_that_was_stopped_goes_on_bitwise_and_compiled(bench: Ben
 @pytest.mark.parametrize(
     ("store", "more"),
     [
-        ("texts", {"loader__collator": "dynamic", "train__gradient_accumulation_steps": 2}),
+        ("texts", {"loader__collator": "dynamic", "train__gradient_accumulation_steps": 2, "model__lora_r": 2, "model__lora_dropout": 0.2}),
         ("packs", {}),
         ("texts", {"loader__collator": "packed"}),
     ],
@@ -445,6 +476,8 @@ def test_torchs_own_compiler_gives_the_same_and_compiles_nothing_after_the_trial
     ends = []
     for wanted in (None, "auto"):
         values = {**VALUES, **more, "train__torch_compile": wanted, "train__optim": "sgd"}
+        if "model__lora_r" in more:
+            values |= {"model__config": None, "model__name_or_path": str(bench.folder / "base")}
         if wanted:
             values["train__torch_compile_backend"] = "aot_eager" if store == "texts" else "eager"
         report = run(bench.context(bench.folder / store, f"{store} {more} {wanted}".replace("/", " "), **values))

@@ -231,7 +231,7 @@ def _both(trial: Trial, batches: Sequence[Batch], eager: float) -> tuple[Compile
             for form in (layers.take, layers.put):
                 form()
                 with trial.autocast():
-                    found.append(computed(trial.model, trial.task, batch, trial.head))
+                    found.append(computed(trial.model, trial.task, batch, trial.head, drops=True))
             if words := difference(found[0], found[1], HALF if trial.sixteen_bits else EXACT):
                 raise _Cannot(f"compiled code gives something else: {words}")
     return layers, max(cold, 0.0), pairs

@@ -20,7 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 
 from ftcli.core.models import lean_layers, side_by_side
-from ftcli.core.models.draws import dropout
+from ftcli.core.models.draws import dropping
 
 STANCE = "fail_on_recompile"
 """torch's word for: use what is compiled, raise where that does not fit."""
@@ -44,10 +44,12 @@ class CompiledLayers:
         self._sealed = False
         self.fitted, self.missed = 0, 0
         """Calls of layers, since `seal`, that compiled code was used for, and those that it did not fit."""
-        options = {"backend": backend, "mode": mode}
+        how: dict[str, Any] = {"backend": backend, "mode": mode}
+        if dropping(model) and backend in {None, "inductor"}:
+            how = {"backend": backend, "options": _drawing_alike(mode)}
         side_by_side.keep_out_of_compiled_code(out=not next(model.parameters()).is_cuda)
         kind = type(next(iter(self._before)))
-        self._code = compile_(kind.forward, dynamic=dynamic, **{name: value for name, value in options.items() if value is not None})
+        self._code = compile_(kind.forward, dynamic=dynamic, **{name: value for name, value in how.items() if value is not None})
 
     def __enter__(self) -> Self:
         self.put()
@@ -103,8 +105,6 @@ def why_not(model: PreTrainedModel, arguments: TrainingArguments, *, backend: st
     for name in ("fsdp", "deepspeed", "use_liger_kernel"):
         if getattr(arguments, name, None):
             return f"{name} replaces the model's code itself"
-    if words := dropout(model):
-        return f"{words}, so that compiled code cannot be compared with the model's own"
     device = arguments.device.type
     if device not in {"cpu", "cuda"}:
         return f"it is for CPUs and NVIDIA's and AMD's GPUs, and the device is {device}"
@@ -113,6 +113,13 @@ def why_not(model: PreTrainedModel, arguments: TrainingArguments, *, backend: st
     if backend in {None, "inductor"} and (words := _lacks(device)):
         return words
     return None if layers_of(model) else f"{type(model).__name__} has no list of layers of one class"
+
+
+def _drawing_alike(mode: str | None) -> dict[str, Any]:
+    """Options of torch's compiler for code that drops what the model's own code drops: it calls the operations that draw, and does not draw by itself."""
+    from torch._inductor import list_mode_options
+
+    return {**(list_mode_options(mode) if mode else {}), "fallback_random": True}
 
 
 def _lacks(device: str) -> str | None:

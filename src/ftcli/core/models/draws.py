@@ -16,14 +16,6 @@ ATTENTION = "attention"
 A_ROW = "a row"
 
 
-def dropout(model: PreTrainedModel) -> str | None:
-    """Whether some is at work, in words."""
-    active = [name for name, module in model.named_modules() if isinstance(module, nn.Dropout) and module.p]
-    config = model.config.get_text_config()
-    active += [name for name in ("attention_dropout", "resid_pdrop", "embd_pdrop", "hidden_dropout", "dropout") if getattr(config, name, 0)]
-    return f"dropout ({active[0]}) draws other numbers in every forward pass" if active else None
-
-
 def _rates(model: nn.Module) -> list[tuple[Any, str, float]]:
     """Every number that may be a rate of dropout, and where it stands: in modules of torch, in layers of others, in configurations that are read on the way."""
     modules = list(model.modules())
@@ -52,6 +44,14 @@ def silent(model: nn.Module) -> Iterator[None]:
     finally:
         for holder, name, rate in rates:
             setattr(holder, name, rate)
+
+
+@contextmanager
+def as_before(device: torch.device) -> Iterator[None]:
+    """Inside, the same numbers are drawn every time; those drawn later are what they would have been."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        yield
 
 
 Drawn = Counter[tuple[str, Any]]

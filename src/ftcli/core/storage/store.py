@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ftcli.core.arrays import values
 from ftcli.core.publishing.publish import check_files, read_manifest
-from ftcli.core.ragged import row_hash, to_offsets
+from ftcli.core.ragged import to_offsets
 from ftcli.core.storage.label_flags import Flags, LabelFlags
 from ftcli.errors import StoreError
 from ftcli.records import MANIFEST_NAME
@@ -122,15 +122,6 @@ class SplitData:
     def typed(self) -> bool:
         """Whether every token has a type: rows hold two texts, and the model wants to know which token is whose."""
         return TYPES in self.table.column_names
-
-    def content_hashes(self) -> NDArray[np.uint64]:
-        """64 bits of every row's ids: equal rows have equal hashes, in every split and store."""
-        parts = []
-        for chunk in self.table.column(INPUT_IDS).chunks:
-            offsets = values(chunk.offsets)
-            ids = values(chunk.values)[offsets[0] : offsets[-1]] if len(chunk) else np.zeros(0, np.int32)
-            parts.append(row_hash(ids, np.diff(offsets).astype(np.int64), 0))
-        return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
     def rows(self, index: NDArray[np.int64] | list[int]) -> Rows:
         """Rows by number."""
