@@ -269,7 +269,7 @@ def test_an_error_of_the_step_itself_is_nobodys_recompile(tried: Callable[..., T
     ],
 )
 def test_where_something_is_dropped_the_compiler_is_asked_to_draw_as_the_models_own_code_does(
-    given: TrainingArguments, backend: str | None, mode: str | None, asked: dict[str, Any]
+    backend: str | None, mode: str | None, asked: dict[str, Any]
 ) -> None:
     compiler = Compiler()
     compiled_layers.CompiledLayers(model_of("qwen3", attention_dropout=0.1), compiler, dynamic=True, backend=backend, mode=mode)

@@ -47,7 +47,7 @@ def silent(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def as_before(device: torch.device) -> Iterator[None]:
+def same_numbers(device: torch.device) -> Iterator[None]:
     """Inside, the same numbers are drawn every time; those drawn later are what they would have been."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)
@@ -82,7 +82,7 @@ def drawn(model: PreTrainedModel, compute: Callable[[], object]) -> Drawn:
     """What is drawn while the model computes in training mode; mode and random numbers stay as they were."""
     device, training = next(model.parameters()).device, model.training
     draws = _Draws()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad(), draws:
+    with same_numbers(device), torch.enable_grad(), draws:
         model.train()
         compute()
     model.train(training)

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
-from ftcli.core.models.draws import as_before, drawn, dropping, otherwise, silent
+from ftcli.core.models.draws import drawn, dropping, otherwise, same_numbers, silent
 from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean_head import LeanHead
 
@@ -54,16 +54,16 @@ and the loss."""
 
 
 def computed(model: PreTrainedModel, task: Task, batch: Batch, head: LeanHead | None = None, *, drops: bool = False) -> Computed:
-    """Logits of some of the positions that count, of every gradient a sample, and the loss; the model's own gradients, mode and random numbers stay as they were.
+    """Logits of some of the positions that count, of every gradient a sample, and the loss; the model's own gradients and mode stay as they were.
 
     Args:
         head: in its place; computes the loss, so that there are no more logits than these.
-        drops: dropout is at work, with the same numbers in every call; else there is none.
+        drops: dropout is at work, with the same numbers in every call, and what is drawn later is as without the call; else there is none.
     """
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     labels, training, device = batch["labels"], model.training, batch["labels"].device
     kind = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    with torch.enable_grad(), as_before(device) if drops else silent(model), nullcontext() if head is None else head.at_work(kind):
+    with torch.enable_grad(), same_numbers(device) if drops else silent(model), nullcontext() if head is None else head.at_work(kind):
         given = logits_of(model.train(), batch)
         loss = (task if head is None else head).loss(given, labels, None)
         found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
