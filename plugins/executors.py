@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,26 @@ if TYPE_CHECKING:
     from ftcli.core.processes.child import Child, ChildDied
 
 Work = tuple[Callable[[ShardPlan], Any], ShardPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The shards of a run, and who has which."""
+
+    waiting: deque[Work]
+    busy: dict[Any, tuple[Child, deque[Work]]]
+    """By its pipe, a worker with what it was given and has not answered: the one before the last is only being finished (`ftcli.core.later`)."""
+    on_progress: Callable[[int, int, int, str], None]
+    rescue: Rescue | None
+
+    def give(self, worker: Child) -> None:
+        """The next shard, if there is one; a worker without any is no longer listened to."""
+        works = self.busy.setdefault(worker.pipe, (worker, deque()))[1]
+        if self.waiting:
+            works.append(self.waiting.popleft())
+            worker.call(*works[-1], ahead=True)
+        elif not works:
+            del self.busy[worker.pipe]
 
 
 class Local:
@@ -128,47 +149,45 @@ class Local:
         rescue: Rescue | None = None,
     ) -> Iterator[Any]:
         """See `ftcli.contracts.Executor`. Leaving early, or an error, ends the workers: nothing goes on behind anybody's back."""
-        waiting: deque[Work] = deque((function, shard) for shard in shards)
-        busy: dict[Any, tuple[Child, Work]] = {}
+        now = _Run(deque((function, shard) for shard in shards), {}, on_progress, rescue)
         self._fill()
         try:
             for worker in self._workers[: len(shards)]:
-                _give(worker, waiting.popleft(), busy)
-            while busy:
-                for ready in wait(list(busy)):
-                    worker, work = busy[ready]
-                    done = self._answer(worker, work, on_progress, rescue, waiting)
-                    if done is None:
-                        continue
-                    del busy[ready]
-                    replacement, results = done
-                    if waiting:
-                        _give(replacement, waiting.popleft(), busy)
-                    yield from results
+                now.give(worker)
+            while now.busy:
+                for ready in wait(list(now.busy)):
+                    yield from self._heard(*now.busy[ready], now)
         except BaseException:
             self.close()
             raise
 
-    def _answer(
-        self, worker: Child, work: Work, on_progress: Callable[[int, int, int, str], None], rescue: Rescue | None, waiting: deque[Work]
-    ) -> tuple[Child, list[Any]] | None:
-        """The worker to go on with and what was done; None when only progress was told."""
+    def _heard(self, worker: Child, works: deque[Work], now: _Run) -> Iterator[Any]:
+        """Take a worker's message, give it the next shard where it can begin one, and yield what was done."""
         from ftcli.core.processes.child import ChildDied
 
         try:
             kind, payload = worker.receive()
         except ChildDied as died:
-            waiting.appendleft((self._rescued(worker, died, work[1], rescue), work[1]))
+            *finishing, (_, shard) = works
+            now.waiting.extendleft([(self._rescued(worker, died, shard, now.rescue), shard), *reversed(finishing)])
+            del now.busy[worker.pipe]
             _end([worker])
             self._workers[self._workers.index(worker)] = worker = self._new()
-            return worker, []
+            now.give(worker)
+            return
         if kind == "progress":
             rows, _ = self._reached.get(worker.pid, (0, ""))
             self._reached[worker.pid] = rows + payload[1], payload[3]
-            on_progress(*payload)
-            return None
-        self._reached.pop(worker.pid, None)
-        return worker, [payload]
+            now.on_progress(*payload)
+        elif kind == "free":
+            self._reached.pop(worker.pid, None)
+            now.give(worker)
+        else:
+            works.popleft()
+            if not works:
+                self._reached.pop(worker.pid, None)
+                now.give(worker)
+            yield payload
 
     def _rescued(self, worker: Child, died: ChildDied, shard: ShardPlan, rescue: Rescue | None) -> Callable[[ShardPlan], Any]:
         """What does the shard instead.
@@ -199,11 +218,6 @@ def _unready(worker: Child, died: ChildDied) -> WorkerDied:
     return WorkerDied(
         f"the worker process {worker.pid} ended {died.how} while it got ready", "An engine may have crashed: --tokenizer-engine hf."
     )
-
-
-def _give(worker: Child, work: Work, busy: dict[Any, tuple[Child, Work]]) -> None:
-    worker.call(*work)
-    busy[worker.pipe] = worker, work
 
 
 def _end(workers: Sequence[Child]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ftcli.contracts import Encoded, Packs
-from ftcli.core import progress
+from ftcli.core import later, progress
 from ftcli.core.engines.engine import REFERENCE, RowEncoder, load_encoder
 from ftcli.core.files.stamps import check_unchanged
 from ftcli.core.prepare.accept import accept
@@ -81,7 +81,8 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
     plugins = plugins_of(job)
     tally = ShardTally()
     names = {split: name for (index, split), name in job.files.items() if index == shard.index}
-    with ShardWriter(job.directory, shard_name(shard)) as writer:
+    with ExitStack() as held:
+        writer = held.enter_context(ShardWriter(job.directory, shard_name(shard)))
         rejects = Rejects(shard, job.settings, plugins.registry("source"), writer)
         with ExitStack() as stack:
             writers = {
@@ -113,7 +114,13 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
         check_unchanged(
             job.hashes, dict.fromkeys(piece.path for piece in shard.pieces)
         )  # else a shard of other rows waits for the next run
-        return writer.commit(list(names.values()), {"shard": shard.index, "tally": tally, "rejects": part})
+        record = {"shard": shard.index, "tally": tally, "rejects": part}
+        return later.finish(partial(_commit, held.pop_all(), writer, list(names.values()), record))
+
+
+def _commit(held: ExitStack, writer: ShardWriter, files: Sequence[str], record: dict[str, Any]) -> dict[str, Any]:
+    with held:
+        return writer.commit(files, record)
 
 
 class Rescue:

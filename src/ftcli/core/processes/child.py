@@ -13,14 +13,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftcli.core import progress
+from ftcli.core import later, progress
 from ftcli.core.processes import garbage
+from ftcli.core.processes.finishing import Finishing
 from ftcli.errors import FtcliError
 
 STOP_SECONDS = 5.0
@@ -126,18 +126,19 @@ class Child:
     def pid(self) -> int:
         return self.process.pid
 
-    def call(self, function: Callable[..., Any] | bytes, *arguments: Any) -> None:
+    def call(self, function: Callable[..., Any] | bytes, *arguments: Any, ahead: bool = False) -> None:
         """Ask for `function(*arguments)`; `receive` has the answer. The function travels once, however often it is called in a row, and what
         it holds of a class with `sent_once` travels once in all.
 
         Args:
             function: bytes are one that was pickled elsewhere, so that this process need not import what it stands on.
+            ahead: another call may be made as soon as `receive` says "free", before this one is answered (`ftcli.core.later`).
         """
         with suppress(BrokenPipeError, ConnectionResetError):  # it died: `receive` tells
             if function is not self._sent:
                 self.pipe.send(("function", function if isinstance(function, bytes) else self._packed(function)))
                 self._sent = function
-            self.pipe.send(("call", arguments))
+            self.pipe.send(("ahead" if ahead else "call", arguments))
 
     def begin(self, function: Callable[[], Any]) -> None:
         """Have it do what it will probably be asked for. There is no answer: what fails, fails again when it is asked for."""
@@ -153,7 +154,7 @@ class Child:
         return file.getvalue()
 
     def receive(self) -> tuple[str, Any]:
-        """("progress", (bytes, rows, tokens, file)) or ("done", result).
+        """("progress", (bytes, rows, tokens, file)), ("free", None) or ("done", result).
 
         Raises:
             ChildDied: it ended.
@@ -173,8 +174,8 @@ class Child:
         return self.answer()
 
     def answer(self) -> Any:
-        """The result of the last call, whatever progress is told before it. Raises as `receive`."""
-        while (told := self.receive())[0] == "progress":
+        """The result of the last call, whatever is told before it. Raises as `receive`."""
+        while (told := self.receive())[0] != "done":
             pass
         return told[1]
 
@@ -251,6 +252,7 @@ def serve(descriptor: int, preload: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     garbage.later()
     pipe = Connection(descriptor)
+    back = Finishing(pipe, portable)
     for name in preload:
         with suppress(ImportError):  # whoever needs it says so better
             importlib.import_module(name)
@@ -275,6 +277,7 @@ def serve(descriptor: int, preload: Sequence[str]) -> None:
                 continue
             if kind == "copy":
                 pipe = _copied(pipe)
+                back = Finishing(pipe, portable)
                 continue
             if kind == "ended":
                 pipe.send(("done", os.waitstatus_to_exitcode(os.waitpid(payload, 0)[1])))
@@ -282,17 +285,13 @@ def serve(descriptor: int, preload: Sequence[str]) -> None:
             try:
                 function = function or pickle.loads(pickled)  # noqa: S301 - from our parent; here and not earlier, so that a failure has a way back
                 assert function is not None
-                with progress.to(partial(_tell, pipe)):
+                with progress.to(back.tell), later.allowed() if kind == "ahead" else nullcontext():
                     answer = ("done", function(*payload))
             except ConnectionError:
                 raise
             except BaseException as error:  # noqa: BLE001 - a panic in a Rust engine is a BaseException; the parent raises it
                 answer = ("failed", portable(error))
-            pipe.send(answer)
-
-
-def _tell(pipe: Connection, *told: object) -> None:
-    pipe.send(("progress", told))
+            back.answer(answer)
 
 
 def _adopt(variables: Mapping[str, str]) -> None:
