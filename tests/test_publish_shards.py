@@ -7,6 +7,7 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,70 @@ def test_what_a_killed_process_was_writing_is_removed_on_opening(output: Path) -
     (interrupt(output) / "tmp" / "b.123" / "train").mkdir(parents=True)
     with Attempt.open(output, "f") as attempt:
         assert listing(attempt.directory / "tmp") == []
+
+
+def place(attempt: Attempt, name: str) -> dict[str, Any]:
+    """A shard that has its names and is not yet durable, as one that was killed on the way leaves it."""
+    writer = attempt.shard(name)
+    writer.path(f"{name}.arrow").write_bytes(BIG)
+    return writer.place([f"{name}.arrow"], {"rows": 1})
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of what is made durable."""
+    names: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        names.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return names
+
+
+def test_a_shard_that_was_placed_is_kept_and_made_durable_by_the_next_attempt(output: Path, synced: list[str]) -> None:
+    with Attempt.open(output, "f") as attempt:
+        synced.clear()
+        record = place(attempt, "a")
+        assert synced == []  # nothing that a worker waits for
+    with Attempt.open(output, "f") as attempt:
+        synced.clear()
+        assert attempt.done("a") == record
+        assert synced == ["a.arrow", "data", "a.json", "records"]
+        attempt.publish({}, ["a"])
+    assert (output / "a.arrow").read_bytes() == BIG
+
+
+def test_settling_makes_the_files_durable_before_the_record_that_speaks_of_them(output: Path, synced: list[str]) -> None:
+    with Attempt.open(output, "f") as attempt:
+        writer = attempt.shard("a")
+        writer.path("train/a.arrow").write_bytes(BIG)
+        synced.clear()
+        record = writer.commit(["train/a.arrow"], {})
+        assert synced == ["a.arrow", "train", "a.json", "records"]
+        assert attempt.done("a") == record
+
+
+def broken(descriptor: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_shard_that_the_disk_refuses_as_it_is_settled_is_forgotten(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can be read of it is whole, but only in memory: an error is told once, and a second fsync succeeds."""
+    with Attempt.open(output, "f") as attempt:
+        kept = place(attempt, "b")
+        writer = attempt.shard("a")
+        writer.path("a.arrow").write_bytes(BIG)
+        record = writer.place(["a.arrow"], {})
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", broken)
+            with pytest.raises(PublishError, match=r"cannot write .*: Input/output error"):
+                writer.settle(record)
+        assert attempt.done("a") is None
+        assert not (attempt.directory / "data/a.arrow").exists()
+        assert attempt.done("b") == kept
 
 
 def test_a_record_comes_back_as_json(output: Path) -> None:

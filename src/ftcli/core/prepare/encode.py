@@ -114,13 +114,14 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
         check_unchanged(
             job.hashes, dict.fromkeys(piece.path for piece in shard.pieces)
         )  # else a shard of other rows waits for the next run
-        record = {"shard": shard.index, "tally": tally, "rejects": part}
-        return later.finish(partial(_commit, held.pop_all(), writer, list(names.values()), record))
+        record = writer.place(list(names.values()), {"shard": shard.index, "tally": tally, "rejects": part})
+        return later.finish(partial(_settled, held.pop_all(), writer, record))
 
 
-def _commit(held: ExitStack, writer: ShardWriter, files: Sequence[str], record: dict[str, Any]) -> dict[str, Any]:
+def _settled(held: ExitStack, writer: ShardWriter, record: dict[str, Any]) -> dict[str, Any]:
     with held:
-        return writer.commit(files, record)
+        writer.settle(record)
+    return record
 
 
 class Rescue:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, Self
 
-from ftcli.core.files.durable import WRITE_ERRORS, put, refusal, sync, writing
+from ftcli.core.files.durable import WRITE_ERRORS, refusal, sync, writing
 from ftcli.core.files.manifest import damage_of, describe, seal, unseal
 from ftcli.errors import PublishError
 from ftcli.records import MANIFEST_NAME, to_json
@@ -52,7 +52,15 @@ class ShardWriter:
             return make_folders(self._scratch, file_name)
 
     def commit(self, files: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the files durable under their final names, then say that the shard is finished.
+        """`place` and `settle`: when this returns, the shard is finished whatever happens."""
+        document = self.place(files, record)
+        self.settle(document)
+        return document
+
+    def place(self, files: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the files their final names, and write down that the shard is finished.
+
+        From here on the shard outlives this process; only a power loss may still take some of it, which `finished` finds.
 
         Args:
             files: names given to `path`, all closed.
@@ -62,8 +70,6 @@ class ShardWriter:
         data, proof = self.directory / "data", sidecar(self.directory, self.name)
         with writing(self.directory):
             sources = {name: self.path(name) for name in files}
-            for source in sources.values():
-                sync(source)
             document = {**to_json(record), "files": [describe(source, name) for name, source in sources.items()]}
             earlier = read_sidecar(proof)
             if earlier is not None and earlier["files"] != document["files"]:
@@ -74,11 +80,23 @@ class ShardWriter:
             finals = {name: make_folders(data, name) for name in files}
             for name, source in sources.items():
                 source.replace(finals[name])
-            for folder in sorted({final.parent for final in finals.values()}):
-                sync(folder)
-            put(seal(document, readable=False), self.path(f"{self.name}.json"), proof)
+            temporary = self.path(f"{self.name}.json")
+            temporary.write_bytes(seal(document, readable=False))
+            temporary.replace(proof)
             self.discard()
         return document
+
+    def settle(self, document: Mapping[str, Any]) -> None:
+        """Make durable what `place` has returned; waits for the disk and computes nothing.
+
+        Where the disk refuses, the shard is forgotten: what can be read of it now may not be what the disk has.
+        """
+        with writing(self.directory):
+            try:
+                settle(self.directory, self.name, document)
+            except PublishError:
+                forget(self.directory, self.name)
+                raise
 
     def discard(self) -> None:
         """Remove what was written and not committed."""
@@ -113,12 +131,28 @@ def read_sidecar(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def settle(directory: Path, name: str, record: Mapping[str, Any]) -> None:
+    """Make a placed shard durable: its files, their names, then the record and its name."""
+    proof = sidecar(directory, name)
+    finals = [directory / "data" / entry["path"] for entry in record["files"]]
+    for final in finals:
+        sync(final)
+    for folder in sorted({final.parent for final in finals}):
+        sync(folder)
+    sync(proof)
+    sync(proof.parent)
+
+
 def finished(directory: Path, name: str) -> dict[str, Any] | None:
-    """The record of a finished shard whose files are all there with their whole content; else None, and its remains are removed."""
+    """The record of a finished shard whose files are all there with their whole content; else None, and its remains are removed.
+
+    Who wrote it may have been killed before it was durable: now it is.
+    """
     proof, data = sidecar(directory, name), directory / "data"
     with writing(directory):
         record = read_sidecar(proof)
         if record and not any(damage_of(data, entry, full=True) for entry in record["files"]):
+            settle(directory, name, record)
             return record
         forget(directory, name)
     return None
