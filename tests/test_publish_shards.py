@@ -92,6 +92,19 @@ def broken(descriptor: int) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+def test_a_shard_that_the_disk_refuses_to_the_next_attempt_is_forgotten_too(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Attempt.open(output, "f") as attempt:
+        place(attempt, "a")
+        place(attempt, "b")
+    with Attempt.open(output, "f") as attempt:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", broken)
+            with pytest.raises(PublishError, match=r"cannot write .*: Input/output error"):
+                attempt.done("a")
+        assert attempt.done("a") is None
+        assert attempt.done("b") is not None
+
+
 def test_a_shard_that_the_disk_refuses_as_it_is_settled_is_forgotten(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What can be read of it is whole, but only in memory: an error is told once, and a second fsync succeeds."""
     with Attempt.open(output, "f") as attempt:

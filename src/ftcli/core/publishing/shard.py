@@ -87,16 +87,8 @@ class ShardWriter:
         return document
 
     def settle(self, document: Mapping[str, Any]) -> None:
-        """Make durable what `place` has returned; waits for the disk and computes nothing.
-
-        Where the disk refuses, the shard is forgotten: what can be read of it now may not be what the disk has.
-        """
-        with writing(self.directory):
-            try:
-                settle(self.directory, self.name, document)
-            except PublishError:
-                forget(self.directory, self.name)
-                raise
+        """Make durable what `place` has returned; waits for the disk and computes nothing. Raises as `settle` does."""
+        settle(self.directory, self.name, document)
 
     def discard(self) -> None:
         """Remove what was written and not committed."""
@@ -132,15 +124,20 @@ def read_sidecar(path: Path) -> dict[str, Any] | None:
 
 
 def settle(directory: Path, name: str, record: Mapping[str, Any]) -> None:
-    """Make a placed shard durable: its files, their names, then the record and its name."""
+    """Make a placed shard durable: its files, their names, then the record and its name.
+
+    Raises:
+        PublishError: the disk refuses. The shard is forgotten: an error is told once, and what is read of it after that comes from memory.
+    """
     proof = sidecar(directory, name)
     finals = [directory / "data" / entry["path"] for entry in record["files"]]
-    for final in finals:
-        sync(final)
-    for folder in sorted({final.parent for final in finals}):
-        sync(folder)
-    sync(proof)
-    sync(proof.parent)
+    with writing(directory):
+        try:
+            for path in (*finals, *sorted({final.parent for final in finals}), proof, proof.parent):
+                sync(path)
+        except PublishError:
+            forget(directory, name)
+            raise
 
 
 def finished(directory: Path, name: str) -> dict[str, Any] | None:
