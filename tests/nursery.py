@@ -1,6 +1,6 @@
 """Processes of ftcli forked from one that has imported everything: 0.2 s of CPU in place of 2 to 4, for a small training 1 in place of 15.
 
-The fixture `nursery` gives a test such processes wherever it, or a command that it runs, starts a module of `MODULES` or a `core.child`,
+The fixture `nursery` gives a test such processes wherever it, or a command that it runs, starts a module of `MODULES` or a `Child`,
 also by `ip netns exec`; every other process starts as ever. What is born has a pid, a parent, a group, an environment, streams and a command
 line of its own, as if it had been started: it can be killed, stopped and traced. What such a process cannot show is how a fresh one begins:
 which modules it imports, and when, and that nothing depends on the seed of its hashes, which all that are born share.
@@ -48,9 +48,10 @@ LIBRARIES = (
 CLONE_PARENT, CLONE_NEWNET = 0x8000, 0x40000000
 IN_NETWORK = ("ip", "netns", "exec")
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
-MODULES = ("ftcli", "torch.distributed.run", "benchmarks.incident2")
+MODULES = ("ftcli", "ftcli.core.processes.tied", "torch.distributed.run", "benchmarks.incident2")
 OPTIONS = ("-P", "-u")
 CHILD = "import sys; sys.path[:] = "
+SERVES = "from ftcli.core.processes.child import serve"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 HIGH = 400
 """The first of the file descriptors that nobody asks for."""
@@ -64,7 +65,7 @@ def takes(arguments: Any, env: Mapping[str, str] | None, own: Mapping[str, str])
     if command[:1] != [sys.executable]:
         return False
     options, words = program(command)
-    child = options == {"-P"} and words[:1] == ["-c"] and words[1].startswith(CHILD) and "core.child" in words[1]
+    child = options == {"-P"} and words[:1] == ["-c"] and words[1].startswith(CHILD) and SERVES in words[1]
     if not child and not (words[:1] == ["-m"] and words[1] in MODULES):
         return False
     environ = os.environ if env is None else env

@@ -157,7 +157,7 @@ def test_a_configuration_that_cannot_run_says_why(tmp_path: Path, monkeypatch: A
         returncode, stderr = 1, ""
         stdout = json.dumps({"error": {"message": "no model", "hint": "Give one."}}) + "\n"
 
-    monkeypatch.setattr(full_path.subprocess, "run", lambda *_, **__: Done)
+    monkeypatch.setattr(full_path.tied, "run", lambda *_: Done)
     with pytest.raises(TrainError, match="cannot be run: no model"):
         full_path.run_path(Settings(), tmp_path / "run", {})
     assert not (tmp_path / "run").exists()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.benchmark.attribution import Cost, Volume
+from ftcli.core.processes import tied
 from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.environment import compute
 from ftcli.errors import TrainError, UsageError
@@ -174,9 +173,9 @@ def run_child(
     """
     config = folder / "config.json"
     config.write_text(json.dumps(tree(settings)), encoding="utf-8")
-    words = [sys.executable, "-m", "ftcli", command, "--config", str(config), "--json", "--quiet", *options]
+    words = [command, "--config", str(config), "--json", "--quiet", *options]
     words += [word for key in sorted(CLI_ONLY) if get(settings, key) for word in ("--set", f"{key}=true")]
-    done = subprocess.run(words, env=dict(variables), capture_output=True, text=True, check=False)
+    done = tied.run(words, variables)
     document: Mapping[str, Any] = {}
     if done.stdout.strip():
         document = json.loads(done.stdout.splitlines()[-1])
