@@ -28,7 +28,7 @@ demo: $(STAMP)  ## the whole job on generated data: sample, tokenizer, verify, t
 check: $(DEV_STAMP)  ## types and style
 	$(BIN)/ruff check src plugins tests docs benchmarks scripts
 	$(BIN)/ruff format --check src plugins tests docs benchmarks scripts
-	$(BIN)/mypy src plugins benchmarks
+	$(BIN)/mypy --num-workers auto src plugins benchmarks
 
 unit: $(DEV_STAMP)  ## the fast, hermetic tests
 	$(BIN)/python -m pytest -n auto -m "not slow and not real and not fault"

@@ -42,5 +42,5 @@ packaged=(
 )
 files=("${packaged[@]/#/tests/test_}")
 files=("${files[@]/%/.py}")
-"$work/venv/bin/python" -m pytest -p no:cacheprovider -n "$workers" --dist worksteal -q -m "not slow and not real and not fault" \
+FTCLI_TEST_NURSERY=off "$work/venv/bin/python" -m pytest -p no:cacheprovider -n "$workers" --dist worksteal -q -m "not slow and not real and not fault" \
   "${files[@]}"

@@ -26,6 +26,7 @@ from ftcli.pluginmanager import Plugins
 from ftcli.records import Piece, ShardPlan
 from timing import PATIENCE, until
 
+pytestmark = pytest.mark.usefixtures("nursery")
 WAYS = (1, 2, -2)
 """Numbers of workers; below 0, of workers that are copies of one process."""
 

@@ -20,6 +20,8 @@ from ftcli.records import ShardPlan
 from test_executors import WAYS, run, shards
 from timing import until
 
+pytestmark = pytest.mark.usefixtures("nursery")
+
 # -- what the workers do (importable from a spawned process) -----------------------------------------------------------
 
 
