@@ -206,24 +206,22 @@ def undrawn(_draw: object, width: int, height: int, _margins: object) -> str:
     return f'<svg viewBox="0 0 {width} {height}"></svg>'
 
 
-@pytest.fixture(autouse=True)
-def _undrawn(request: pytest.FixtureRequest) -> None:
-    """Pages have their plots, with captions and legends, but matplotlib draws nothing: that was 62 % of the CPU time of a test that trains.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Pages have their plots, with captions and legends, but matplotlib draws nothing: that was 62 % of the CPU time of a test that trains. Engines
+    are proved on a hundredth of the corpus. Except in tests that are about those.
 
-    It stays so between the tests, for fixtures that they share.
+    No fixture does it: one of a wider scope is made before any of a test's, with what the test before had, and a worker that takes tests from
+    another one has any test before.
     """
+    names = getattr(item, "fixturenames", ())
     if plots := sys.modules.get("ftcli.core.reports.plots"):  # not yet imported: the first page is drawn
         drawing = vars(plots).setdefault("_drawing", plots._document)
-        vars(plots)["_document"] = drawing if "drawn" in request.fixturenames else undrawn
-
-
-@pytest.fixture(autouse=True)
-def _proved(request: pytest.FixtureRequest) -> None:
-    """Engines are proved on a hundredth of the corpus, except in tests that are about the proof. As above, it stays so between the tests."""
+        vars(plots)["_document"] = drawing if "drawn" in names else undrawn
     if "ftcli.core.engines.proof" in sys.modules:
         import short_proof
 
-        short_proof.decide(whole="whole_proof" in request.fixturenames)
+        short_proof.decide(whole="whole_proof" in names)
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def full(request: pytest.FixtureRequest) -> tuple[str, str]:
 def test_a_full_page_is_well_formed_and_its_ids_are_unique(full: tuple[str, str]) -> None:
     page = Page(full[1])
     assert page.tags["svg"] >= 2
-    assert "</desc></svg>" not in full[1]  # an empty drawing; one was seen once, in the first render of a process, and never again
+    assert "</desc></svg>" not in full[1]  # an empty drawing
     assert [name for name, count in Counter(page.ids).items() if count > 1] == []
 
 
