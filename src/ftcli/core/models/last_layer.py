@@ -8,6 +8,7 @@ fifth of a step's arithmetic, of 28 a thirtieth.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
@@ -23,6 +24,8 @@ from ftcli.core.models.varlen import DOCUMENTS, Documents
 Tensor = torch.Tensor
 ELSE = ("past_key_values", "inputs_embeds", "labels", "use_cache", "output_hidden_states", "output_attentions")
 """Arguments that ask for more than logits: the model's own forward answers them."""
+_pooled: ContextVar[Tensor | None] = ContextVar("pooled", default=None)
+"""Where the batch is pooled that this thread computes; two may compute one each."""
 
 
 def why_not(model: PreTrainedModel) -> str | None:
@@ -50,7 +53,6 @@ class LastLayer:
         self.layer: Any = model.base_model.layers[-1]
         self._model_forward = model.forward
         self._layer_forward = self.layer.forward
-        self._pooled: Tensor | None = None
         self.forwards = {model: self._forward(), self.layer: self._last()}
 
     def _forward(self) -> Any:
@@ -60,12 +62,12 @@ class LastLayer:
         def forward(input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **more: Any) -> Any:
             if input_ids is None or any(more.get(name) is not None and more[name] is not False for name in ELSE):
                 return self._model_forward(input_ids=input_ids, attention_mask=attention_mask, **more)
-            self._pooled = pooled_places(input_ids, model.config.get_text_config().pad_token_id)
+            token = _pooled.set(pooled_places(input_ids, model.config.get_text_config().pad_token_id))
             try:
                 rest = {name: value for name, value in more.items() if name not in ELSE and name != "return_dict"}
                 out = model.base_model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False, **rest)
             finally:
-                self._pooled = None
+                _pooled.reset(token)
             return SequenceClassifierOutputWithPast(logits=model.score(out.last_hidden_state[:, 0]))
 
         return forward
@@ -73,9 +75,10 @@ class LastLayer:
     def _last(self) -> Any:
         @wraps(self._layer_forward)
         def forward(hidden_states: Tensor, attention_mask: Tensor | None = None, **more: Any) -> Tensor:
-            if self._pooled is None:
+            pooled = _pooled.get()
+            if pooled is None:
                 return self._layer_forward(hidden_states, attention_mask=attention_mask, **more)  # type: ignore[no-any-return]
-            return pooled_layer(self.layer, hidden_states, more.get(DOCUMENTS, attention_mask), more["position_embeddings"], self._pooled)
+            return pooled_layer(self.layer, hidden_states, more.get(DOCUMENTS, attention_mask), more["position_embeddings"], pooled)
 
         return forward
 

@@ -30,6 +30,7 @@ from ftcli.core.training import checkpoints, health, memory, precision, saving, 
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.clock import clock_of
 from ftcli.core.training.guarding import Guard, Rollback
+from ftcli.core.training.halves import halves
 from ftcli.core.training.memory import Pieces
 from ftcli.core.training.meter import Meter
 from ftcli.core.training.outcome import Outcome, figures, last_evaluation, majority
@@ -164,7 +165,7 @@ def _whole(
         uses = trainer.use_head, trainer.use_texts
         with lean(run.model, run.task, few, run.arguments, *uses, wanted=wanted, texts=run.texts) as said:
             run.context.note(said)
-            with _compiled(run, trainer, checkpoint):
+            with _compiled(run, trainer, checkpoint), _halved(run, trainer, few[0]):
                 _steps(trainer, checkpoint)
             if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
                 _final_evaluation(trainer)
@@ -198,6 +199,18 @@ def _compiled(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> Itera
     )
     before = None if checkpoint is None else checkpoints.read(checkpoint)["kept"].get("compiled")
     with compiled(trial, before, run.context.note) as trainer.compiled:
+        yield
+
+
+@contextmanager
+def _halved(run: Run, trainer: FtcliTrainer, batch: Mapping[str, Tensor]) -> Iterator[None]:
+    """Inside, batches are computed in halves where the lean step is wanted and that gives the same."""
+    if run.context.settings.train.lean_step == "off" or run.arguments.device.type != "cpu":
+        yield
+        return
+    compiled = trainer.compiled is not None and trainer.compiled.on
+    with halves(run.model, run.arguments, batch, trainer.loss_of, trainer.use_halves, compiled=compiled) as said:
+        run.context.note(said)
         yield
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from ftcli.core.models.refusals import of_the_model
 from ftcli.core.models.side_by_side import Texts, told
 from ftcli.core.training import checkpoints, saving
 from ftcli.core.training.guarding import Guard
+from ftcli.core.training.halves import Halves, cut
 from ftcli.core.training.health import Start, Watch, finite, finite_states, look_at
 from ftcli.core.training.loading import Loading
 from ftcli.core.training.memory import Pieces
@@ -96,6 +97,7 @@ class FtcliTrainer(Loading):
         """Loss and gradient norm of step 1."""
         self.head: LeanHead | None = None
         self._beside = False
+        self._halves: Halves | None = None
         self.compiled: Compiled | None = None
         self._step_loss: torch.Tensor | None = None
         self._held_out = HeldOut(task)
@@ -117,10 +119,19 @@ class FtcliTrainer(Loading):
         taught = self.start is None and bool(labels.ne(IGNORED).any())
         if taught:
             self.start = look_at(logits, labels, None if self.head is None else self.head.logits)
+        return self._summed(logits, labels, num_items_in_batch)
+
+    def _summed(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
         if self.head is not None:
-            return self.head.loss(logits, labels, num_items_in_batch)
-        loss = getattr(self.task, "training_loss", self.task.loss)
-        return loss(logits, labels, num_items_in_batch)
+            return self.head.loss(logits, labels, items)
+        loss: torch.Tensor = getattr(self.task, "training_loss", self.task.loss)(logits, labels, items)
+        return loss
+
+    def loss_of(self, rows: Mapping[str, Any], items: Any) -> torch.Tensor:
+        """Of some rows of a batch with so many targets; by no clock and looked at by nobody, so that a thread of its own may ask for it."""
+        with self.compute_loss_context_manager():
+            given = self.model(**{name: value for name, value in rows.items() if name != "labels"})
+            return self._summed(given["logits"], rows["labels"], items)
 
     def use_head(self, head: LeanHead | None) -> None:
         """Compute the loss by `head`, which makes the model give states for logits; None: from the logits."""
@@ -131,6 +142,20 @@ class FtcliTrainer(Loading):
     def use_texts(self, texts: Texts | None) -> None:
         """The model computes these side by side, and is told where they are; None: it does not."""
         self._beside, self.meter.unpadded = texts is not None, texts is not None and texts.unpad
+
+    def use_halves(self, halves: Halves | None) -> None:
+        """Compute batches in two halves; None: as a whole."""
+        self._halves = halves
+
+    def _compute(self, model: Any, inputs: dict[str, Any], items: Any) -> torch.Tensor:
+        """Forward and backward of some rows."""
+        compute: Callable[..., torch.Tensor] = super().training_step
+        parts = None if self._halves is None else cut(inputs, by_tokens=self.meter.unpadded)
+        if self._halves is None or parts is None:
+            return compute(model, inputs, items)
+        first, second = parts
+        waiting = self.meter.timing("backward")
+        return self._halves.run(lambda: compute(model, first, items), lambda: self.loss_of(second, items), waiting)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         number = self.state.global_step + 1
@@ -144,11 +169,11 @@ class FtcliTrainer(Loading):
         if number in self.left_out:
             loss = torch.zeros((), device=self.args.device)
         elif self.pieces is None:
-            with told(texts if self._beside else None, inputs), of_the_model(self.model, f"compute step {number}"):
-                loss = super().training_step(model, inputs, num_items_in_batch)
+            known = texts if self._beside and self._halves is None else None
+            with told(known, inputs), of_the_model(self.model, f"compute step {number}"):
+                loss = self._compute(model, inputs, num_items_in_batch)
         else:
-            compute = super().training_step
-            loss = self.pieces.run(lambda piece: compute(model, piece, num_items_in_batch), model.zero_grad, inputs, number)
+            loss = self.pieces.run(lambda piece: self._compute(model, piece, num_items_in_batch), model.zero_grad, inputs, number)
         self._step_loss = loss if self._step_loss is None else self._step_loss + loss
         return loss
 
