@@ -24,7 +24,7 @@ from ftcli.core.targets import IGNORED, labels_of, marked, plain
 from ftcli.core.tokenizer.chat import SAMPLES
 from ftcli.core.tokenizer.template import Template
 from ftcli.core.tokenizer.template_proof import prove
-from ftcli.errors import DataError, TokenizerError, UsageError
+from ftcli.errors import DataError, PublishError, TokenizerError, UsageError
 from ftcli.testing import tiny_tokenizer
 from stores import spec_for
 from tokenizing import documents, manifest, prepare, rows, without_plots  # noqa: F401
@@ -258,9 +258,20 @@ def test_prompt_and_completion_without_a_template_get_the_tokenizers_own_bos_and
     whole = ["<bos>2 + 3 is 5<eos>", "<bos>1 + 1 is 2<eos>"]
     assert [tokenizer.decode(row["input_ids"]) for row in rows(tmp_path / "out")] == whole
     assert [_learned(begins, row) for row in rows(tmp_path / "out")] == [" 5<eos>", " 2<eos>"]
+    without = {"tokenizer__add_special_tokens": False}
+    with pytest.raises(PublishError, match=r"another fingerprint: .*tokenizer\.add_special_tokens: True there, False now"):
+        _sft(begins, source, tmp_path / "out", **without)
+    _sft(begins, source, tmp_path / "without", **without)
+    assert [tokenizer.decode(row["input_ids"]) for row in rows(tmp_path / "without")] == [whole[0].removeprefix("<bos>"), whole[1]]
     alpaca = _write(tmp_path / "alpaca.jsonl", [{"instruction": "Add", "output": "3"}])
     with pytest.raises(TokenizerError, match="has no chat template"):
         _sft(begins, alpaca, tmp_path / "none")
+
+
+def test_special_tokens_are_in_the_fingerprint_only_where_the_tokenizer_adds_some(folders: dict[str, Path], tmp_path: Path) -> None:
+    source = _write(tmp_path / "pairs.jsonl", [{"prompt": "2 + 3 is", "completion": " 5"}])
+    _sft(folders["none"], source, tmp_path / "out")
+    assert _sft(folders["none"], source, tmp_path / "out", tokenizer__add_special_tokens=False).metrics["reused"]
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

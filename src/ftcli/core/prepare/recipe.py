@@ -278,6 +278,8 @@ def _inputs(
         "dataset.completion_only_loss": dataset.completion_only_loss is not False,
         "dataset.assistant_only_loss": dataset.assistant_only_loss is not False,
         "tokenizer.add_eos": context.settings.tokenizer.add_eos is not False,
+        # stands before rows that no template renders, and which those are is not known before all are read
+        **({"tokenizer.add_special_tokens": context.settings.tokenizer.add_special_tokens} if backend.prefix else {}),
     }
     return {
         **(spoken or {}),
