@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -316,6 +318,37 @@ def test_a_launched_rank_shows_its_progress_its_stack_and_its_end(tmp_path: Path
     assert rank.end(3, {"code": "interrupted", "message": "m", "hint": ""}, told=False) == 0
     assert read(end_file(tmp_path, 1), End) == End(1, 3, {"code": "interrupted", "message": "m", "hint": ""}, told=False)
     assert read(end_file(tmp_path, 2), End) is None
+
+
+def test_a_full_disk_silences_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Pulse(1, tmp_path)
+    rank.start()
+    try:
+        first = until(lambda: read(beat_file(tmp_path, 1), Beat))
+        assert read(end_file(tmp_path, 1), End) is None, "there is room for it and nothing in it"
+        before = [path.stat() for path in (beat_file(tmp_path, 1), end_file(tmp_path, 1))]
+        refused = threading.Event()
+
+        def full(path: Path, record: Beat | End | None) -> None:
+            refused.set()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(pulse, "write", full)
+            until(refused.is_set)
+        until(lambda: read(beat_file(tmp_path, 1), Beat).beats > first.beats + 1)
+    finally:
+        rank.stop()
+    assert rank.end(0, None, told=True) == 0
+    after = [path.stat() for path in (beat_file(tmp_path, 1), end_file(tmp_path, 1))]
+    kept = [[(stat.st_ino, stat.st_size) for stat in stats] for stats in (before, after)]
+    assert kept[0] == kept[1], "what is written anew takes no new blocks"
+
+
+def test_a_rank_that_can_leave_no_word_ends_with_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Pulse(1, tmp_path / "gone").end(3, None, told=False) == 3
+    monkeypatch.setattr(os, "pwrite", lambda *_: 1)
+    assert Pulse(1, tmp_path).end(1, {"code": "train", "message": "m", "hint": ""}, told=False) == 1
 
 
 def test_a_rank_under_another_launcher_watches_itself() -> None:

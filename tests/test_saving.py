@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,24 @@ def test_a_checkpoint_that_cannot_be_written_leaves_those_before(trainer: FtcliT
         assert _complete(run) == ["checkpoint-1", "checkpoint-2"]
         assert not list(run.glob(".saving*"))
     tally(limits=len(sizes), lost=0)
+
+
+def test_a_full_folder_of_temporary_files_costs_no_checkpoint(trainer: FtcliTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _fresh(trainer, 2, (1,))
+    monkeypatch.setattr(saving, "several", lambda: True)
+    monkeypatch.setattr(tempfile, "tempdir", str(run / "none"))
+    _save(trainer, 3)
+    assert _complete(run) == ["checkpoint-1", "checkpoint-3"]
+    assert (run / "checkpoint-3" / "rng_state.pth").stat().st_size
+    assert not list(run.glob(".saving*"))
+
+    def refused(_: str) -> None:
+        raise RuntimeError("unexpected pos 64 vs 0")
+
+    monkeypatch.setattr(trainer, "_save_rng_state", refused)
+    with pytest.raises(TrainError, match="checkpoint-4 cannot be written: unexpected pos 64 vs 0"):
+        _save(trainer, 4)
+    assert not list(run.glob(".saving*"))
 
 
 @pytest.mark.fault

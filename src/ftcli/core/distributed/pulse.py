@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +22,8 @@ VARIABLE = "FTCLI_LAUNCH"
 DUMP = signal.SIGQUIT
 """Signal upon which a launched rank writes its stack."""
 BEAT_SECONDS = 0.5
+ROOM_BYTES = 16_384
+"""Kept for a record: the longest are ends with the message of an error."""
 STACKS = "stacks"
 """Folder in the run's, for the stacks of ranks that stalled or lost another one."""
 FAILED_ALONE = "rank"
@@ -56,18 +60,27 @@ class End:
     told: bool
 
 
-def write(path: Path, record: Beat | End) -> None:
-    """Replace the file, so that a reader sees all of it or the one before."""
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text(json.dumps(asdict(record)), encoding="utf-8")
-    temporary.replace(path)
+def write(path: Path, record: Beat | End | None) -> None:
+    """One system call, into the blocks that the file has from the first one on: a disk that fills up silences no rank.
+
+    Args:
+        record: None keeps room for one.
+    """
+    data = b"" if record is None else json.dumps(asdict(record)).encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        size = max(len(data), os.fstat(descriptor).st_size, ROOM_BYTES)
+        if os.pwrite(descriptor, data.ljust(size), 0) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(descriptor)
 
 
 def read(path: Path, kind: type[Any]) -> Any:
-    """The record in a file; None where there is none."""
+    """The record in a file; None where there is none, or only a part of it at this moment."""
     try:
-        return kind(**json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+        return kind(**json.loads(path.read_bytes()))
+    except (FileNotFoundError, ValueError):
         return None
 
 
@@ -133,6 +146,8 @@ class Pulse:
             return
         self._stack = stack_file(self.folder, self.rank).open("w")
         faulthandler.register(DUMP, self._stack, all_threads=True)
+        with suppress(OSError):  # then its end has to find room by itself
+            write(end_file(self.folder, self.rank), None)
         self._run(self._beat)
 
     def watch_itself(self, limit: float, report: Callable[[float], None]) -> None:
@@ -170,7 +185,10 @@ class Pulse:
         """
         if self.folder is None:
             return code
-        write(end_file(self.folder, self.rank), End(self.rank, code, error, told))
+        try:
+            write(end_file(self.folder, self.rank), End(self.rank, code, error, told))
+        except OSError:  # the launcher is gone, or there is no room for a word: the code has to do
+            return code
         return 0
 
     def _run(self, look: Callable[[float], None]) -> None:
@@ -191,6 +209,8 @@ class Pulse:
             write(beat_file(self.folder, self.rank), Beat(self.rank, os.getpid(), self._beats, self.marks, self.watched, self.where))
         except FileNotFoundError:  # the launcher is gone, and its folder with it
             self._done.set()
+        except OSError:  # no room, or no descriptor, at this moment: the next beat may have it
+            pass
         if os.getppid() != self._parent:  # the launcher was killed: a run that nobody waits for ends with a checkpoint
             self._done.set()
             os.kill(os.getpid(), signal.SIGTERM)

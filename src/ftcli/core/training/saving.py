@@ -38,7 +38,6 @@ def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping
     run = Path(args.output_dir)
     final = run / f"checkpoint-{state.global_step}"
     trainer.store_flos()
-    random = _random_states(trainer) if several() and not args.save_only_model else {}
     _note_best(trainer, run, final)
     failure: BaseException | None = None
     if args.should_save:
@@ -49,6 +48,14 @@ def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping
             failure = error
     _agree(trainer, failure, final)
     staged = staging.aside(final)
+    own: dict[str, bytes] = {}
+    try:
+        if several() and not args.save_only_model:
+            own = _random_states(trainer, staged)
+    except REFUSALS as error:
+        failure = error
+    random = {name: content for files in gathered(own) for name, content in files.items()}
+    _agree(trainer, failure, final)
     try:
         trainer.save_model(str(staged), _internal_call=True)
         if not args.save_only_model:
@@ -112,12 +119,21 @@ def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None
         raise staging.refused("checkpoint", final, staging.aside(final), failure or RuntimeError(ELSEWHERE), hint) from failure
 
 
-def _random_states(trainer: Trainer) -> dict[str, bytes]:
-    """Files of the random states of all ranks, so that one rank can write them."""
-    with tempfile.TemporaryDirectory(prefix="ftcli-") as folder:
+def _random_states(trainer: Trainer, staged: Path) -> dict[str, bytes]:
+    """Files of this rank's random states, so that one rank can write those of all.
+
+    `Trainer` writes them into a folder: among the temporary files, which every machine has, or beside the checkpoint where those are refused.
+    """
+    try:
+        return _written(trainer, staged.name, None)
+    except REFUSALS:
+        return _written(trainer, staged.name, staged.parent)
+
+
+def _written(trainer: Trainer, name: str, where: Path | None) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=where) as folder:
         trainer._save_rng_state(folder)
-        own = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    return {name: content for files in gathered(own) for name, content in files.items()}
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def _note_best(trainer: Trainer, run: Path, final: Path) -> None:
