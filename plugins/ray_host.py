@@ -15,7 +15,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 
 from ftcli.core.processes.child import Child
-from ftcli.core.processes.copied import Copied
+from ftcli.core.processes.copied import Copied, possible
 
 from . import ray_loader
 from .ray_loader import Answer
@@ -34,12 +34,12 @@ class Host:
         threads: threads its libraries compute with.
 
     Raises:
-        OSError: there is none and none can be started: not on Linux, or no process, or no file is to be had.
+        OSError: there is none and none can be started: not on Linux, or refused there, or no process, or no file is to be had.
     """
 
     def __init__(self, run: str, threads: int) -> None:
-        if not hasattr(os, "pidfd_open"):
-            raise OSError("copies are for Linux")
+        if not possible():
+            raise OSError("no copies here")
         self._pipe = _reached(_name(run, threads), threads)
 
     def load(self, number: int, function: Callable[[], bytes]) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,15 +14,17 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import psutil
 import pyarrow as pa
 import pytest
+from ftcli.plugins.ray_host import Host
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ftcli.core.processes import child as child_module
-from ftcli.core.processes import reserve
+from ftcli.core.processes import copied, reserve
 from ftcli.core.processes.child import Child, ChildDied
 from ftcli.errors import WorkerDied
 from ftcli.pluginmanager import Plugins
@@ -103,6 +106,30 @@ def test_a_process_with_threads_is_not_copied_but_works_itself(local: Any) -> No
 
     assert original in pids
     assert len(pids) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="copies are for Linux")
+@pytest.mark.parametrize(("module", "call"), [(os, "pidfd_open"), (signal, "pidfd_send_signal")])
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM])
+def test_where_the_system_refuses_to_watch_copies_there_are_none(
+    local: Any, module: ModuleType, call: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(module, call, refused)
+    local.start_copies(2)
+    original = local._original.pid
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    assert not copied.possible()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
+
+    pids = set(local.run(where, shards(6), lambda *_: None))
+
+    assert original in pids
+    assert len(pids) == 2
+    with pytest.raises(OSError, match="no copies here"):
+        Host("run", 1)
 
 
 @pytest.mark.fault

@@ -87,7 +87,7 @@ class Child:
             self.pipe.send(("variables", {**os.environ, **limits(threads)}))
 
     def copy(self) -> Child | None:
-        """A copy of the process as it is now, with all that it has loaded; None where there can be none, because it has threads.
+        """A copy of the process as it is now, with all that it has loaded; None where there can be none: it has threads, or the system refuses.
 
         A fork keeps one thread of all. So what is copied has only one: nothing it waits for can be lost. The copy is a child of the
         process that it is a copy of, which tells how it ended.
@@ -95,12 +95,12 @@ class Child:
         Raises:
             ChildDied: the process ended.
         """
-        if not hasattr(os, "pidfd_open"):
-            return None
         from multiprocessing.reduction import send_handle
 
-        from ftcli.core.processes.copied import Copied
+        from ftcli.core.processes.copied import Copied, possible
 
+        if not possible():
+            return None
         pipe, theirs = Pipe()
         with theirs:
             with suppress(BrokenPipeError, ConnectionResetError):  # it died: the answer tells

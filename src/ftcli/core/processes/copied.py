@@ -10,6 +10,21 @@ from contextlib import suppress
 from typing import Protocol
 
 
+def possible() -> bool:
+    """Whether processes are watched and ended by a descriptor here: neither off Linux, nor before 5.3, nor where a container's filter refuses it."""
+    try:
+        descriptor = os.pidfd_open(os.getpid())
+    except (AttributeError, OSError):
+        return False
+    try:
+        signal.pidfd_send_signal(descriptor, 0)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 class Original(Protocol):
     """Knows the process that forked, as `Child` does, or how to ask for it."""
 
