@@ -301,8 +301,23 @@ def test_few_rows_have_targets_where_any_row_has(tmp_path: Path) -> None:
     """A text of one token has none: its mean loss is no number, and a proof by it would fail."""
     collate = Dynamic(spec_for(Pretrain()))
     batches = few_rows(split_of(tmp_path / "one", [([3], None), ([3, 4, 5], None), ([3, 4], None)]), collate)
-    assert [batch["input_ids"].shape[1] for batch in batches] == [3, 2]
+    assert [batch["input_ids"].shape[1] for batch in batches] == [3, 3]
     assert few_rows(split_of(tmp_path / "none", [([3], None), ([4], None)]), collate)
+
+
+def test_layers_that_look_ahead_keep_their_own_code_though_a_row_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EuroBERT's are Llama's but for that: attention without a mask, as a row without padding has it, would be causal."""
+    model = model_of("eurobert")
+    collate = Dynamic(spec_for(Classify()))
+    batches = few_rows(split_of(tmp_path / "rows", [([5], 1), (TEXTS[1], 4), (TEXTS[0], 2)]), collate)
+    assert [tuple(batch["input_ids"].shape) for batch in batches] == [(2, 9), (1, 9)]
+    assert "decoder layers off (layer 0 looks ahead)" in tried(model, Classify(), tmp_path, batches)
+    monkeypatch.setattr("ftcli.core.models.lean_layers.why_not", lambda model: None)  # the proof alone finds it as well
+    alone = collate(rows_of(TEXTS[1:2], [4]))
+    truth = computed(model, Classify(), alone)
+    with lean(model, Classify(), batches, arguments(tmp_path), wanted="auto") as said:
+        assert difference(truth, computed(model, Classify(), alone)) is None
+    assert "decoder layers off" in said
 
 
 def test_below_lora_the_last_layer_and_the_loss_are_lean_and_the_layers_their_own(tmp_path: Path) -> None:

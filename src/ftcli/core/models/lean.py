@@ -98,7 +98,10 @@ def lean(
 
 
 def few_rows(split: SplitData, collator: Collator) -> list[dict[str, torch.Tensor]]:
-    """Batches for the proof: two rows of different lengths, so that there is padding, and one of them alone; each has a target, if any row has."""
+    """Batches for the proof: two rows of different lengths, so that there is padding, and the longer one alone; each has a target, if any row has.
+
+    Not the shorter one: a text of one token is the same to attention that looks ahead and to attention that does not.
+    """
     lengths = split.lengths[:FEW]
     if lengths.min() == lengths.max():
         lengths = split.lengths
@@ -110,7 +113,7 @@ def few_rows(split: SplitData, collator: Collator) -> list[dict[str, torch.Tenso
     shortest = next(filter(taught, order[:FEW]), order[0])
     longest = next(filter(taught, order[: -FEW - 1 : -1]), order[-1])
     rows = list(dict.fromkeys([shortest, longest]))
-    return [collator(split.rows(some)) for some in (rows, rows[:1])]
+    return [collator(split.rows(some)) for some in (rows, rows[-1:])]
 
 
 def _narrow(batch: Batch) -> Batch:

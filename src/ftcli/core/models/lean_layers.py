@@ -55,6 +55,8 @@ def _other(layer: Any) -> str | None:
         return "has biases behind attention or MLP"
     if any(getattr(attention, name, None) is None for name in ("head_dim", "scaling")):
         return "does not say its head size"
+    if not getattr(attention, "is_causal", True):
+        return "looks ahead"
     norms: list[Any] = [getattr(layer, name, None) for name in ("input_layernorm", "post_attention_layernorm")]
     norms += [norm for name in ("q_norm", "k_norm") if (norm := getattr(attention, name, None)) is not None]
     if any(not hasattr(norm, "variance_epsilon") for norm in norms) or len(norms) % 2:
