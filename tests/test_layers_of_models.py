@@ -60,6 +60,32 @@ def test_a_window_bounds_the_flops_of_attention() -> None:
     assert whole - bounded == pytest.approx(12 * 2 * 32 * ((100 + 900) - (100 + 30 * 16)) / 40)
 
 
+def test_a_feed_forward_may_have_a_width_for_every_layer() -> None:
+    config = config_of(
+        "gemma3n_text",
+        num_hidden_layers=2,
+        intermediate_size=[64, 96],
+        activation_sparsity_pattern=[0.0, 0.0],
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=16,
+        num_kv_shared_layers=0,
+    )
+    assert [layer.inner for layer in layers(config)] == [64, 96]
+    assert shortest_window(config) == 16
+    assert sizing.parameters(config) is not None
+
+
+def test_a_configuration_that_does_not_say_costs_no_run_its_end() -> None:
+    model = AutoModelForCausalLM.from_config(config_of("qwen3", num_hidden_layers=2))
+    assert flops.flops_per_token(model, np.array([10, 30])) is not None
+    values = vars(model.config)
+    for name, value in (("intermediate_size", [64]), ("num_hidden_layers", "many"), ("head_dim", [8, 8])):
+        kept, values[name] = values[name], value  # what a class checks when it is set
+        assert flops.flops_per_token(model, np.array([10, 30])) is None
+        assert shortest_window(model.config) is None
+        values[name] = kept
+
+
 def test_what_is_no_transformer_has_no_window() -> None:
     assert shortest_window(AutoConfig.for_model("rwkv", hidden_size=32)) is None
 

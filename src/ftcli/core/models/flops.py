@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ftcli.core.models.layers import layers
+from ftcli.core.models.layers import UNREADABLE, layers
 
 PEAKS = {
     "B200": 2250e12,
@@ -38,7 +38,8 @@ def flops_per_token(model: PreTrainedModel, lengths: NDArray[np.int64]) -> float
     N counts the weights that are multiplied (the output layer too, the embedding look-up not). Of a weight that is frozen, as under LoRA, no
     gradient is computed: it counts 4, and 2 where nothing before it is trained, so that backward ends behind it; attention then counts 4
     there in place of 12. T is the length of the text that a token stands in, on average: sum of squares over sum, the same for
-    packed rows, whose texts do not see each other; at most the window of a layer that has one, and 0 in a layer without attention. The causal half is not taken off. None for a mixture of experts and for a model without attention (RWKV, Mamba).
+    packed rows, whose texts do not see each other; at most the window of a layer that has one, and 0 in a layer without attention. The causal half is not
+    taken off. None for a mixture of experts, for a model without attention (RWKV, Mamba) and where the configuration does not say.
 
     Args:
         lengths: tokens of every document.
@@ -47,9 +48,13 @@ def flops_per_token(model: PreTrainedModel, lengths: NDArray[np.int64]) -> float
     heads: int | None = getattr(config, "num_attention_heads", None)
     if not heads or any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
         return None
+    try:
+        blocks = layers(config)
+    except UNREADABLE:  # a figure, which no run that is done may end for
+        return None
     sizes = lengths.astype(np.float64)
     attended = 0.0
-    for layer in layers(config):
+    for layer in blocks:
         seen = sizes if layer.reach is None else np.minimum(sizes, layer.reach)
         attended += layer.heads * layer.width * float((sizes * seen).sum() / max(1.0, sizes.sum()))
     products, reached = _products(model)

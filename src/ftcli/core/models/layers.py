@@ -7,6 +7,8 @@ from typing import Any
 
 FEED_FORWARD = ("intermediate_size", "ffn_dim", "hidden_dim", "n_inner")
 """What families call the width of their feed-forward; without one it is four times the hidden size."""
+UNREADABLE = (AttributeError, TypeError, ValueError, LookupError)
+"""What `layers` raises for a configuration that says it in a way of its own, or is not one of a transformer."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ def layers(config: Any) -> list[Layer]:
     """The layers of a text model. They may differ (Gemma 4): transformers then refuses to name one number for all of them.
 
     Raises:
-        AttributeError, TypeError: the configuration is not one of a transformer.
+        AttributeError, TypeError, ValueError, LookupError: see `UNREADABLE`.
     """
     each = getattr(config, "per_layer_config", None)
     kinds = getattr(config, "layer_types", None) or []
@@ -43,6 +45,8 @@ def layers(config: Any) -> list[Layer]:
         shared = getattr(layer, "num_key_value_heads", None) or heads
         kind = kinds[index] if index < len(kinds) else None
         inner = next((size for name in FEED_FORWARD if (size := getattr(layer, name, None))), 4 * int(config.hidden_size))
+        if isinstance(inner, (list, tuple)):  # Gemma 3n has one for every layer
+            inner = inner[index]
         found.append(Layer(heads=heads, shared=int(shared), width=int(width), reach=_reach(layer, kind), inner=int(inner)))
     return found
 
@@ -51,7 +55,7 @@ def shortest_window(config: Any) -> int | None:
     """Tokens that the layer with the shortest reach sees; None without such a layer, and for what is no transformer."""
     try:
         return min((layer.reach for layer in layers(config) if layer.reach), default=None)
-    except (AttributeError, TypeError):
+    except UNREADABLE:
         return None
 
 

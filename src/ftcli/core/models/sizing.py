@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ftcli.core.models.layers import Layer, layers
+from ftcli.core.models.layers import UNREADABLE, Layer, layers
 
 TWO_MATRICES = frozenset(
     [
@@ -93,7 +93,7 @@ def parameters(config: Any, head: int | None = None) -> int | None:
     try:
         hidden, vocabulary = int(config.hidden_size), int(config.vocab_size)
         blocks = layers(config)
-    except (AttributeError, TypeError):
+    except UNREADABLE:
         return None
     if any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts", "is_encoder_decoder")):
         return None
