@@ -107,13 +107,14 @@ def lengths(probe: Probe) -> Check:
 
 def _positions(probe: Probe) -> int | None:
     """Tokens that the model has positions for; None when there is no model or no such limit."""
+    from ftcli.core.models.layers import positions
     from ftcli.core.verify.probe import Missing
 
     try:
         config = probe.config.get_text_config()
     except Missing:
         return None
-    limit: int | None = getattr(config, "max_position_embeddings", None)
+    limit = positions(config)
     if limit is None or config.model_type not in POSITIONS_AFTER_PAD:
         return limit
     try:

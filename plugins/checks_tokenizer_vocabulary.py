@@ -169,14 +169,14 @@ def max_length(probe: Probe) -> Check:
 
 
 def _positions(probe: Probe) -> int | None:
+    from ftcli.core.models.layers import positions
     from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
-        found: int | None = getattr(probe.config.get_text_config(), "max_position_embeddings", None)
+        return positions(probe.config)
     except (Missing, FtcliError):  # the first check of the model says what is wrong with it
         return None
-    return found
 
 
 def own_code(probe: Probe) -> Check:

@@ -72,7 +72,9 @@ def loaded(probe: Probe) -> Check:
 
 def _changed(probe: Probe) -> list[str]:
     """Architecture keys whose values are not those that the weights were saved with, as "key: theirs → here"."""
-    theirs, here = probe.config.to_dict(), probe.model.config.to_dict()
+    from ftcli.core.models.config import published
+
+    theirs, here = published(probe.settings).to_dict(), probe.model.config.to_dict()
     return [
         f"{key}: {theirs[key]} → {here[key]}"
         for key in theirs

@@ -82,12 +82,9 @@ def truncation_side(probe: Probe, verdict: Check) -> list[Edit]:
 
 def max_length(probe: Probe, verdict: Check) -> list[Edit]:
     """The model's positions, where the tokenizer names no length. Ids do not change by it."""
-    config = probe.config.get_text_config()
-    positions = getattr(config, "max_position_embeddings", None)
-    if (
-        verdict.evidence.get("model_max_length") is not None or not positions or "roberta" in config.model_type
-    ):  # RoBERTa counts from PAD + 1
+    from ftcli.core.models.layers import positions
+
+    config, limit = probe.config.get_text_config(), positions(probe.config)
+    if verdict.evidence.get("model_max_length") is not None or not limit or "roberta" in config.model_type:  # RoBERTa counts from PAD + 1
         return []
-    return [
-        Edit("tokenizer", TOKENIZER, "model_max_length", positions, "the model has so many positions, and nothing warned of longer texts")
-    ]
+    return [Edit("tokenizer", TOKENIZER, "model_max_length", limit, "the model has so many positions, and nothing warned of longer texts")]

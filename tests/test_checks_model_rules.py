@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from ftcli.core.storage.store import Store
 from ftcli.pluginmanager import Plugins
 from verifying import World
 
@@ -310,6 +311,16 @@ def test_another_architecture_than_that_of_the_weights_warns(world: World, tmp_p
         "K1: hidden_act of the weights overridden", values, "FT412", status="warn", words="hidden_act: silu", stages=STAGES
     )
     assert check.evidence["changed"] == ["hidden_act: silu → relu"]
+
+
+def test_positions_of_trained_weights_may_be_overridden(world: World, tmp_path: Path) -> None:
+    """Rotary positions are computed: the run trains, and FT204 asks the run's configuration."""
+    longest = int(Store.open(world.labelled).split("train").lengths.max())
+    _saved(world, tmp_path / "c", num_labels=4, max_position_embeddings=longest - 1)
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "c")})
+    world.caught("a position too few", values, "FT204", words=f"has {longest - 1} positions", stages=("data",))
+    values["model.config_overrides"] = f"max_position_embeddings={longest}"
+    assert world.quiet("positions overridden", values, stages=("data", *STAGES))["FT412"].status == "pass"
 
 
 def test_a_tokenizer_that_is_not_the_models_fails_for_classifiers_too(world: World, tmp_path: Path) -> None:

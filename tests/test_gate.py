@@ -67,8 +67,9 @@ def test_rows_longer_than_the_model_are_refused_with_the_width_that_counts(tmp_p
         if width is None:
             _check(store, model, tokenizer, multiple=multiple)
             continue
-        with pytest.raises(ModelError, match=f"up to {width} tokens, the model has 512 positions"):
+        with pytest.raises(ModelError, match=f"up to {width} tokens, the model has 512 positions") as refused:
             _check(store, model, tokenizer, fixed=fixed, multiple=multiple)
+        assert f"max_position_embeddings={width}: " in refused.value.hint
 
 
 def test_roberta_counts_its_positions_from_pad(tmp_path: Path, tokenizer: Any) -> None:
@@ -83,8 +84,23 @@ def test_roberta_counts_its_positions_from_pad(tmp_path: Path, tokenizer: Any) -
     )
     model = AutoModelForSequenceClassification.from_config(config)
     _check(write_store(tmp_path / "fits", {"train": [([5] * 64, 0)]}, label_names=["a", "b"]), model, tokenizer)
-    with pytest.raises(ModelError, match="64 positions"):
+    with pytest.raises(ModelError, match="64 positions") as refused:
         _check(write_store(tmp_path / "long", {"train": [([5] * 65, 0)]}, label_names=["a", "b"]), model, tokenizer)
+    assert "max_position_embeddings=67: " in refused.value.hint
+
+
+def test_positions_that_are_relative_only_have_no_end(tmp_path: Path, tokenizer: Any) -> None:
+    sizes = {"vocab_size": 400, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    store = write_store(tmp_path / "long", {"train": [([5] * 65, 0)]}, label_names=["a", "b"])
+    for biased in (False, True):
+        relative = {"relative_attention": True, "pos_att_type": ["c2p"], "position_biased_input": biased, "max_position_embeddings": 32}
+        model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("deberta-v2", **sizes, **relative))
+        if not biased:
+            _check(store, model, tokenizer)
+            assert model(torch.tensor([[5] * 65])).logits.isfinite().all()
+            continue
+        with pytest.raises(ModelError, match="32 positions"):
+            _check(store, model, tokenizer)
 
 
 def test_labels_out_of_range_are_refused_and_the_row_is_named(tmp_path: Path, tokenizer: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from ftcli.core.models import flops, sizing
-from ftcli.core.models.layers import layers, shortest_window
+from ftcli.core.models.layers import layers, positions, shortest_window
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 128}
 
@@ -84,6 +84,21 @@ def test_a_configuration_that_does_not_say_costs_no_run_its_end() -> None:
         assert flops.flops_per_token(model, np.array([10, 30])) is None
         assert shortest_window(model.config) is None
         values[name] = kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "limit"),
+    [
+        ("qwen3", {"max_position_embeddings": 64}, 64),
+        ("deberta-v2", {"max_position_embeddings": 64, "position_biased_input": True}, 64),
+        ("deberta-v2", {"max_position_embeddings": 64, "position_biased_input": False, "relative_attention": True}, None),
+        ("deberta", {"max_position_embeddings": 64, "position_biased_input": False, "relative_attention": True}, None),
+        ("xlnet", {"n_head": 4, "d_model": 32}, None),
+        ("bloom", {}, None),
+    ],
+)
+def test_how_long_a_text_may_be(kind: str, changes: dict[str, object], limit: int | None) -> None:
+    assert positions(AutoConfig.for_model(kind, **changes)) == limit
 
 
 def test_what_is_no_transformer_has_no_window() -> None:

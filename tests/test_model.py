@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from bad_corpus import POINTER
 from ftcli.core.batches.tasks import Classify, Pretrain
-from ftcli.core.models.config import from_file
+from ftcli.core.models.config import from_file, planned, published
 from ftcli.core.models.model import build
 from ftcli.core.storage.store import Store
 from ftcli.errors import ModelError, UsageError
@@ -186,6 +186,17 @@ def test_encoder_decoders_and_unfit_attention_are_refused(tmp_path: Path, store:
         build(context(model__config=path), Classify(), store, tokenizer)
 
 
+def test_a_classifier_that_would_pool_padding_is_refused(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    path = tmp_path / "config.json"
+    small = {"model_type": "xlnet", "vocab_size": 400, "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}
+    path.write_text(json.dumps(small))
+    with pytest.raises(ModelError, match="xlnet pools by summary_type = last") as refused:
+        build(context(model__config=path), Classify(), store, tokenizer)
+    assert "bert" in refused.value.hint
+    path.write_text(json.dumps({**small, "summary_type": "first"}))
+    assert type(build(context(model__config=path), Classify(), store, tokenizer)).__name__ == "XLNetForSequenceClassification"
+
+
 # -- models from weights -----------------------------------------------------------------------------------------------
 
 
@@ -202,8 +213,15 @@ def test_only_the_head_may_be_new_and_it_is_said(tmp_path: Path, store: Store, t
 def test_an_override_that_a_trained_model_cannot_have_is_refused(tmp_path: Path, store: Store, tokenizer: Any) -> None:
     tiny_model().save_pretrained(tmp_path / "model")
     run = context(model__name_or_path=str(tmp_path / "model"), model__config_overrides="rope_parameters=[1]")
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match=r"rope_parameters cannot be \[1\]"):
         build(run, Classify(), store, tokenizer)
+
+
+def test_the_planned_configuration_has_the_overrides_and_the_published_one_has_not(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path / "model")
+    run = context(model__name_or_path=str(tmp_path / "model"), model__config_overrides="max_position_embeddings=640")
+    assert planned(run.settings).max_position_embeddings == 640
+    assert published(run.settings).max_position_embeddings == 512
 
 
 def test_a_head_for_other_labels_is_replaced_and_said(tmp_path: Path, store: Store, tokenizer: Any) -> None:

@@ -22,7 +22,7 @@ LEFTOVERS = {"_name_or_path", "auto_map", "custom_pipelines", "task_specific_par
 
 
 def planned(settings: Settings) -> Any:
-    """The configuration of the planned run, from model.config or model.name_or_path, one of which is given.
+    """The configuration of the planned run, from model.config or model.name_or_path, one of which is given; model.config_overrides applied.
 
     Raises:
         ModelError: it cannot be used.
@@ -30,6 +30,18 @@ def planned(settings: Settings) -> Any:
     model = settings.model
     if model.config is not None:
         return from_file(model.config, model.config_overrides, lambda _: None)
+    config = published(settings)
+    override(config, model.config_overrides)
+    return config
+
+
+def published(settings: Settings) -> Any:
+    """The configuration of the weights of model.name_or_path, as they were saved with it.
+
+    Raises:
+        ModelError: it cannot be used.
+    """
+    model = settings.model
     source = str(model.name_or_path)
     refuse_absent(source)
     if not (Path(source) / "config.json").is_file():  # peft writes none beside an adapter
@@ -93,6 +105,19 @@ def parse_overrides(overrides: str, config: Any) -> dict[str, Any]:
         name = config.attribute_map.get(name, name)
         found[name] = _typed(name, text, getattr(config, name))
     return found
+
+
+def override(config: Any, overrides: str | None) -> None:
+    """Give the configuration of trained weights other values.
+
+    Raises:
+        ModelError: as `parse_overrides`, or the configuration takes no such value.
+    """
+    for name, value in parse_overrides(overrides or "", config).items():
+        try:
+            setattr(config, name, value)
+        except Exception as error:  # every model type checks its values in its own way
+            raise ModelError(f"config_overrides: {name} cannot be {value!r}: {_first_line(error)}", "Change the value.") from error
 
 
 def consistent(values: dict[str, Any], changes: Mapping[str, Any], before: Any, note: Note) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the configuration says of every layer."""
+"""What the configuration says of every layer, and of how long a text may be."""
 
 from __future__ import annotations
 
@@ -57,6 +57,13 @@ def shortest_window(config: Any) -> int | None:
         return min((layer.reach for layer in layers(config) if layer.reach), default=None)
     except UNREADABLE:
         return None
+
+
+def positions(config: Any) -> int | None:
+    """`max_position_embeddings`; None where a text may be of any length: -1 of XLNet, DeBERTa with relative positions only."""
+    text = config.get_text_config()
+    limit: int | None = getattr(text, "max_position_embeddings", None)
+    return limit if limit is not None and limit > 0 and getattr(text, "position_biased_input", True) else None
 
 
 def _reach(layer: Any, kind: str | None) -> int | None:

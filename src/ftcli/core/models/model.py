@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from ftcli.contracts import Task
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.models.adapter import check_choice, loading
 from ftcli.core.models.adapter_base import base_of, refuse_absent
-from ftcli.core.models.config import from_file, parse_overrides
+from ftcli.core.models.config import from_file, override
 from ftcli.core.storage.store import Store
 from ftcli.errors import FtcliError, ModelError, UsageError
 from ftcli.settings import Settings
@@ -24,6 +23,8 @@ HEADS = ("pooler", "score", "classifier", "classification_head", "pre_classifier
 
 LOADED = ("missing_keys", "mismatched_keys", "unexpected_keys")
 """What transformers says of loaded weights: `model.ftcli_loaded`, for `verify`."""
+POOLED_BY_SUMMARY = frozenset({"xlnet", "xlm", "flaubert"})
+"""Families whose classifiers pool by `summary_type`, which but for "first" looks at padding too. XLNet's is "last"."""
 WRAPPERS = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "base_model.model.")
 """Beginnings that torch.compile, DataParallel, FSDP and peft put before the names of weights."""
 
@@ -68,6 +69,12 @@ def check_kind(config: Any, what: str) -> None:
         )
     if _rows(config) is None:
         raise ModelError(f"{config.model_type} is no text model: it has no vocabulary", "For example qwen3, llama or bert.")
+    if config.model_type in POOLED_BY_SUMMARY and (pooled := getattr(config, "summary_type", "last")) != "first":
+        raise ModelError(
+            f"{config.model_type} pools by summary_type = {pooled}, which takes a row's last slots for its text: rows are padded on the right here, and "
+            "padding would be pooled",
+            "Use an encoder that pools the first token or leaves padding out (bert, deberta-v2, modernbert …).",
+        )
 
 
 def check_vocabulary(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -108,8 +115,7 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
     source = base_of(str(settings.model.name_or_path))
     where: dict[str, Any] = {"revision": settings.model.revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
     config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where))
-    for name, value in parse_overrides(settings.model.config_overrides or "", config).items():
-        _guarded(f"config_overrides: {name} cannot be {value!r}", partial(setattr, config, name, value))
+    override(config, settings.model.config_overrides)
     _configure(config, task, store, tokenizer)
     model, loaded = _guarded(
         f"no {task.name} model can be loaded from {source}",

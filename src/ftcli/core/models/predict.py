@@ -18,6 +18,7 @@ from transformers import (
 
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
 from ftcli.core.models.asked import Asked
+from ftcli.core.models.layers import positions
 from ftcli.core.models.merge import load_adapted
 from ftcli.core.models.model import refuse_pointers
 from ftcli.core.tokenizer.template_habits import Habits
@@ -175,9 +176,8 @@ def _prompt(loaded: Loaded, asked: Asked, number: int, *, chat: bool) -> tuple[s
 
 def _room(loaded: Loaded) -> int:
     """Tokens that the model takes."""
-    positions = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
     limit = int(min(loaded.tokenizer.model_max_length, NO_LIMIT))
-    return min(limit, positions or NO_LIMIT)
+    return min(limit, positions(loaded.model.config) or NO_LIMIT)
 
 
 def _padded(

@@ -15,6 +15,7 @@ from ftcli.core.arrays import values
 from ftcli.core.batches.collate import rounded
 from ftcli.core.engines.backend import tokenizer_hash
 from ftcli.core.models.config import cache_of, set_cache
+from ftcli.core.models.layers import positions
 from ftcli.core.models.refusals import of_the_model
 from ftcli.core.storage.label_flags import LabelFlags
 from ftcli.core.storage.store import INPUT_IDS, SplitData, Store
@@ -72,9 +73,11 @@ def check_data(
             )
         width = rounded(store.max_length if fixed else int(split.lengths.max()), multiple)
         if limit is not None and width > limit:
+            enough = width - limit + (positions(model.config) or 0)
             raise ModelError(
                 f"rows of {name} have up to {width:,} tokens, the model has {limit:,} positions",
-                f"Prepare the data with --max-length {limit}, or with --model-config add --config-overrides max_position_embeddings={width}.",
+                f"Prepare the data with --max-length {limit}, or add --config-overrides max_position_embeddings={enough}: random weights take any number, "
+                "trained ones only where positions are not learned (rotary).",
             )
         if len(tokenizer) > rows and (largest := _largest_id(split)) >= rows:
             raise ModelError(f"{name} holds the id {largest:,}, the model's embedding has {rows:,} rows", "Use the model's own tokenizer.")
@@ -147,7 +150,7 @@ def _check_flags(store: Store, flags: LabelFlags, name: str, count: int) -> None
 
 
 def _positions(model: PreTrainedModel) -> int | None:
-    limit: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limit = positions(model.config)
     embeddings: Any = getattr(model.base_model, "embeddings", None)
     if limit is not None and hasattr(embeddings, "create_position_ids_from_input_ids"):  # RoBERTa counts from PAD + 1
         limit -= embeddings.padding_idx + 1
@@ -172,7 +175,7 @@ def _leaks(model: PreTrainedModel, size: Callable[[torch.Tensor], float]) -> tup
     """In standard deviations of the logits: the change by a later token, by the neighbour in the row, in a row of its own, and from one time to the next."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, model.get_input_embeddings().weight.shape[0], (1, 12), generator=generator)
-    positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
+    places = torch.cat([torch.arange(5), torch.arange(7)])[None]
 
     def logits(tokens: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = model(
@@ -184,7 +187,7 @@ def _leaks(model: PreTrainedModel, size: Callable[[torch.Tensor], float]) -> tup
     spread = float(alone.std())
     others = (ids + 1) % 2
     ahead = size(logits(torch.cat([ids[:, :4], others[:, 4:5]], 1))[:-1] - alone[:4])
-    packed = logits(ids, position_ids=positions)
-    across = size((logits(torch.cat([others[:, :5], ids[:, 5:]], 1), position_ids=positions) - packed)[5:])
-    noise = size(logits(ids, position_ids=positions) - packed)  # a kernel whose sums come in any order
+    packed = logits(ids, position_ids=places)
+    across = size((logits(torch.cat([others[:, :5], ids[:, 5:]], 1), position_ids=places) - packed)[5:])
+    noise = size(logits(ids, position_ids=places) - packed)  # a kernel whose sums come in any order
     return ahead / spread, across / spread, size(packed - alone) / spread, noise / spread
