@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +43,17 @@ LocalFolder = Annotated[Path, AfterValidator(_here)]
 """A directory, and no address such as s3://bucket/name."""
 MaybeLocalFolder = Annotated[Path | None, AfterValidator(_here)]
 """The same, or unset."""
+
+
+def _day(value: Any) -> Any:
+    try:
+        return value if value is None else date.fromisoformat(str(value)).isoformat()
+    except ValueError as error:
+        raise ValueError("a date is written as 2026-11-28") from error
+
+
+MaybeDay = Annotated[str | None, BeforeValidator(_day)]
+"""A date as 2026-11-28, or unset; TOML and YAML know dates themselves."""
 
 
 class Section(BaseModel):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from ftcli.fields import LocalFolder, MaybeLocalFolder, RayAddress, Section, Share, setting
+from ftcli.fields import LocalFolder, MaybeDay, MaybeLocalFolder, RayAddress, Section, Share, setting
 from ftcli.settings_launch import LaunchSettings
 from ftcli.settings_train import TrainSettings
 
@@ -95,6 +96,9 @@ class TokenizerSettings(Section):
     )
     add_special_tokens: bool = setting(True, "Add what the tokenizer's post-processor adds (BOS, CLS, SEP …).")
     add_eos: bool | None = setting(None, "End every text with EOS, never twice; default: yes for pretrain, no for classify.")
+    template_date: MaybeDay = setting(
+        None, "Mode sft: the date (2026-11-28) that a chat template writes where it asks for today's, as Llama 3's do; default: today."
+    )
     trust_remote_code: bool = setting(False, "Run Python code that comes with the tokenizer or model (command line only).")
 
 
@@ -231,6 +235,11 @@ def get(settings: Settings, key: str) -> Any:
 def cache_folder(settings: Settings) -> Path:
     """Where proofs, hashes, tokenizers and copies of objects are kept from run to run."""
     return settings.runtime.cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ftcli"
+
+
+def template_day(settings: Settings) -> str:
+    """The day of a chat template that asks for today's date: the one that is set, or today in this process's time zone, as transformers has it."""
+    return settings.tokenizer.template_date or date.today().isoformat()  # noqa: DTZ011
 
 
 def update(settings: Settings, values: dict[str, Any]) -> Settings:

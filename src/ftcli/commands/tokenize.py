@@ -91,6 +91,8 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
             Footprint() as footprint,
         ):
             recipe = _settle(context, executor, apart, early, Stamps() if part or finish else hashes, light)
+            if part is not None or finish:
+                _refuse_today(context, recipe)
             if part is not None:
                 return run_part(context, executor, early, recipe, part, hashes, footprint)
             if finish:
@@ -125,6 +127,15 @@ def _settle(context: Context, executor: Executor, apart: Apart, early: Early, ha
             early.begin_template(context.settings)
 
     return settle(context, get_ready, hashes, known, load)
+
+
+def _refuse_today(context: Context, recipe: Recipe) -> None:
+    """Raises `UsageError` where every part would write the date of its own clock into conversations."""
+    if recipe.day and not context.settings.tokenizer.template_date:
+        raise UsageError(
+            "the chat template writes today's date into conversations, and parts that are made on different days or in different time zones would differ",
+            f"Give one date to every --shard and to --finish: --template-date {recipe.day}",
+        )
 
 
 def _start(context: Context, executor: Executor, early: Early, plan: Plan, engine: Engine | None = None) -> None:

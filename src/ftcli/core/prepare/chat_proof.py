@@ -11,8 +11,9 @@ from ftcli.context import Context
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.reading.conversation import unread_note
 from ftcli.core.reading.read import Plan, read_shard
-from ftcli.core.tokenizer.template import conversation_of
+from ftcli.core.tokenizer.template import Template, conversation_of
 from ftcli.core.tokenizer.template_proof import PROVED, prove, refuse_unused
+from ftcli.errors import UsageError
 
 LOOKED_AT = 200
 """Rows by whose shapes a setting is held to be of no use."""
@@ -33,10 +34,11 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
     template, dataset = template_of(tokenizer, context.settings), context.settings.dataset
     shapes = Counter(template.render(documents).shapes)
     refuse_unused(list(shapes), assistant_only=dataset.assistant_only_loss, completion_only=dataset.completion_only_loss)
-    found = prove(template, tokenizer, documents[: 4 * PROVED])
+    found = {**prove(template, tokenizer, documents[: 4 * PROVED]), **({"day": template.day} if template.day else {})}
     words = ", ".join(f"{shape} ({count})" for shape, count in shapes.most_common())
     how = {"generation": "by {% generation %}", "prompts": "by rendering what comes before each answer", None: "without a chat template"}
     context.note(f"conversations of the shape {words} among the first {len(documents)} rows; what is learned is known {how[found['mask']]}")
+    _note_day(context, template)
     if unread := unread_note(plan.columns, plan.beside, shapes):
         context.note(unread)
     if found["mask"] is not None and any(template.habits.renames(conversation_of(json.loads(document))) for document in documents):
@@ -45,3 +47,15 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
     if offering and found["mask"] is not None and template.habits.hides_tools():
         context.note(f"{offering} of them offer tools, of which the chat template says nothing: the model does not learn what it may call")
     return found
+
+
+def _note_day(context: Context, template: Template) -> None:
+    asked = context.settings.tokenizer.template_date
+    if asked and template.day is None:
+        raise UsageError(
+            f"template_date = {asked} is for chat templates that ask for today's date, and that of {template.name} does not",
+            "Leave out --template-date.",
+        )
+    if template.day is not None:
+        today = "the date given" if asked else f"today's; to prepare or go on with the same on another day: --template-date {template.day}"
+        context.note(f"the chat template writes a date into conversations, {template.day}: {today}")

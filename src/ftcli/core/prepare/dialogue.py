@@ -17,7 +17,7 @@ from ftcli.core.targets import Locate, marked, with_prefix
 from ftcli.core.tokenizer.template import Rendered, Template
 from ftcli.core.tokenizer.without_torch import Light, can_hide
 from ftcli.pluginmanager import Plugins
-from ftcli.settings import Settings, cache_folder
+from ftcli.settings import Settings, cache_folder, template_day
 
 _kept: dict[str, tuple[Template, Any]] = {}
 
@@ -31,8 +31,8 @@ class Spoken:
     shapes: Sequence[str]
 
 
-def template_of(tokenizer: Any, settings: Settings) -> Template:
-    """The template of a loaded tokenizer, as these settings want it used."""
+def template_of(tokenizer: Any, settings: Settings, day: str | None = None) -> Template:
+    """The template of a loaded tokenizer, as these settings want it used, and with the run's day where that is settled."""
     dataset = settings.dataset
     return Template(
         tokenizer,
@@ -40,6 +40,7 @@ def template_of(tokenizer: Any, settings: Settings) -> Template:
         assistant_only=dataset.assistant_only_loss,
         completion_only=dataset.completion_only_loss,
         add_eos=settings.tokenizer.add_eos,
+        day=day or template_day(settings),
     )
 
 
@@ -72,7 +73,9 @@ def encode_conversations(job: Job, encoder: RowEncoder, documents: pa.Array) -> 
 
 
 def _template(job: Job) -> tuple[Template, Any]:
-    return _load_template(job.settings, plugins_of(job))
+    template, tokenizer = _load_template(job.settings, plugins_of(job))
+    template.day = job.day  # it was perhaps loaded before that was settled, or on another one
+    return template, tokenizer
 
 
 def _load_template(settings: Settings, plugins: Plugins) -> tuple[Template, Any]:

@@ -39,6 +39,8 @@ class Job:
     label_ids: Mapping[str | int, int] | None
     chat: bool
     """Texts are conversations, and ids carry marks of what is learned."""
+    day: str | None
+    """What the chat template writes where it asks for today's date; None where it does not."""
     files: Mapping[tuple[int, Split], str]
     """(shard, split) → file name inside the output; a shard whose rows may go to several splits has several."""
     hashes: Mapping[str, Hashed]

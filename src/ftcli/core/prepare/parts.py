@@ -268,7 +268,7 @@ def _with_hashes(context: Context, recipe: Recipe, hashed: Sequence[Hashed]) -> 
     files = tuple(replace(file, xxh3=one.xxh3) for file, one in zip(recipe.plan.files, hashed, strict=True))
     plan = replace(recipe.plan, files=files, hashes={file.path: one for file, one in zip(files, hashed, strict=True)})
     inputs = {**recipe.inputs, "sources": to_json([[file.format, file.split, file.bytes, file.xxh3] for file in files])}
-    receipt = make_receipt(context, plan.found, hashed)
+    receipt = make_receipt(context, plan.found, hashed, recipe.day)
     return replace(recipe, plan=plan, inputs=inputs, fingerprint=fingerprint(inputs), receipt=receipt)
 
 

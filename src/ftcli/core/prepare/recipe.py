@@ -15,7 +15,7 @@ from ftcli.core.prepare.chat_proof import proved_template
 from ftcli.core.prepare.pairs import PairTemplate
 from ftcli.core.prepare.pairs_proof import proved_pairs
 from ftcli.core.prepare.policy import LengthPolicy, Truncation
-from ftcli.core.publishing.inputs import FORMAT_VERSION
+from ftcli.core.publishing.inputs import DAY, FORMAT_VERSION
 from ftcli.core.publishing.publish import fingerprint
 from ftcli.core.reading.conversation import MODE, RULES
 from ftcli.core.reading.read import Plan, make_plan
@@ -51,6 +51,11 @@ class Recipe:
     """What was proved of the chat template (`ftcli.core.tokenizer.template_proof.prove`); None where the task takes plain texts."""
     receipt: Mapping[str, str] | None
     """What a later run needs to know that it would settle on this fingerprint (`ftcli.core.reading.receipt`)."""
+
+    @property
+    def day(self) -> str | None:
+        """What the chat template writes where it asks for today's date; None where it does not."""
+        return None if self.template is None else self.template.get("day")
 
     def check_sources(self) -> None:
         """Raises `DataError` when a source changed since it was planned."""
@@ -128,6 +133,7 @@ def settle(
     policy = _policy(context, tokenizer, backend, task, packing, pair)
     fractions = _fractions(context, plan)
     inputs = to_json(_inputs(context, plan, backend, task, packing, policy, fractions, template))
+    day = template and template.get("day")
     return Recipe(
         plan=plan,
         tokenizer=tokenizer,
@@ -141,7 +147,7 @@ def settle(
         fingerprint=fingerprint(inputs),
         inputs=inputs,
         template=template,
-        receipt=make_receipt(context, plan.found, [plan.hashes[file.path] for file in plan.found]),
+        receipt=make_receipt(context, plan.found, [plan.hashes[file.path] for file in plan.found], day),
     )
 
 
@@ -180,6 +186,11 @@ def _refuse_unread(context: Context) -> None:
         raise UsageError(
             f"rename_columns = {', '.join(dataset.rename_columns)} is for conversations, and the mode is {mode or 'not sft'}",
             f"For conversations: --mode {MODE}. Columns of texts and labels are named by --text-column and --label-column.",
+        )
+    if (day := context.settings.tokenizer.template_date) and mode != MODE:
+        raise UsageError(
+            f"template_date = {day} is for conversations, and the mode is {mode or f'not {MODE}'}",
+            f"For conversations: --mode {MODE}. Else leave out --template-date.",
         )
 
 
@@ -273,6 +284,7 @@ def _inputs(
     dataset = context.settings.dataset
     spoken = template and {
         "chat template": template["template"],
+        **({DAY: template["day"]} if "day" in template else {}),
         "rules of conversations": RULES,
         **({"dataset.rename_columns": sorted(plan.columns.renamed)} if plan.columns.renamed else {}),
         "dataset.completion_only_loss": dataset.completion_only_loss is not False,

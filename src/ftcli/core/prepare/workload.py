@@ -46,6 +46,7 @@ class Workload:
             packing=recipe.packing,
             label_ids=label_ids,
             chat=recipe.template is not None,
+            day=recipe.day,
             files=recipe.files(),
             hashes=recipe.plan.hashes,
             fractions=recipe.fractions,
@@ -144,5 +145,5 @@ def _sample(context: Context, recipe: Recipe) -> list[str]:
             if len(texts) >= SAMPLE_ROWS:
                 break
     if recipe.template is not None:
-        return [text for text in template_of(recipe.tokenizer, context.settings).render(texts).texts if text]
+        return [text for text in template_of(recipe.tokenizer, context.settings, recipe.day).render(texts).texts if text]
     return texts

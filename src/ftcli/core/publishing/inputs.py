@@ -8,6 +8,8 @@ from typing import Any
 
 FORMAT_VERSION = 2
 """Raised when the same inputs would give other bytes."""
+DAY = "date in the chat template"
+"""Name of the one input that changes by itself, where a template asks for today's date."""
 SHOWN = 60
 """Characters of a value that a message shows."""
 ABSENT = "not there"

@@ -12,7 +12,7 @@ from typing import Any
 
 from ftcli.core.files.durable import writing
 from ftcli.core.files.manifest import read_manifest
-from ftcli.core.publishing.inputs import differences
+from ftcli.core.publishing.inputs import DAY, differences
 from ftcli.errors import PublishError
 from ftcli.records import MANIFEST_NAME
 
@@ -85,10 +85,13 @@ def refuse_other(output: Path, fingerprint: str, inputs: Mapping[str, Any]) -> N
 def other(output: str, there: Mapping[str, Any], fingerprint: str, inputs: Mapping[str, Any]) -> PublishError:
     """Why data with the manifest `there` are not replaced."""
     words = differences(there, inputs)
+    hint = "Choose another output directory, or replace it with --overwrite."
+    if (day := (there.get("inputs") or {}).get(DAY)) and day != inputs.get(DAY, day):
+        hint = f"To take the date that is there: --template-date {day}. {hint}"
     return PublishError(
         f"{output} holds prepared data of another fingerprint: {there.get('fingerprint')}, this run's is {fingerprint}"
         + (f" ({'; '.join(words)})" if words else ""),
-        "Choose another output directory, or replace it with --overwrite.",
+        hint,
     )
 
 

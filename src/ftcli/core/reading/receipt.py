@@ -8,6 +8,7 @@ fingerprint and is cheap to get. Equal receipts mean equal fingerprints, because
                 content follow from content and code
     tokenizer   names and bytes of all files of the folder. A file above `WHOLE_BYTES` (weights) counts by its stamp, as if touching
                 it changed it. There is no receipt where a tokenizer comes from elsewhere: a hub id, a plugin, code of its own
+    day         what the chat template writes where it asks for today's date; not there where it does not, which the tokenizer's files decide
     plugins     name, version and hash of other plugins that can change data. There is no receipt with one that loads tokenizers or
                 reads sources: what it reads cannot be known
     code        the source of ftcli itself, and the versions of the libraries that turn files into ids or rows
@@ -36,7 +37,7 @@ from ftcli.core.reading.read import find_sources, hash_sources
 from ftcli.errors import FtcliError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import to_json
-from ftcli.settings import Settings
+from ftcli.settings import Settings, template_day
 
 HARMLESS = frozenset(
     {
@@ -47,6 +48,7 @@ HARMLESS = frozenset(
         "dataset.writer_batch_size",
         "dataset.memory_mode",
         "tokenizer.path",  # by content
+        "tokenizer.template_date",  # by the day, where the chat template asks for one
         "tokenizer.engine",
         "tokenizer.audit",
     }
@@ -87,20 +89,22 @@ def makes_the_same(context: Context, hashes: SourceHashes, manifest: Mapping[str
         return False
     known = dict(manifest["receipt"])
     sources = known.pop("sources", None)
-    if _without_sources(context) != known:
+    day, asked = known.pop("day", None), context.settings.tokenizer.template_date
+    if (asked or (day and template_day(context.settings))) != day or _without_sources(context) != known:
         return False
     _, found = find_sources(context.settings, context.plugins.registry("source"), context.progress)
     return bool(_sources(found, hash_sources(found, hashes, context.progress)) == sources)
 
 
-def make_receipt(context: Context, found: Sequence[Found], hashed: Sequence[Hashed]) -> dict[str, str] | None:
+def make_receipt(context: Context, found: Sequence[Found], hashed: Sequence[Hashed], day: str | None = None) -> dict[str, str] | None:
     """The receipt of this run; None where none is possible.
 
     Args:
         found, hashed: the sources in order, with their content hashes.
+        day: what the chat template writes where it asks for today's date.
     """
     parts = _without_sources(context)
-    return None if parts is None else {**parts, "sources": _sources(found, hashed)}
+    return None if parts is None else {**parts, **({"day": day} if day else {}), "sources": _sources(found, hashed)}
 
 
 def tokenizer_key(context: Context) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import TEXT
 from ftcli.core.targets import Span
+from ftcli.core.tokenizer import template_date
 from ftcli.core.tokenizer.template_answers import Answers, weight_of
 from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import TokenizerError
@@ -43,10 +44,18 @@ class Template:
     assistant_only: learn what the assistant says of `messages`; None: yes.
     completion_only: learn the completion of prompt and completion; None: yes.
     add_eos: end a plain completion with EOS; None: yes, if there is one.
+    day: what a template writes that asks for today's date; None: whatever the clock says.
     """
 
     def __init__(
-        self, tokenizer: Any, name: str, *, assistant_only: bool | None, completion_only: bool | None, add_eos: bool | None
+        self,
+        tokenizer: Any,
+        name: str,
+        *,
+        assistant_only: bool | None,
+        completion_only: bool | None,
+        add_eos: bool | None,
+        day: str | None = None,
     ) -> None:
         self._tokenizer, self.name = tokenizer, name
         self.assistant_only, self._completion_only = assistant_only is not False, completion_only is not False
@@ -54,6 +63,9 @@ class Template:
         self._bos = tokenizer.bos_token or ""
         self.source: str | None = _template_of(tokenizer)
         self.generation = self.source is not None and GENERATION.search(self.source) is not None
+        self._asking = template_date.asking(tokenizer, self.source)
+        self.day = day if self._asking else None
+        """What it writes where it asks for today's date; None where it does not."""
         self._answers = Answers(tokenizer)
         self.habits = Habits(self._answers.whole)
 
@@ -70,6 +82,8 @@ class Template:
         Raises:
             TokenizerError: there is no chat template, and a row needs one.
         """
+        if self.day is not None:
+            template_date.write(self._asking, self.day)
         rows = [json.loads(document) for document in documents]
         out = Rendered([""] * len(rows), [()] * len(rows), shapes=[row["shape"] for row in rows])
         chats: dict[str, list[int]] = {}
