@@ -98,7 +98,7 @@ def resume(probe: Probe) -> Check:
         listed = "; ".join(f"{checkpoints.MEANINGS.get(key, key)} was {old}, now {new}" for key, (old, new) in fatal.items())
         return failed(
             f"{folder} cannot be gone on from as it is: {listed}",
-            "Give the old values to go on, or start a new run in another --output-dir.",
+            checkpoints.advice(fatal),
             **evidence,
         )
     if changed or said[:-1]:

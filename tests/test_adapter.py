@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from ftcli.commands.train import run
 from ftcli.core.batches.tasks import Classify, Pretrain
 from ftcli.core.models.adapter import check_choice
+from ftcli.core.models.frozen import frozen_base
 from ftcli.core.models.merge import load_adapted, merge
 from ftcli.core.training.run import prepare
 from ftcli.errors import ModelError, TrainError, UsageError
@@ -117,6 +120,47 @@ def test_an_interrupted_run_with_lora_goes_on_as_if_it_had_not_been(bench: Bench
     assert all(torch.equal(one[name], other[name]) for name in one)
     with pytest.raises(TrainError, match=r"model\.lora_r was 4, now 8"):
         run(_context(bench, "classify", "parts", **{**values, "model__lora_r": 8, "train__resume_from_checkpoint": "auto"}))
+
+
+def _with_other_weights(model: Path, folder: Path) -> None:
+    """A copy whose first tensor has another last value."""
+    shutil.copytree(model, folder)
+    weights = load_file(folder / "model.safetensors")
+    next(iter(weights.values())).view(-1)[-1] += 1
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_adapters_go_on_over_the_base_that_they_were_trained_on_wherever_it_lies_and_over_no_other(bench: Bench) -> None:
+    values = {**SHORT, "model__lora_r": 4, "train__save_strategy": "steps", "train__save_steps": 1}
+    run(_context(bench, "classify", "based", **values))
+    shutil.copytree(bench.folder / "qwen3", bench.folder / "moved")
+    resumed = {**values, "train__max_steps": 3, "train__resume_from_checkpoint": "auto"}
+    assert run(_context(bench, "classify", "based", "moved", **resumed)).metrics["steps"] == 3
+    _with_other_weights(bench.folder / "qwen3", bench.folder / "other")
+    with pytest.raises(TrainError, match=r"the base model that the adapters are trained on .* was \w{16}, now \w{16}"):
+        run(_context(bench, "classify", "based", "other", **{**resumed, "train__max_steps": 4}))
+
+
+def test_a_base_is_known_by_its_content_not_by_its_files(bench: Bench, tmp_path: Path) -> None:
+    def base(folder: Path) -> str | None:
+        return frozen_base(_context(bench, "classify", "none", folder, model__lora_r=4).settings)
+
+    known = base(bench.folder / "qwen3")
+    assert known
+    tiny_model("qwen3").save_pretrained(tmp_path / "shards", max_shard_size="50KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    assert base(tmp_path / "shards") == known
+    _with_other_weights(bench.folder / "qwen3", tmp_path / "weights")
+    shutil.copytree(bench.folder / "qwen3", tmp_path / "config")
+    config = json.loads((tmp_path / "config" / "config.json").read_text())
+    (tmp_path / "config" / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.5}))
+    assert len({known, base(tmp_path / "weights"), base(tmp_path / "config")}) == 3
+    (tmp_path / "config" / "config.json").write_text(json.dumps({**config, "transformers_version": "0", "limit": float("inf")}))
+    assert base(tmp_path / "config")
+
+
+def test_where_every_weight_is_in_the_checkpoint_no_base_is_asked_for(bench: Bench) -> None:
+    assert frozen_base(_context(bench, "classify", "none", "nowhere").settings) is None
 
 
 def test_an_adapter_names_its_base_wherever_it_is_loaded_from(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

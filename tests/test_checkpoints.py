@@ -135,7 +135,7 @@ def test_what_would_break_exactness_is_listed_and_a_new_length_only_noted(tmp_pa
     assert not notes
     checkpoints.compare(folder, {**IDENTITY, "train.max_steps": 9}, notes.append)
     assert "was 3 in checkpoint-1 and is 9 now" in notes[0]
-    with pytest.raises(TrainError, match=r"data was x, now y; train.learning_rate was 0.1, now 0.2"):
+    with pytest.raises(TrainError, match=r"the prepared data, .* was x, now y; train.learning_rate, .* was 0.1, now 0.2"):
         checkpoints.compare(folder, {**IDENTITY, "data": "y", "train.learning_rate": 0.2}, notes.append)
 
 
@@ -145,3 +145,62 @@ def test_the_identity_holds_data_mode_processes_and_settings(tmp_path: Path) -> 
     assert (found["mode"], found["processes"], found["train.learning_rate"]) == ("pretrain", 1, 0.25)
     assert found["data"] == store.fingerprint
     assert json.loads(json.dumps(found)) == found
+
+
+def _goes_on(
+    tmp_path: Path, before: dict[str, Any], now: dict[str, Any], *, settled: tuple[str, str] = ("float32", "float32")
+) -> list[str]:
+    """What is noted when a run goes on with other settings."""
+    store = write_store(tmp_path / "store", {"train": [([5], None)]})
+    old, new = (
+        checkpoints.identity(context(**values), store, "pretrain", precision)
+        for values, precision in zip((before, now), settled, strict=True)
+    )
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    checkpoints.seal(folder, old)
+    notes: list[str] = []
+    checkpoints.compare(folder, new, notes.append)
+    return notes
+
+
+def test_the_order_in_which_a_mapping_is_given_says_nothing(tmp_path: Path) -> None:
+    one, other = {"min_lr_rate": 0.1, "num_cycles": 0.5}, {"num_cycles": 0.5, "min_lr_rate": 0.1}
+    assert not _goes_on(tmp_path, {"train__lr_scheduler_kwargs": one}, {"train__lr_scheduler_kwargs": other})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train__lr_scheduler_kwargs", {"num_cycles": 2}),
+        ("train__neftune_noise_alpha", 5.0),
+        ("train__optim_target_modules", ["mlp"]),
+        ("train__use_liger_kernel", True),
+        ("train__liger_kernel_config", {"rope": False}),
+        ("train__tf32", True),
+        ("train__accelerator_config", {"split_batches": True}),
+    ],
+)
+def test_a_setting_that_changes_the_mathematics_is_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(TrainError, match=f"{key.replace('__', '.')} was None, now "):
+        _goes_on(tmp_path, {}, {key: value})
+
+
+def test_other_kernels_are_noted(tmp_path: Path) -> None:
+    (said,) = _goes_on(tmp_path, {}, {"model__attn_implementation": "eager"})
+    assert said.startswith("model.attn_implementation was None in checkpoint-1 and is eager now: the weights may differ")
+
+
+@pytest.mark.parametrize(("old", "flag"), [("float32", "--no-bf16"), ("bfloat16", "--bf16"), ("float16", "--fp16")])
+def test_another_precision_is_refused_also_where_the_machine_has_chosen_it(tmp_path: Path, old: str, flag: str) -> None:
+    """What was settled counts, not what was asked for: `bf16` unset follows the machine."""
+    new = "float32" if old != "float32" else "bfloat16"
+    with pytest.raises(TrainError, match=f"the precision, .* was {old}, now {new}") as caught:
+        _goes_on(tmp_path, {"train__bf16": None}, {"train__bf16": None}, settled=(old, new))
+    assert f"{flag} asks for {old}" in caught.value.hint
+
+
+def test_what_an_older_checkpoint_does_not_say_is_not_compared_and_noted(tmp_path: Path) -> None:
+    folder, notes = _checkpoint(tmp_path, 1), []
+    checkpoints.compare(folder, {**IDENTITY, "precision": "float32"}, notes.append)
+    assert notes == ["checkpoint-1 and this run are not compared in precision, of which one of them tells nothing"]

@@ -118,13 +118,13 @@ def test_a_filter_that_hides_nan_is_a_warning(world: World) -> None:
 # -- resume ----------------------------------------------------------------------------------------------------------------------------------
 
 
-def _checkpoint(world: World, values: dict[str, Any], output: Path, step: int = 4) -> Path:
+def _checkpoint(world: World, values: dict[str, Any], output: Path, step: int = 4, precision: str | None = None) -> Path:
     """A checkpoint with the marker that a run with these values writes."""
     folder = output / f"checkpoint-{step}"
     folder.mkdir(parents=True)
     for name in (*NEEDED, "model.safetensors"):
         (folder / name).write_text("{}")
-    seal(folder, identity(Context.make(values), Store.open(Path(values["dataset.sources"][0])), "classify"))
+    seal(folder, identity(Context.make(values), Store.open(Path(values["dataset.sources"][0])), "classify", precision))
     return folder
 
 
@@ -158,6 +158,14 @@ def test_what_a_resumed_run_would_ignore_or_do_otherwise_is_named(world: World, 
     _checkpoint(world, values, tmp_path / "run")
     check = world.caught(f"K3, {key} changed", {**values, key: value}, "FT091", words=words, stages=STAGE)
     assert key in check.evidence["differences"]
+
+
+def test_a_precision_that_is_asked_for_is_held_against_the_one_that_was_settled(world: World, tmp_path: Path) -> None:
+    values = _resuming(world, tmp_path / "run")
+    _checkpoint(world, values, tmp_path / "run", precision="float32")
+    world.quiet("bf16 unset, which only the model settles", values, stages=STAGE)
+    check = world.caught("K3, --bf16 added", {**values, "train.bf16": True}, "FT091", words="was float32, now bfloat16", stages=STAGE)
+    assert "--no-bf16 asks for float32" in check.fix
 
 
 def test_other_data_are_named(world: World, tmp_path: Path) -> None:

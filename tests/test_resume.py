@@ -19,7 +19,9 @@ from transformers import Trainer, TrainingArguments
 from ftcli.commands.train import run
 from ftcli.context import Quiet
 from ftcli.core.batches.batch import StoreDataset
+from ftcli.core.training import arguments
 from ftcli.core.training.trainer import FtcliTrainer
+from ftcli.errors import TrainError
 from ftcli.testing import tiny_model, write_config
 from reliability import FULL
 from runs import VOCABULARY, Bench, StopAt
@@ -93,6 +95,17 @@ def test_a_run_by_tokens_goes_on_with_the_rows_that_are_left_from_any_step(
         run(bench.context(bench.folder / "texts", output, **values, train__resume_from_checkpoint="auto"))
         assert fetched == order[at:]
         assert torch.equal(_weights(bench.folder / output), _weights(bench.folder / f"whole {collator}"))
+
+
+def test_a_run_does_not_go_on_in_the_precision_that_another_machine_chooses(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {**STEPS, "train__max_steps": 1, "train__bf16": None}
+    monkeypatch.setattr(arguments, "bf16_choice", lambda *_, **__: (False, "the CPU has no bfloat16"))
+    run(bench.context(bench.folder / "texts", "elsewhere", **values))
+    monkeypatch.setattr(arguments, "bf16_choice", lambda *_, **__: (True, "the CPU has bfloat16"))
+    again = {**values, "train__max_steps": 2, "train__resume_from_checkpoint": "auto"}
+    with pytest.raises(TrainError, match=r"the precision, .* was float32, now bfloat16"):
+        run(bench.context(bench.folder / "texts", "elsewhere", **again))
+    assert run(bench.context(bench.folder / "texts", "elsewhere", **{**again, "train__bf16": False})).metrics["steps"] == 2
 
 
 def test_beginning_an_epoch_draws_nothing_from_the_random_numbers_of_dropout(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

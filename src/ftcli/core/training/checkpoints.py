@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.files.manifest import damage_of, hash_file, unseal
+from ftcli.core.models.frozen import frozen_base
 from ftcli.core.publishing import staging
 from ftcli.core.storage.store import Store
 from ftcli.errors import TrainError
 from ftcli.machine import compute_threads
 from ftcli.masking import masked
-from ftcli.settings import get
+from ftcli.settings import Settings, get
 
 MARKER = "ftcli-checkpoint.json"
 SCHEMA = "ftcli.checkpoint/2"
@@ -48,12 +51,18 @@ EXACT = (
     "train.adam_beta2",
     "train.adam_epsilon",
     "train.optim_args",
+    "train.optim_target_modules",
+    "train.neftune_noise_alpha",
     "train.ignore_data_skip",
     "train.dataloader_drop_last",
     "train.lean_step",
     "train.torch_compile",
     "train.torch_compile_backend",
     "train.torch_compile_mode",
+    "train.use_liger_kernel",
+    "train.liger_kernel_config",
+    "train.tf32",
+    "train.accelerator_config",
     "loader.collator",
     "loader.pad_to_multiple_of",
     "model.config_overrides",
@@ -71,6 +80,8 @@ batches become others."""
 MEANINGS = {
     "data": "the prepared data, and with them the rows and their order,",
     "model.config": "the content of model.config",
+    "model.base": "the base model that the adapters are trained on (a hash of its weights)",
+    "precision": "the precision, which the device decides where train.bf16 is unset,",
     "threads": "the number of threads",
     "processes": "the number of processes, and with it the batch,",
     "train.learning_rate": "train.learning_rate, of which the saved optimizer keeps the old one,",
@@ -84,16 +95,27 @@ MEANINGS = {
 }
 """What a difference means, where the setting's name does not say it."""
 LENGTH = ("train.num_train_epochs", "train.max_steps")
-BITS = ("versions.ftcli", "versions.torch", "versions.transformers", "threads")
+KERNELS = ("model.attn_implementation", "train.full_determinism")
+"""Settings that choose other code for the same mathematics."""
+BITS = ("versions.ftcli", "versions.torch", "versions.transformers", "threads", *KERNELS)
 """What changes the last bits of a sum: the run goes on, but not bitwise as it would have."""
 HARMLESS = (*LENGTH, *BITS)
+PRECISIONS = {"float32": "--no-bf16", "bfloat16": "--bf16", "float16": "--fp16"}
+"""What a run computes in, and the flag that asks for it."""
 
 
-def identity(context: Context, store: Store, mode: str) -> dict[str, Any]:
-    """What a continued run must have in common with the one before."""
+def identity(context: Context, store: Store, mode: str, precision: str | None = None) -> dict[str, Any]:
+    """What a continued run must have in common with the one before.
+
+    Args:
+        precision: as settled for the run; None: before that, when only what the user asks for is known.
+    """
     settings = context.settings
-    values = {key: _plain(get(settings, key)) for key in (*EXACT, *LENGTH)}
+    values = {key: _plain(get(settings, key)) for key in (*EXACT, *LENGTH, *KERNELS)}
     config = settings.model.config
+    told = {"precision": precision or _asked(settings)}
+    with suppress(OSError, ValueError, KeyError):  # not here yet, where nothing has loaded it
+        told["model.base"] = frozen_base(settings) or "none"
     return {
         "data": store.fingerprint,
         "mode": mode,
@@ -102,6 +124,7 @@ def identity(context: Context, store: Store, mode: str) -> dict[str, Any]:
         **{key: masked(value) if isinstance(value, str) else value for key, value in values.items()},
         **{f"versions.{name}": version(name) for name in ("ftcli", "torch", "transformers")},
         "threads": compute_threads(settings.runtime.threads, context.machine.cores).value,
+        **{key: value for key, value in told.items() if value is not None},
     }
 
 
@@ -198,7 +221,9 @@ def choose(wanted: str, run: Path, note: Callable[[str], None], *, full: bool = 
 
 
 def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], None]) -> None:
-    """Raise `TrainError` when the run could not go on exactly: lists every difference. What is harmless is only noted."""
+    """Raise `TrainError` when the run could not go on exactly: lists every difference. What is harmless, or known of one of them only, is noted."""
+    if unknown := sorted(identity.keys() ^ read(folder)["identity"].keys()):
+        note(f"{folder.name} and this run are not compared in {', '.join(unknown)}, of which one of them tells nothing")
     changed = differences(folder, identity)
     for key in LENGTH:
         if key in changed:
@@ -209,17 +234,25 @@ def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], Non
             old, new = changed.pop(key)
             note(f"{MEANINGS.get(key, key)} was {old} in {folder.name} and is {new} now: the weights may differ in their last bits")
     if changed:
-        listed = "; ".join(f"{key} was {old}, now {new}" for key, (old, new) in changed.items())
-        raise TrainError(
-            f"{folder} belongs to another run: {listed}",
-            "Give the old values to go on, or start a new run in another --output-dir.",
-        )
+        listed = "; ".join(f"{MEANINGS.get(key, key)} was {old}, now {new}" for key, (old, new) in changed.items())
+        raise TrainError(f"{folder} belongs to another run: {listed}", advice(changed))
+
+
+def advice(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """What to do about differences that a run cannot go on with."""
+    words = ["Give the old values to go on, or start a new run in another --output-dir."]
+    if "precision" in changed:
+        old = changed["precision"][0]
+        words.append(f"{PRECISIONS.get(old, '--no-bf16')} asks for {old}.")
+    if "model.base" in changed:
+        words.append("A base that was moved is known by its content: give --model-name-or-path its folder.")
+    return " ".join(words)
 
 
 def differences(folder: Path, identity: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What a complete checkpoint and a run do not have in common: key → (old, new)."""
+    """What a complete checkpoint and a run do not have in common: key → (old, new). What the checkpoint does not say is not compared."""
     before: Mapping[str, Any] = read(folder)["identity"]
-    return {key: (before.get(key), value) for key, value in identity.items() if before.get(key) != value}
+    return {key: (before[key], value) for key, value in identity.items() if key in before and before[key] != value}
 
 
 def go_back(run: Path, before: int, note: Callable[[str], None]) -> Path | None:
@@ -240,5 +273,16 @@ def _all(run: Path) -> list[Path]:
     return sorted((path for path in run.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)), key=step_of)
 
 
+def _asked(settings: Settings) -> str | None:
+    """The precision that the user asks for; None: device and model decide."""
+    train = settings.train
+    if train.bf16 is None and not train.fp16:
+        return None
+    return "bfloat16" if train.bf16 else "float16" if train.fp16 else "float32"
+
+
 def _plain(value: Any) -> Any:
+    """The value as a manifest holds it; the order of a mapping's keys says nothing."""
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True, default=str)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -13,6 +13,11 @@ MOST_WEIGHTS = 500_000_000
 """A model that waits for its GPU is tried on the CPU, where a larger one takes seconds."""
 
 
+def of(arguments: TrainingArguments) -> str:
+    """What the run computes in: the type that autocast chooses, float32 without."""
+    return "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else "float32"
+
+
 def settle(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str, Any], *, asked: bool) -> str | None:
     """Turn `bf16` off, or refuse it where the user asked for it, where one forward pass over `batch` shows that the model's own code cannot do it; what was found, in words, or None.
 

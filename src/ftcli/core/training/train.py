@@ -88,13 +88,13 @@ def fit(run: Run, signals: Signals) -> Outcome:
         record=checks.append,
         note=context.note,
     )
-    identity = checkpoints.identity(context, run.store, run.task.name)
     cached = cache_of(run.model.config)
     callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
     tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
     few = few_rows(run.train, run.collator)
     if said := precision.settle(arguments, run.model, few[0], asked=context.settings.train.bf16 is not None):
         context.note(said)
+    identity = checkpoints.identity(context, run.store, run.task.name, precision.of(arguments))
     if said := unused_weights.settle(arguments, run.model, run.task, few[0]):  # before the Trainer, which reads it once, when it is made
         context.note(said)
     trainer = _trainer(run, meter, watch, signals, [callback, *tracked], identity, guard)

@@ -1,0 +1,74 @@
+"""Which weights a run holds frozen: the base of an adapter, by its content, wherever its folder lies."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ftcli.core.files.manifest import hash_bytes
+from ftcli.core.models.adapter_base import base_of
+from ftcli.settings import Settings
+
+SAMPLE_BYTES = 4096
+"""Read at the beginning, in the middle and at the end of every tensor. Training changes each value of a tensor that it changes, but for rows of an
+embedding that no text has."""
+SAID_OF_THE_FILE = ("_name_or_path", "transformers_version")
+"""Keys of config.json that change when the same model is saved again."""
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def frozen_base(settings: Settings) -> str | None:
+    """Hash of configuration and weights of the base that adapters are trained on; None where all weights are in the checkpoints.
+
+    It covers names, types and shapes of all tensors and a sample of their bytes, not how they are divided into files.
+
+    Raises:
+        FileNotFoundError: they are not on this machine (yet).
+        OSError, ValueError, KeyError: they cannot be read.
+    """
+    name = settings.model.name_or_path
+    if name is None or (settings.model.lora_r is None and base_of(name) == name):
+        return None
+    folder = _folder(base_of(name), settings.model.revision)
+    config = json.loads((folder / "config.json").read_bytes())
+    tensors = {tensor: entry for path in _files(folder) for tensor, entry in _tensors(path)}
+    document = {"config": {key: value for key, value in config.items() if key not in SAID_OF_THE_FILE}, "tensors": tensors}
+    return hash_bytes(json.dumps(document, sort_keys=True).encode())[:16]  # a configuration may hold infinity
+
+
+def _folder(source: str, revision: str | None) -> Path:
+    """A folder of the user's, or that of a hub model's snapshot on this machine."""
+    if Path(source).is_dir():
+        return Path(source)
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(source, "config.json", revision=revision)
+    if not isinstance(found, str):
+        raise FileNotFoundError(source)
+    return Path(found).parent
+
+
+def _files(folder: Path) -> list[Path]:
+    """The weights that transformers loads from there."""
+    if (folder / WEIGHTS).exists():
+        return [folder / WEIGHTS]
+    return [folder / name for name in sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))]
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, list[Any]]]:
+    """Type, shape and sample of every tensor of a safetensors file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+        header: dict[str, Any] = json.loads(os.pread(descriptor, length, 8))
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            starts = (begin, max(begin, (begin + end - SAMPLE_BYTES) // 2), max(begin, end - SAMPLE_BYTES))
+            sample = b"".join(os.pread(descriptor, min(SAMPLE_BYTES, end - start), start) for start in starts)
+            yield name, [entry["dtype"], entry["shape"], hash_bytes(sample)]
+    finally:
+        os.close(descriptor)
