@@ -278,6 +278,50 @@ def test_two_parts_that_read_different_files_are_named(world: World) -> None:
 # -- several processes -------------------------------------------------------------------------------------------------
 
 
+def relinked(path: Path) -> None:
+    """A new change time, and nothing else."""
+    link = path.with_suffix(".link")
+    before = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == before:  # the kernel's clock ticks every 4 ms
+        os.link(path, link)
+        link.unlink()
+
+
+def test_a_source_that_gets_a_link_or_other_permissions_between_parts_is_the_same(world: World) -> None:
+    plan = world_plan(world)
+    shared = next(number for number in range(4) if len([part for part in (1, 2, 3) if number in Part(part, 3).files(plan)]) == 2)
+    source = world.sources[shared]
+    readers = {number: owns for number in (1, 2, 3) for file, owns in Part(number, 3).files(plan).items() if file == shared}
+    owner, other = sorted(readers, key=readers.__getitem__, reverse=True)
+    rest = [number for number in (1, 2, 3) if number not in readers]
+
+    world.parts([owner, *rest])
+    relinked(source)
+    world.parts([other])
+    source.chmod(0o600)
+    relinked(source)
+    assert not any("read before" in note for note in world.run(f"{owner}/3").notes), "its hash says that it is the same"
+    refused = refusal(world, finish=True)
+    assert f"{source} was touched" in refused.message
+    assert f"--shard {other}/3 again" in refused.hint
+    world.parts([other])
+    relinked(source)
+    world.run(finish=True)
+    assert same(world.plain(), world.out)
+
+
+def test_what_was_read_between_two_times_of_one_content_is_that_content(world: World) -> None:
+    plan = world_plan(world)
+    shared = next(number for number in range(4) if len([part for part in (1, 2, 3) if number in Part(part, 3).files(plan)]) == 2)
+    world.run("1/3")
+    for part in (2, 3):
+        relinked(world.sources[shared])
+        world.run(f"{part}/3")
+    relinked(world.sources[shared])
+    world.run(finish=True)
+    assert same(world.plain(), world.out)
+
+
 def test_a_part_that_another_process_has_is_waited_for_and_named(world: World) -> None:
     world.run("1/3")
     lease = Lease.take(world.working / "parts" / "2-of-3", world.out, wait=False)

@@ -46,8 +46,12 @@ class Sighting(NamedTuple):
         return cls(*stamp[1:], xxh3)
 
     def same(self, other: Sighting) -> bool:
-        """Whether it is the same version of the same file."""
-        return self[:4] == other[:4]
+        """Whether it is the same version of the same file. A change time alone (chmod, a new hard link) is settled by both hashes."""
+        return self[:4] == other[:4] or (self.alike(other) and self.xxh3 is not None and self.xxh3 == other.xxh3)
+
+    def alike(self, other: Sighting) -> bool:
+        """Whether nothing but the change time differs, which a `touch -r` after a write does not show either."""
+        return self[:3] == other[:3]
 
 
 Sightings = Mapping[int, Sighting]
@@ -75,12 +79,18 @@ def agree(path: str, seen: Mapping[str, Sighting], hashes: SourceHashes) -> Hash
     owner, hashed = next((part, sighting) for part, sighting in seen.items() if sighting.xxh3 is not None)
     assert hashed.xxh3 is not None
     for part, sighting in seen.items():
-        if not sighting.same(hashed):
+        if not sighting.alike(hashed):
             raise DataError(f"the parts {owner} and {part} read different files under the name {path}", HINT)
     stamp = Stamp.of(path)
-    if Sighting.of(stamp).same(hashed):
-        return Hashed(hashed.xxh3, stamp)
-    here = hashes.take(path)  # a copy, or a new change time: its content tells
+    here = Hashed(hashed.xxh3, stamp) if Sighting.of(stamp).same(hashed) else hashes.take(path)  # a copy, or a new change time
     if here.xxh3 != hashed.xxh3:
         raise DataError(f"{path} is not what the part {owner} read: its content differs", HINT)
+    # who read the same file later than the part that hashed it read the same content, since it has that content now
+    early = [part for part, sighting in seen.items() if sighting.ctime_ns < hashed.ctime_ns]
+    late = [part for part, sighting in seen.items() if sighting.ctime_ns > hashed.ctime_ns and stamp.inode != hashed.inode]
+    if odd := early or late:
+        raise DataError(
+            f"{path} was touched (chmod, a hard link, a write) between the parts {owner} and {odd[0]}: whether both read one content is not known",
+            f"Run the same command with --shard {odd[0]} again, then --finish.",
+        )
     return here
