@@ -146,6 +146,33 @@ def test_a_file_that_cannot_be_read_is_named(output: Path, monkeypatch: pytest.M
         check_published(output, full=True)
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        (errno.EACCES, "This user may not read it"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EIO, "disk or server failed"),
+        (errno.ESTALE, "disk or server failed"),
+    ],
+)
+@pytest.mark.parametrize("victim", ["a.arrow", "ftcli-manifest.json"])
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(
+    output: Path, victim: str, code: int, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(output)
+    real = os.open
+
+    def refused(path: Path | str, *rest: Any, **more: Any) -> int:
+        if str(path).endswith(victim):
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(StoreError, match=f"{victim} cannot be read: {os.strerror(code)}") as found:
+        check_published(output)
+    assert hint in found.value.hint
+
+
 def test_where_nothing_is_prepared_there_is_no_manifest(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file", tmp_path / "absent"):

@@ -121,6 +121,30 @@ def test_a_shard_that_the_disk_refuses_as_it_is_settled_is_forgotten(output: Pat
         assert attempt.done("b") == kept
 
 
+@pytest.mark.parametrize(("code", "kept"), [(errno.EACCES, True), (errno.EMFILE, True), (errno.ESTALE, True), (errno.EIO, False)])
+def test_a_finished_shard_that_cannot_be_read_at_this_moment_is_not_forgotten(
+    output: Path, code: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refused(path: Path | str, *rest: Any, **more: Any) -> int:
+        if str(path).endswith(".arrow"):
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path, *rest, **more)
+
+    with Attempt.open(output, "f") as attempt:
+        name = next(iter(SHARDS))
+        write_shard(attempt, name, SHARDS[name])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", refused)
+            if kept:
+                with pytest.raises(PublishError, match=f"cannot be read: {os.strerror(code)}"):
+                    attempt.done(name)
+            else:
+                assert attempt.done(name) is None
+        assert (attempt.done(name) is not None) is kept
+
+
 def test_a_record_comes_back_as_json(output: Path) -> None:
     with Attempt.open(output, "f") as attempt:
         committed = attempt.shard("x").commit([], {"counts": (1, 2), "source": Path("p"), "rate": float("inf")})

@@ -128,7 +128,9 @@ def _no_data(folder: Path) -> StoreError:
 def _verdict(folder: str, manifest: Mapping[str, Any], found: Sequence[Damage], hint: str) -> Check:
     evidence = {"damages": [asdict(damage) for damage in found]}
     if found:
-        return Check(f"cache:{folder}", "data", "fail", f"{len(found):,} damaged: {found[0].path} {found[0].words}", evidence, hint)
+        unread = all(damage.kind == "unreadable" for damage in found)
+        words = f"{len(found):,} {'not compared' if unread else 'damaged'}: {found[0].path} {found[0].words}"
+        return Check(f"cache:{folder}", "data", "fail", words, evidence, found[0].hint if unread else hint)
     files = manifest["files"]
     whole = f"{len(files):,} files, {size(sum(entry['bytes'] for entry in files))}: all as they were published"
     return Check(f"cache:{folder}", "data", "pass", whole, {"content_hash": manifest["content_hash"]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -22,6 +23,16 @@ MANY_FILES = 512
 """From here on files are compared by several threads: a cold disk answers them together. 5,000 warm ones take 0.15 s either way."""
 THREADS = 8
 _REBUILD = "Prepare it again with the same settings and --overwrite."
+_AGAIN = "Its disk or server failed: run the same command again, and prepare it again with --overwrite only if it stays so."
+_UNREADABLE = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "This user may not read it: change its permissions."),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit on open files (ulimit -n), then run the same command again."),
+}
+
+
+def unreadable_hint(code: int | None) -> str:
+    """What to do about a file that an error keeps from being read; it may be as it was published."""
+    return _UNREADABLE.get(code or 0, _AGAIN)
 
 
 def hash_bytes(data: bytes) -> str:
@@ -71,6 +82,17 @@ class Damage:
     kind: Literal["missing", "not a file", "size", "edge", "content", "unreadable"]
     expected: str | int
     found: str | int
+    code: int | None = None
+    """errno of what cannot be read."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether it says nothing of the content. An input/output error does: of a disk that has lost it."""
+        return self.kind == "unreadable" and self.code != errno.EIO
+
+    @property
+    def hint(self) -> str:
+        return unreadable_hint(self.code) if self.kind == "unreadable" else _REBUILD
 
     @property
     def words(self) -> str:
@@ -100,7 +122,7 @@ def damage_of(folder: Path, entry: Mapping[str, Any], *, full: bool, at: int | N
     except (FileNotFoundError, NotADirectoryError):
         return Damage(name, "missing", size, "nothing")
     except OSError as error:
-        return Damage(name, "unreadable", size, error.strerror or str(error))
+        return Damage(name, "unreadable", size, error.strerror or str(error), error.errno)
     try:
         stat = os.fstat(descriptor)
         if not S_ISREG(stat.st_mode):
@@ -114,7 +136,7 @@ def damage_of(folder: Path, entry: Mapping[str, Any], *, full: bool, at: int | N
         found = _edge(descriptor, size)
         return None if found == entry["edge"] else Damage(name, "edge", entry["edge"], found)
     except OSError as error:
-        return Damage(name, "unreadable", size, error.strerror or str(error))
+        return Damage(name, "unreadable", size, error.strerror or str(error), error.errno)
     finally:
         os.close(descriptor)
 
@@ -165,7 +187,7 @@ def read_manifest(directory: Path, at: int | None = None) -> dict[str, Any] | No
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}", "Check its permissions and its disk.") from error
+        raise StoreError(f"{path} cannot be read: {error.strerror}", unreadable_hint(error.errno)) from error
     return manifest_of(content, path)
 
 
@@ -209,7 +231,7 @@ def check_files(directory: Path, manifest: Mapping[str, Any], *, full: bool = Fa
     """
     for _, damage in compare_files(directory, manifest, full=full, at=at):
         if damage is not None:
-            raise StoreError(f"{directory / damage.path} {damage.words}", _REBUILD)
+            raise StoreError(f"{directory / damage.path} {damage.words}", damage.hint)
 
 
 def check_published(directory: Path, full: bool = False) -> dict[str, Any]:

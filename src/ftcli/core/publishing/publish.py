@@ -226,7 +226,8 @@ class Attempt:
                 raise PublishError(f"{self.output}: shard {name} is not finished", "Run the same command again.")
             for entry in record["files"]:
                 if damage := damage_of(self._data, entry, full=False):
-                    raise PublishError(f"{self._data / entry['path']} {damage.words}", "Run the same command again: the shard is rebuilt.")
+                    hint = damage.hint if damage.passing else "Run the same command again: the shard is rebuilt."
+                    raise PublishError(f"{self._data / entry['path']} {damage.words}", hint)
                 yield entry
 
     def _sweep(self, names: Sequence[str]) -> None:

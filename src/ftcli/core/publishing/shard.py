@@ -144,11 +144,18 @@ def finished(directory: Path, name: str) -> dict[str, Any] | None:
     """The record of a finished shard whose files are all there with their whole content; else None, and its remains are removed.
 
     Who wrote it may have been killed before it was durable: now it is.
+
+    Raises:
+        PublishError: a file cannot be read at this moment, or the disk refuses; then nothing is removed for the former.
     """
     proof, data = sidecar(directory, name), directory / "data"
     with writing(directory):
         record = read_sidecar(proof)
-        if record and not any(damage_of(data, entry, full=True) for entry in record["files"]):
+        damages = (damage_of(data, entry, full=True) for entry in record["files"]) if record else ()
+        damage = next((found for found in damages if found), None)
+        if damage and damage.passing:
+            raise PublishError(f"{data / damage.path} {damage.words}", damage.hint)
+        if record and not damage:
             settle(directory, name, record)
             return record
         forget(directory, name)
