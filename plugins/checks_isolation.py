@@ -9,6 +9,9 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ftcli.core.verify.probe import Probe
 
 INVARIANT = 1e-3
@@ -80,6 +83,8 @@ def causality(probe: Probe) -> Check:
 
 def label_shift(probe: Probe) -> Check:
     """F5: with a loss on the label at place p alone, the last input with a gradient is p - 1."""
+    import numpy as np
+
     from ftcli.core.batches.tasks import IGNORED
     from ftcli.core.storage.excerpt import document_starts
     from ftcli.core.verify.audit import token_places
@@ -99,6 +104,9 @@ def label_shift(probe: Probe) -> Check:
     labels[0, place] = batch["input_ids"][0, place]
     with stirred(probe.model):
         gradient = reach(probe.model, batch, lambda logits: probe.task.loss(logits, labels, None))[0]
+    if broken := _no_numbers(gradient, places):
+        return broken
+    gradient = np.where(places, gradient, 0.0)  # at padding it may be no number, as in Gemma 3n, whose root of 0 has no slope
     seen = (gradient > SEEN * max(gradient.max(), 1e-30)).nonzero()[0]
     last = int(seen[-1]) if len(seen) else None
     start = first + max(int(begin) for begin in document_starts(rows, 0)[:-1] if begin < place - first)
@@ -114,6 +122,22 @@ def label_shift(probe: Probe) -> Check:
         f"the label at place {place} is predicted from {words}",
         "Position i must predict label i + 1, once: either the collator's labels or the task's loss shifts wrongly.",
         **evidence,
+    )
+
+
+def _no_numbers(gradient: NDArray[np.float64], places: NDArray[np.bool_]) -> Check | None:
+    """The verdict where a token of the text, at one of `places` of a row, has a gradient that is no number."""
+    import numpy as np
+
+    from ftcli.core.verify.verdict import failed
+
+    broken = np.flatnonzero(places & ~np.isfinite(gradient))
+    if not len(broken):
+        return None
+    return failed(
+        f"{len(broken)} of {int(places.sum())} tokens have a gradient that is no number, first that at place {broken[0]}: a step would spoil the weights",
+        "Look for a root, a norm or a division at 0 in the model's own code, and for weights that are 0 where they are divided by.",
+        places=broken[:8].tolist(),
     )
 
 
@@ -158,6 +182,8 @@ def reads_its_input(probe: Probe) -> Check:
 
     with stirred(probe.model):
         gradient = reach(probe.model, batch, scalar)
+    if broken := _no_numbers(gradient[0, begin:end], places[0, begin:end]):
+        return broken
     read = gradient[0, begin:end]
     blind = int((read == 0).sum())
     tokens = end - begin

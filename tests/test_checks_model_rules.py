@@ -36,6 +36,11 @@ FIRST = """original = model.model.forward
             return found
         model.model.forward = forward"""
 BLIND = "for layer in model.model.layers: layer.self_attn.forward = lambda *args, hidden_states=None, **rest: (hidden_states, None)"
+STEEP = """model.model.embed_tokens.register_forward_pre_hook(lambda module, args: setattr(model, "seen", args[0]))
+        def steep(module, args):
+            if args[0].requires_grad:
+                args[0].register_hook(lambda gradient, ids=model.seen: gradient.masked_fill((ids == {0})[..., None], float("nan")))
+        model.model.layers[0].register_forward_pre_hook(steep)"""
 NOISE = "model.model.norm.register_forward_hook(lambda module, args, output: torch.nn.functional.dropout(output, 0.1, True))"
 ITEMS = "return super().loss(logits, labels, None)"
 UNSHIFTED = "return _cross_entropy(logits.flatten(0, 1), labels.flatten(), items)"
@@ -189,6 +194,28 @@ def test_a_shift_is_seen_on_the_left_as_well(world: World) -> None:
         self.spec = replace(self.spec, padding_side="left")
         batch = super().__call__(rows)"""
     assert world.verify(world.run("pretrain", "qwen3"), stages=STAGES, plugins=world.collator(left))["FT410"].status == "pass"
+
+
+def test_a_gradient_that_is_no_number_at_padding_is_no_fault(world: World) -> None:
+    """Gemma 3n takes the root of a norm, which is 0 where PAD's embedding is."""
+    checks = world.verify(world.run("pretrain", "qwen3"), stages=STAGES, plugins=world.model(STEEP.format("0"), "Pretrain"))
+    assert {name: checks[name].status for name in ("FT410", "FT411")} == {"FT410": "pass", "FT411": "pass"}
+
+
+def test_a_gradient_that_is_no_number_in_a_text_fails_and_is_said(world: World) -> None:
+    plugins = world.model(STEEP.format("ids[:, 1:2]"), "Pretrain")
+    checks = world.verify(world.run("pretrain", "qwen3"), stages=STAGES, plugins=plugins)
+    for name in ("FT410", "FT411"):
+        assert checks[name].status == "fail"
+        assert "gradient that is no number, first that at place 1" in checks[name].summary
+
+
+def test_a_model_whose_embedding_is_no_layer_is_not_asked_what_it_reads(world: World) -> None:
+    """Perceiver's is the matrix of its latents."""
+    plugins = world.model("model.get_input_embeddings = lambda: model.model.embed_tokens.weight")
+    check = world.verify(world.run("classify", "qwen3"), stages=STAGES, plugins=plugins)["FT411"]
+    assert check.status == "skipped"
+    assert "no embedding layer" in check.summary
 
 
 # -- gradients and repeatability -----------------------------------------------------------------------------------------------------------

@@ -124,6 +124,16 @@ def test_ids_beyond_the_embedding_empty_rows_and_empty_splits_are_refused(tmp_pa
     assert "--split-seed" in none.value.hint
 
 
+def test_ids_are_compared_with_the_vocabulary_where_the_embedding_is_no_layer(tmp_path: Path, tokenizer: Any) -> None:
+    """Perceiver's `get_input_embeddings` gives its latents."""
+    sizes = {"num_latents": 4, "d_latents": 16, "d_model": 16, "num_self_attends_per_block": 1, "num_self_attention_heads": 2}
+    config = AutoConfig.for_model("perceiver", **sizes, num_cross_attention_heads=2, vocab_size=300, max_position_embeddings=64)
+    model = AutoModelForSequenceClassification.from_config(config)
+    _check(write_store(tmp_path / "good", {"train": [([299], None)]}), model, tokenizer)
+    with pytest.raises(ModelError, match="holds the id 300, the model's embedding has 300 rows"):
+        _check(write_store(tmp_path / "beyond", {"train": [([300], None)]}), model, tokenizer)
+
+
 def _causal(kind: str, **sizes: Any) -> Any:
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=400, **sizes), attn_implementation="eager")
 

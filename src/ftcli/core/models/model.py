@@ -87,6 +87,12 @@ def check_vocabulary(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
+def embedding_rows(model: PreTrainedModel) -> int:
+    """Ids that the model has a vector for. Perceiver gives a matrix of something else as its input embedding."""
+    table = getattr(model.get_input_embeddings(), "weight", None)
+    return int(_rows(model.config) or 0) if table is None else len(table)
+
+
 def _rows(config: Any) -> int | None:
     rows: int | None = getattr(config.get_text_config(), "vocab_size", None)
     return rows

@@ -20,7 +20,7 @@ from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
 from ftcli.core.models.asked import Asked
 from ftcli.core.models.layers import positions
 from ftcli.core.models.merge import load_adapted
-from ftcli.core.models.model import refuse_pointers
+from ftcli.core.models.model import embedding_rows, refuse_pointers
 from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import FtcliError, ModelError, UsageError
 
@@ -115,7 +115,7 @@ def predict(
         rows, types = encoded["input_ids"], encoded.get(TYPES) if isinstance(asked[0], tuple) else None
     else:
         rows, types = [loaded.tokenizer(text, add_special_tokens=special)["input_ids"][-room:] for text, special in prompts], None
-    largest, known = max((max(row, default=0) for row in rows), default=0), int(loaded.model.get_input_embeddings().weight.shape[0])
+    largest, known = max((max(row, default=0) for row in rows), default=0), embedding_rows(loaded.model)
     if largest >= known:
         raise ModelError(
             f"the tokenizer gives the id {largest:,}, the model knows {known:,}", "The folder's tokenizer belongs to another model."

@@ -16,6 +16,7 @@ from ftcli.core.batches.collate import rounded
 from ftcli.core.engines.backend import tokenizer_hash
 from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.models.layers import positions
+from ftcli.core.models.model import embedding_rows
 from ftcli.core.models.refusals import of_the_model
 from ftcli.core.storage.label_flags import LabelFlags
 from ftcli.core.storage.store import INPUT_IDS, SplitData, Store
@@ -61,7 +62,7 @@ def check_data(
         DataError: a row without tokens or a label out of range; names split and row.
         ModelError: rows longer than the model's positions, or ids beyond its embedding.
     """
-    limit, rows = _positions(model), model.get_input_embeddings().weight.shape[0]
+    limit, rows = _positions(model), embedding_rows(model)
     for name in names:
         split = store.split(name)
         if not len(split):
@@ -174,7 +175,7 @@ def _mean(changes: torch.Tensor) -> float:
 def _leaks(model: PreTrainedModel, size: Callable[[torch.Tensor], float]) -> tuple[float, float, float, float]:
     """In standard deviations of the logits: the change by a later token, by the neighbour in the row, in a row of its own, and from one time to the next."""
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, model.get_input_embeddings().weight.shape[0], (1, 12), generator=generator)
+    ids = torch.randint(0, embedding_rows(model), (1, 12), generator=generator)
     places = torch.cat([torch.arange(5), torch.arange(7)])[None]
 
     def logits(tokens: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:

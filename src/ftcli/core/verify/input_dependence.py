@@ -24,6 +24,9 @@ def reach(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], scalar: Cal
     Raises:
         Missing: the model does not look its tokens up in `get_input_embeddings()`.
     """
+    table: Any = model.get_input_embeddings()
+    if not isinstance(table, torch.nn.Module):  # Perceiver's is a matrix
+        raise Missing("the model gives no embedding layer that its tokens are looked up in")
     leaves: list[torch.Tensor] = []
     rows, width = batch["input_ids"].shape
 
@@ -33,7 +36,7 @@ def reach(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], scalar: Cal
         fresh = leaves[-1].clone()  # some models scale it in place
         return (fresh, *output[1:]) if isinstance(output, tuple) else fresh
 
-    handle = model.get_input_embeddings().register_forward_hook(cut)
+    handle = table.register_forward_hook(cut)
     try:
         with torch.enable_grad():
             value = scalar(model(**inputs_of(batch)).logits)
