@@ -57,10 +57,12 @@ def packing_isolation(probe: Probe) -> Check:
     evidence = {"change": change, "attention": str(config._attn_implementation), "use_cache": bool(config.use_cache)}
     if change > INVARIANT:
         cache = ", and train.use_cache is on" if config.use_cache else ""
+        tried = evidence["attention"] in {"sdpa", "eager"}
+        fix = "Prepare the data without --packing." if tried else "Use sdpa or eager attention, or prepare the data without --packing."
         return failed(
             f"documents in one pack see each other: logits of document {document} of row {row} change by {change:.2g} standard deviations "
             f"({evidence['attention']} attention{cache})",
-            "Leave train.use_cache unset." if config.use_cache else "Use sdpa or eager attention, or prepare the data without --packing.",
+            "Leave train.use_cache unset." if config.use_cache else fix,
             row=row,
             document=document,
             **evidence,

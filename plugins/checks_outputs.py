@@ -48,6 +48,12 @@ def logits(probe: Probe) -> Check:
             parameters=broken[:8],
             **evidence,
         )
+    if _all_zero(result.model):
+        return failed(
+            "the input embedding is all zero: every token is the same to the model",
+            "The embedding was lost when these weights were saved: load another copy of them.",
+            **evidence,
+        )
     if wrong := _no_logits(values[:MOST_TARGETS], fresh=probe.settings.model.config is not None):
         return failed(
             f"the model's outputs are {wrong} and no logits: the loss takes a softmax of them once more, and learning all but stops",
@@ -68,6 +74,12 @@ def logits(probe: Probe) -> Check:
 
 def _broken(model: torch.nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if not bool(parameter.isfinite().all())]
+
+
+def _all_zero(model: Any) -> bool:
+    """Whether the input embedding is, as far as it is a layer with weights."""
+    table = getattr(model.get_input_embeddings(), "weight", None)
+    return table is not None and not bool(table.any())
 
 
 def _no_logits(values: torch.Tensor, *, fresh: bool) -> str:

@@ -29,6 +29,8 @@ HARMLESS = (
     "transformers_version",
 )
 """Parts of the names of configuration keys that may be changed without changing what trained weights compute, or that ftcli sets."""
+BUFFERS = ("position_ids", "inv_freq", "masked_bias", ".attn.bias", ".attention.bias")
+"""Ends of names that files of earlier releases hold and that are computed."""
 HEAD_WORDS = ("score", "classifier", "classification_head", "logits_proj")
 
 
@@ -58,6 +60,13 @@ def loaded(probe: Probe) -> Check:
             changed=changed,
             **evidence,
         )
+    if lost := _left_out(probe.model, unused):
+        return warned(
+            f"{source} holds {len(lost)} weights of the model itself that its configuration has no place for, first {lost[0]}: they are left out",
+            "Compare config.json with the weights beside it (num_hidden_layers): take the configuration that they were saved with.",
+            left_out=lost[:8],
+            **evidence,
+        )
     heads = [name for name in unused if any(word in name for word in HEAD_WORDS)]
     if new and heads:
         return warned(
@@ -68,6 +77,21 @@ def loaded(probe: Probe) -> Check:
     if (new or other) and not is_adapter(probe.settings):
         return noted(f"all weights of {source} were loaded, the head is new: {', '.join([*new, *other])}", **evidence)
     return passed(f"all weights of {source} were loaded", **evidence)
+
+
+def _left_out(model: Any, unused: list[str]) -> list[str]:
+    """Of the unused weights those that stand inside the base model, its pooler and buffers of earlier releases not counted."""
+    from ftcli.core.models.adapter_base import inner
+    from ftcli.core.models.model import HEADS
+
+    own = inner(model)
+    start = f"{own.base_model_prefix}."
+    parts = {name for name, _ in own.base_model.named_children()} if own.base_model is not own else set()
+    return [
+        name
+        for name in unused
+        if name.removeprefix(start).split(".")[0] in parts and not any(word in name for word in HEADS) and not name.endswith(BUFFERS)
+    ]
 
 
 def _changed(probe: Probe) -> list[str]:

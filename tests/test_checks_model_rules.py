@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from ftcli.core.storage.store import Store
 from ftcli.pluginmanager import Plugins
@@ -78,6 +85,15 @@ def test_a_weight_that_is_nan_where_no_token_looks_fails(world: World) -> None:
     values = world.run("classify", "qwen3", **{"model.config": world.config("qwen3", vocab_size=512)})
     plugins = world.model("model.model.embed_tokens.weight.data[511] = float('nan')")
     world.caught("O1: an unused embedding row is NaN", values, "FT404", words="no numbers", stages=STAGES, plugins=plugins)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "bert"])
+def test_an_embedding_of_zeros_fails(world: World, kind: str) -> None:
+    """Of Qwen3 all logits are 0, and no spread can be told; of BERT the positions differ."""
+    plugins = world.model("model.get_input_embeddings().weight.data.zero_()", "Classify")
+    check = world.verify(world.run("classify", kind), stages=STAGES, plugins=plugins)["FT404"]
+    assert check.status == "fail"
+    assert "embedding is all zero" in check.summary
 
 
 def test_a_head_on_the_first_token_of_a_causal_model_fails(world: World) -> None:
@@ -232,7 +248,13 @@ def test_a_head_that_starts_at_zero_is_no_fault(world: World) -> None:
 def test_weights_that_are_all_zero_fail(world: World) -> None:
     plugins = world.model("for parameter in model.parameters(): parameter.data.zero_()")
     world.caught(
-        "O1: every weight is zero", world.run("classify", "qwen3"), "FT405", words="the gradient norm is 0", stages=STAGES, plugins=plugins
+        "O1: every weight is zero",
+        world.run("classify", "qwen3"),
+        "FT405",
+        "FT404",
+        words="the gradient norm is 0",
+        stages=STAGES,
+        plugins=plugins,
     )
 
 
@@ -338,6 +360,31 @@ def test_another_architecture_than_that_of_the_weights_warns(world: World, tmp_p
         "K1: hidden_act of the weights overridden", values, "FT412", status="warn", words="hidden_act: silu", stages=STAGES
     )
     assert check.evidence["changed"] == ["hidden_act: silu → relu"]
+
+
+@pytest.mark.parametrize("head", [AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModel])
+def test_layers_that_the_configuration_leaves_out_warn(world: World, tmp_path: Path, head: Any) -> None:
+    _saved(world, tmp_path / "c", head, num_labels=4)
+    file = tmp_path / "c" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "num_hidden_layers": 1, "layer_types": ["full_attention"]}))
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "c")})
+    check = world.caught("K1: a layer fewer than the file", values, "FT412", status="warn", words="left out", stages=STAGES)
+    assert "layers.1." in check.evidence["left_out"][0]
+    assert "num_hidden_layers" in check.fix
+
+
+def test_heads_poolers_and_buffers_that_are_not_used_are_no_loss(world: World, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    config = AutoConfig.for_model(**json.loads(world.config("bert").read_text()))
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "c")
+    file = tmp_path / "c" / "model.safetensors"
+    more = {"bert.embeddings.position_ids": torch.arange(1024)[None], "bert.pooler.extra.weight": torch.ones(2)}
+    save_file({**load_file(file), **more}, file, metadata={"format": "pt"})
+    values = world.run("classify", "bert", **{"model.name_or_path": str(tmp_path / "c"), "model.config": None})
+    check = world.verify(values, stages=STAGES)["FT412"]
+    assert check.status == "info"
+    assert any("cls.predictions" in name for name in check.evidence["unused"])
 
 
 def test_positions_of_trained_weights_may_be_overridden(world: World, tmp_path: Path) -> None:

@@ -172,9 +172,14 @@ def test_a_model_that_mixes_packed_texts_is_refused_even_with_small_fresh_weight
     for model in (opt.to(dtype), bloom.to(dtype)):
         gate.check_learnable(model, packed=False)
         assert model.training
-        with pytest.raises(ModelError, match="mixes packed texts"):
+        with pytest.raises(ModelError, match="mixes packed texts") as refused:
             gate.check_learnable(model, packed=True)
+        assert "sdpa or flash_attention_2" in refused.value.hint
         assert model.config.use_cache
+    opt.set_attn_implementation("sdpa")
+    with pytest.raises(ModelError, match="with sdpa attention mixes packed texts") as refused:
+        gate.check_learnable(opt, packed=True)
+    assert "sdpa" not in refused.value.hint
 
 
 def test_a_folder_with_a_run_is_not_overwritten_by_accident(tmp_path: Path) -> None:

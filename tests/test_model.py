@@ -186,6 +186,18 @@ def test_encoder_decoders_and_unfit_attention_are_refused(tmp_path: Path, store:
         build(context(model__config=path), Classify(), store, tokenizer)
 
 
+def test_the_auxiliary_loss_of_a_router_is_said_to_be_left_out(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    path = tmp_path / "config.json"
+    for on in (True, False):
+        path.write_text(
+            json.dumps({"model_type": "mixtral", "vocab_size": 400, "num_local_experts": 2, "output_router_logits": on, **small})
+        )
+        run = context(model__config=path)
+        build(run, Pretrain(), store, tokenizer)
+        assert any("auxiliary loss is not added" in note for note in run.notes) is on
+
+
 def test_a_classifier_that_would_pool_padding_is_refused(tmp_path: Path, store: Store, tokenizer: Any) -> None:
     path = tmp_path / "config.json"
     small = {"model_type": "xlnet", "vocab_size": 400, "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}

@@ -47,6 +47,8 @@ def build(context: Context, task: Task, store: Store, tokenizer: PreTrainedToken
         context.note(
             f"what is saved is loaded by {type(model).__name__}.from_pretrained: {family.__name__} does not know {model.config.model_type}"
         )
+    if getattr(model.config.get_text_config(), "output_router_logits", False):
+        context.note("output_router_logits is on, but the loss is the task's alone: the router's auxiliary loss is not added")
     return model
 
 

@@ -108,9 +108,10 @@ def check_learnable(model: PreTrainedModel, *, packed: bool) -> None:
             "Pre-training here predicts the next token: use a decoder (qwen3, llama, gpt2 …).",
         )
     if packed and (across > limit or apart > (limit if full else APART_HALF)):
+        others = " or ".join(name for name in ("sdpa", "flash_attention_2") if name != config._attn_implementation)
         raise ModelError(
             f"{type(model).__name__} with {config._attn_implementation} attention mixes packed texts: logits differ by {max(across, apart):.2g} standard deviations",
-            "Prepare the data without --packing, or try --attn-implementation sdpa or flash_attention_2.",
+            f"Prepare the data without --packing, or try --attn-implementation {others}.",
         )
 
 
