@@ -28,6 +28,11 @@ CONFLICTS = 0.005
 """Share of rows in conflict that warns. banking77 has none; 3i4k 0.8 %, GoEmotions 0.8 %, O*NET 9 %."""
 
 
+TORN = 0.5
+"""Share of rows in conflict that fails: most of what is learned is contradicted."""
+LONGER = "Raise --max-length: what tells these texts apart is cut off."
+
+
 def leakage(probe: Probe) -> Check:
     import numpy as np
 
@@ -59,12 +64,22 @@ def leakage(probe: Probe) -> Check:
     if unspelled:
         words += f"; {unspelled:,} of {evidence['of']:,} have an unknown token and were not compared"
     own = " ftcli split the texts, equal ones to one side: these differ in case or spaces." if _split_by_ftcli(probe, name) else ""
+    if share > SOME and (cut := _cut(probe, _texts(probe, name).ids.lengths[again[name]])):
+        return (failed if share > 0.05 else warned)(words + cut, LONGER, **evidence)
     if share > 0.05:
         fix = own or " Or let ftcli split: --validation-fraction keeps equal texts on one side."
         return failed(words, f"Remove the duplicates.{fix}", **evidence)
     if share > SOME:
         return warned(words, f"Remove the duplicates: the evaluation is too good by about that share.{own}", **evidence)
     return passed(words, **evidence)
+
+
+def _cut(probe: Probe, lengths: NDArray[np.int64]) -> str:
+    """What is to be said of equal texts, by their lengths, most of which end where they were cut; empty for others."""
+    limit = probe.store.max_length
+    if not len(lengths) or not probe.store.manifest.get("metrics", {}).get("rows_truncated") or (lengths >= limit).mean() <= 0.5:
+        return ""
+    return f"; most of them have exactly {limit:,} tokens, where they were cut, and may differ behind"
 
 
 def _share(probe: Probe, name: str, rows: int, taken: float) -> float:
@@ -155,7 +170,7 @@ def near(probe: Probe) -> Check:
 def duplicates(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.verify.verdict import noted, passed, warned
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     hashes, taken = _hashes(probe, "train")
     texts, place, counts = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -165,7 +180,7 @@ def duplicates(probe: Probe) -> Check:
         "most_copies": int(counts.max(initial=0)),
         "rows_looked_at": round(taken, 4),
     }
-    flags, rows = probe.train_split.flags, _texts(probe, "train").index
+    flags, rows, lengths = probe.train_split.flags, _texts(probe, "train").index, _texts(probe, "train").ids.lengths
     labels: Any = probe.train_split.labels if flags is None else flags.codes
     if labels is not None and probe.task_name == "classify" and not probe.train_split.packed:
         order = np.lexsort((labels[rows], place))
@@ -180,12 +195,16 @@ def duplicates(probe: Probe) -> Check:
         differ = "several labels" if flags is None else "other labels where they stand again"
         words = f"{len(torn):,} texts have {differ} ({conflict / max(1, len(hashes)):.2%} of the rows)"
         if conflict > max(2, CONFLICTS * len(hashes)):
-            return warned(words, "Decide for one answer a text: of rows that contradict each other at most one can be learned.", **evidence)
+            cut = _cut(probe, lengths[np.isin(place, torn)])
+            fix = LONGER if cut else "Decide for one answer a text: of rows that contradict each other at most one can be learned."
+            return (failed if conflict > TORN * len(hashes) else warned)(words + cut, fix, **evidence)
         if len(torn):
             return noted(words, **evidence)
     words = f"{share:.2%} of the train rows repeat another one"
     if share > 1 / 3 and probe.task_name == "classify":
-        return warned(words, "Remove the copies: they weigh as much as other texts and hide how few there are.", **evidence)
+        cut = _cut(probe, lengths[counts[place] > 1])
+        fix = LONGER if cut else "Remove the copies: they weigh as much as other texts and hide how few there are."
+        return warned(words + cut, fix, **evidence)
     return noted(words, **evidence) if share > 0.05 else passed(words, **evidence)
 
 
@@ -285,5 +304,5 @@ def _shown(probe: Probe, name: str, pairs: list[tuple[int, int]]) -> list[list[s
 CHECKS = (
     CheckKind("FT205", "data", "Leakage", leakage, ("store",), after=AFTER),
     CheckKind("FT206", "data", "Near leakage", near, ("store",), severity="warn", after=AFTER),
-    CheckKind("FT207", "data", "Duplicates", duplicates, ("store",), severity="warn", after=AFTER),
+    CheckKind("FT207", "data", "Duplicates", duplicates, ("store",), after=AFTER),
 )

@@ -235,6 +235,30 @@ def test_texts_with_several_labels_warn(world: World, tmp_path: Path) -> None:
     assert sorted(check.evidence["labels"]) == ["a", "b"]
 
 
+def test_one_text_under_all_labels_fails(world: World, tmp_path: Path) -> None:
+    train = [("the same text", "ab"[number % 2]) for number in range(40)]
+    world.caught("F4: one text under every label", _store(world, tmp_path, {"train": train}), "FT207", words="100.00%", stages=STAGE)
+
+
+def test_texts_that_are_equal_only_where_they_were_cut_are_told_to_be_cut_later(world: World, tmp_path: Path) -> None:
+    """A prompt before every text, and a max_length that ends within it."""
+    train, test = ([(f"{LICENCE} {text}", label) for text, label in _rows(40, seed)] for seed in (2, 3))
+    values = _store(world, tmp_path, {"train": train, "test": test}, **{"packing.max_length": 16})
+    checks = world.verify(values, stages=STAGE)
+    for name in ("FT205", "FT207"):
+        assert checks[name].status == "fail"
+        assert "have exactly 16 tokens, where they were cut" in checks[name].summary
+        assert checks[name].fix.startswith("Raise --max-length")
+    one_label = [(text, "a") for text, _ in train[:-1]] + [("another text", "b")]
+    (tmp_path / "copies").mkdir()
+    check = world.verify(_store(world, tmp_path / "copies", {"train": one_label}, **{"packing.max_length": 16}), stages=STAGE)["FT207"]
+    assert check.status == "warn"
+    assert check.fix.startswith("Raise --max-length")
+    (tmp_path / "whole").mkdir()
+    same = world.verify(_store(world, tmp_path / "whole", {"train": train * 2, "test": train}), stages=STAGE)
+    assert not any("Raise --max-length" in same[name].fix for name in ("FT205", "FT207"))
+
+
 def test_one_conflict_among_thousands_is_noted(world: World, tmp_path: Path) -> None:
     train = [(f"{number} text", "ab"[number % 2]) for number in range(1000)]
     values = _store(world, tmp_path, {"train": [*train, ("0 text", "b")]})
