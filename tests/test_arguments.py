@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from transformers import TrainingArguments
 
 from ftcli.context import Context
+from ftcli.core.batches.tasks import Classify, Pretrain, Regress
+from ftcli.core.models.held_out import HeldOut, figures_of
+from ftcli.core.storage.store import SplitData
 from ftcli.core.training import arguments as arguments_module
-from ftcli.core.training.arguments import bf16_choice, make_arguments, trackers
+from ftcli.core.training.arguments import bf16_choice, check_metric, make_arguments, trackers
 from ftcli.errors import FtcliError, MissingExtraError, SettingsError, UsageError
 from ftcli.settings_train import OWN, TrainSettings
 from stores import context
@@ -110,6 +113,50 @@ def test_the_defaults_that_are_ours(tmp_path: Path) -> None:
     assert arguments.report_to == []
     assert arguments.use_cpu == (not torch.cuda.is_available())
     assert make_arguments(_context(tmp_path), held_out=False).eval_strategy == "no"
+
+
+@pytest.mark.parametrize(
+    ("metric", "greater", "expected"),
+    [(name, None, False) for name in ("loss", "eval_loss", "perplexity", "eval_perplexity", "rmse", "eval_rmse")]
+    + [("accuracy", None, True), ("eval_pearson", None, True), ("rmse", True, True)],
+)
+def test_the_best_model_is_that_of_the_lowest_error(tmp_path: Path, metric: str, greater: bool | None, expected: bool) -> None:
+    """transformers takes whatever does not end with "loss" for better the greater it is, and kept the model of the worst perplexity."""
+    values = {"train__metric_for_best_model": metric, "train__greater_is_better": greater}
+    assert make_arguments(_context(tmp_path, **values), held_out=True).greater_is_better is expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "figures", "hint"),
+    [
+        ("f1", ("loss", "accuracy", "macro_f1"), "There are loss, accuracy, macro_f1. Did you mean macro_f1?"),
+        ("eval_acuracy", ("loss", "accuracy"), "Did you mean accuracy?"),
+        ("bleu", ("loss", "perplexity"), "There are loss, perplexity."),
+    ],
+)
+def test_a_figure_that_no_evaluation_has_is_refused_as_the_best_ones(metric: str, figures: tuple[str, ...], hint: str) -> None:
+    with pytest.raises(SettingsError, match=metric) as refused:
+        check_metric(metric, figures)
+    assert refused.value.hint.endswith(hint)
+    for known in (None, figures[0], f"eval_{figures[1]}"):
+        check_metric(known, figures)
+
+
+@pytest.mark.parametrize(
+    ("task", "logits", "labels", "split"),
+    [
+        (Classify(), torch.ones(2, 3), torch.tensor([0, 1]), {"flags": None, "numbers": None}),
+        (Classify(), torch.ones(2, 3), torch.ones(2, 3), {"flags": 1, "numbers": None}),
+        (Regress(), torch.ones(2, 1), torch.tensor([0.0, 1.0]), {"flags": None, "numbers": 1}),
+        (Pretrain(), torch.ones(2, 4, 8), torch.ones(2, 4, dtype=torch.int64), {"flags": None, "numbers": None}),
+    ],
+)
+def test_the_figures_that_a_run_has_are_those_of_its_evaluation(task: Any, logits: torch.Tensor, labels: torch.Tensor, split: Any) -> None:
+    evaluated = HeldOut(task)
+    evaluated.add(logits, labels)
+    found = set(evaluated.metrics(lambda sums: sums))
+    assert set(figures_of(task, cast("SplitData", SimpleNamespace(**split)))) == found
+    assert found <= set(figures_of(task)) <= set(figures_of(None))
 
 
 @pytest.mark.parametrize(("wanted", "whole"), [(None, False), (True, True), (False, False), ("auto", False)])

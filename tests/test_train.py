@@ -17,11 +17,22 @@ from ftcli.commands.train import run
 from ftcli.core.batches.tasks import IGNORED
 from ftcli.core.models import flops
 from ftcli.core.training.run import prepare
-from ftcli.errors import DataError, FtcliError, MissingExtraError, PluginError, SettingsError, StoreError, TrainError, UsageError
+from ftcli.core.training.trainer import FtcliTrainer
+from ftcli.errors import (
+    DataError,
+    FtcliError,
+    MissingExtraError,
+    PluginError,
+    PublishError,
+    SettingsError,
+    StoreError,
+    TrainError,
+    UsageError,
+)
 from ftcli.records import Step
 from ftcli.testing import tiny_model
 from rank_steps import RAGGED, answered
-from runs import ONE_STEP, VOCABULARY, Bench, step_of
+from runs import BRIEF, ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed, told
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -326,6 +337,13 @@ def test_plugins_see_every_logged_step_and_their_failure_is_theirs(bench: Bench,
         ({"loader__collator": "packt"}, SettingsError, "no plugin offers this collator"),
         ({"loader__collator": "packed", "train__lean_step": "off"}, SettingsError, "is a part of the lean step"),
         ({"train__max_tokens_per_batch": 9}, SettingsError, "does not hold row [0-9]+ of train, which takes 23 tokens"),
+        (
+            {"train__per_device_train_batch_size": 241, "train__dataloader_drop_last": True},
+            SettingsError,
+            "has 240 rows, and a batch .* 241",
+        ),
+        ({"train__metric_for_best_model": "f1"}, SettingsError, "metric_for_best_model = 'f1': no evaluation of this run"),
+        ({"train__metric_for_best_model": "rmse"}, SettingsError, "metric_for_best_model = 'rmse'"),
         ({"train__max_tokens_per_batch": 99, "train__dataloader_drop_last": True}, SettingsError, "nothing to leave out"),
         (
             {"train__lr_scheduler_type": "warmup_stable_decay", "train__verify": False},
@@ -356,6 +374,14 @@ def test_a_run_that_cannot_work_is_refused(
     assert not (bench.folder / "refused").exists() or not list((bench.folder / "refused").glob("checkpoint-*"))
 
 
+def test_a_run_of_no_step_is_failed_and_publishes_no_random_weights(bench: Bench, classify: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FtcliTrainer, "train", lambda *_, **__: None)
+    with pytest.raises(TrainError, match="no step was made"):
+        run(bench.context(classify, "no step", train__verify=False))
+    assert not (bench.folder / "no step" / "config.json").exists()
+    assert json.loads((bench.folder / "no step" / "report.json").read_text())["status"] == "failed"
+
+
 def test_packed_rows_are_refused_for_classes_and_with_a_cache(bench: Bench, pretrain: Path) -> None:
     with pytest.raises(SettingsError, match="needs one label a row"):
         run(bench.context(pretrain, "refused", train__mode="classify"))
@@ -380,6 +406,48 @@ def test_a_second_run_in_the_same_folder_needs_a_word(bench: Bench, classify: Pa
     (bench.folder / "twice" / "checkpoint-999").mkdir()
     run(bench.context(classify, "twice", **values, runtime__overwrite=True))
     assert [path.name for path in (bench.folder / "twice").glob("checkpoint-*")] == ["checkpoint-30"]
+
+
+def test_a_run_that_fails_leaves_no_model_of_the_run_that_it_replaces(
+    bench: Bench, classify: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report of the new run stood beside the model and the card of the old one."""
+    folder, base = bench.folder / "replaced", bench.folder / "base"
+    run(bench.context(classify, "base", **BRIEF))
+    run(bench.context(classify, "replaced", **BRIEF))
+    weights = (folder / "model.safetensors").read_bytes()
+
+    def failed(*_: Any, **__: Any) -> None:
+        raise TrainError("far enough", "")
+
+    monkeypatch.setattr(FtcliTrainer, "train", failed)
+    for settings in ({"model__config": folder / "config.json"}, {"model__config": None, "model__name_or_path": str(folder)}):
+        with pytest.raises(TrainError, match="far enough"):
+            run(bench.context(classify, "replaced", **BRIEF, **settings))
+        assert (folder / "model.safetensors").read_bytes() == weights, "it is what the run starts from"
+    for settings in ({}, {"model__config": None, "model__name_or_path": str(base)}):
+        with pytest.raises(TrainError, match="far enough"):
+            run(bench.context(classify, "replaced", **BRIEF, **settings))
+        left = {path.name for path in folder.iterdir()}
+        assert not left & {"config.json", "adapter_config.json", "model.safetensors", "README.md"}
+        assert {"report.json", "tokenizer.json"} <= left
+    monkeypatch.undo()
+    run(bench.context(classify, "replaced", **BRIEF))
+    assert AutoModelForSequenceClassification.from_pretrained(folder).config.num_labels == 4
+
+
+@pytest.mark.parametrize(
+    ("place", "words"), [("a file", "Not a directory"), ("a file/below/it", "Not a directory"), ("x" * 300, "File name too long")]
+)
+def test_a_folder_that_cannot_be_made_is_named_before_the_model_is_loaded(
+    bench: Bench, classify: Path, place: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bench.folder / "a file").touch()
+    if "file" in place:
+        monkeypatch.setattr("ftcli.core.training.run.build", None)
+    with pytest.raises(PublishError, match=f"cannot write .*: {words}") as refused:
+        run(bench.context(classify, place, **BRIEF))
+    assert refused.value.hint
 
 
 # -- MFU ---------------------------------------------------------------------------------------------------------------

@@ -241,6 +241,50 @@ def test_a_run_that_had_ended_is_finished_without_another_step(bench: Bench, sto
     assert torch.equal(_weights(bench.folder / "ended"), weights)
 
 
+def _losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
+    """Those of the evaluations to come, the last one for good."""
+    given, metrics = iter(losses), HeldOut.metrics
+    monkeypatch.setattr(HeldOut, "metrics", lambda self, total: {**metrics(self, total), "loss": next(given, losses[-1])})
+
+
+def test_a_run_that_had_ended_with_its_best_model_ends_with_it_again(
+    bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model was replaced by the last one, without a word, by whatever repeats the same command: a job that is requeued."""
+    values = {**STEPS, "train__max_steps": 12, "train__save_steps": 4, "train__eval_strategy": "steps", "train__eval_steps": 4}
+    values |= {"train__save_strategy": "steps", "train__load_best_model_at_end": True, "train__verify": False}
+    _losses(monkeypatch, 3, 1, 2, 1)
+    run(bench.context(stores["grouped"], "best", **values))
+    best, logged = _weights(bench.folder / "best"), (bench.folder / "best" / "metrics.jsonl").read_text()
+    assert torch.equal(best, _weights(bench.folder / "best" / "checkpoint-8"))
+    assert not torch.equal(best, _weights(bench.folder / "best" / "checkpoint-12"))
+    for name, steps, words in (
+        ("best", 12, "nothing left to train: step 12 of 12; the model is that of the best checkpoint"),
+        ("moved", 8, "checkpoint-12 is of step 12, and 8 are wanted now; no step is taken back"),
+    ):
+        (bench.folder / "best").rename(bench.folder / name)
+        again = run(bench.context(stores["grouped"], name, **{**values, "train__max_steps": steps}, train__resume_from_checkpoint="auto"))
+        assert torch.equal(_weights(bench.folder / name), best)
+        assert (again.metrics["steps"], again.metrics["eval_loss"]) == (12, 1)
+        assert (bench.folder / name / "metrics.jsonl").read_text() == logged
+        assert any(words in note for note in again.notes)
+        assert not any("learning rate follows" in note for note in again.notes)
+
+
+def test_a_run_that_patience_ended_is_finished_without_another_step(
+    bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {**STEPS, "train__patience": 1, "train__eval_strategy": "steps", "train__eval_steps": 2, "train__verify": False}
+    values |= {"train__save_strategy": "steps", "train__save_steps": 2}
+    _losses(monkeypatch, 1, 2)
+    assert run(bench.context(stores["grouped"], "impatient", **values)).metrics["steps"] == 4
+    again = run(bench.context(stores["grouped"], "impatient", **values, train__resume_from_checkpoint="auto"))
+    assert again.metrics["steps"] == 4
+    assert any("nothing left to train: step 4 of 24, where --patience ended the run" in note for note in again.notes)
+    longer = run(bench.context(stores["grouped"], "impatient", **{**values, "train__patience": 3}, train__resume_from_checkpoint="auto"))
+    assert longer.metrics["steps"] == 8
+
+
 @pytest.mark.reliability(21, "changed settings, versions and threads, by a run")
 def test_what_would_not_go_on_exactly_is_refused(bench: Bench, stores: dict[str, Path]) -> None:
     _stopped(bench.context(stores["grouped"], "changed", **STEPS), 2)

@@ -59,6 +59,8 @@ def test_a_source_that_is_not_there_is_named(bench):
         ({"model__config_overrides": "vocab_size=8"}, "the model's embedding 8 rows"),
         ({"model__lora_r": 8}, "LoRA on random weights"),
         ({"train__optim": "adam"}, "train.optim = 'adam' is not offered"),
+        ({"train__metric_for_best_model": "bleu"}, "'bleu': no evaluation of this run"),
+        ({"train__mode": "pretrain", "train__metric_for_best_model": "accuracy"}, "'accuracy': no evaluation of this run"),
         ({"train__resume_from_checkpoint": "nowhere"}, "the checkpoint nowhere does not exist"),
         ({"train__mode": "sftt"}, "'sftt'"),
         ({"loader__collator": "paked"}, "'paked'"),

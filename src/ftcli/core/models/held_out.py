@@ -11,6 +11,31 @@ import torch
 from ftcli.contracts import Task
 from ftcli.core.batches.tasks import any_number, count_targets, measured
 from ftcli.core.models.confusion import Confusion
+from ftcli.core.storage.store import SplitData
+
+BY_LABELS = {
+    "tokens": ("perplexity",),
+    "classes": ("accuracy", "macro_f1"),
+    "flags": ("micro_f1", "macro_f1", "exact_match"),
+    "numbers": ("pearson", "rmse"),
+}
+"""Figures of an evaluation beside its loss."""
+OF_TASK = {"classify": ("classes", "flags"), "regress": ("numbers",)}
+FALLING = ("loss", "perplexity", "rmse")
+"""Figures that are better the lower they are."""
+
+
+def figures_of(task: Task | None, split: SplitData | None = None) -> tuple[str, ...]:
+    """Names of the figures of an evaluation; of all that there might be, where the task or its data are not known."""
+    if task is None:
+        kinds: tuple[str, ...] = tuple(BY_LABELS)
+    elif not task.needs_labels:
+        kinds = ("tokens",)
+    elif split is None:
+        kinds = OF_TASK.get(task.name, tuple(BY_LABELS))
+    else:
+        kinds = ("flags" if split.flags is not None else "numbers" if split.numbers is not None else "classes",)
+    return tuple(dict.fromkeys(("loss", *(name for kind in kinds for name in BY_LABELS[kind]))))
 
 
 class HeldOut:

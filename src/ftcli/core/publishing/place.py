@@ -111,10 +111,29 @@ def check_place(output: Path) -> None:
         if not nearest.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(nearest))
         longest = max(target.relative_to(nearest).parts, key=lambda part: len(os.fsencode(part)))
-        trial = nearest / f".{longest}.{os.urandom(8).hex()}.attempt"  # as long as a working directory's, and cleared away like one
-        try:
-            trial.mkdir()
-        except OSError as error:
-            raise OSError(error.errno, f"{error.strerror} (in {nearest})", str(output)) from error
-        with suppress(FileNotFoundError):
-            trial.rmdir()
+        # as long as a working directory's, and cleared away like one
+        _try(nearest, f".{longest}.{os.urandom(8).hex()}.attempt", output)
+
+
+def check_folder(folder: Path) -> None:
+    """Find out whether files can be written in a folder, which need not exist, before anything is loaded; leaves nothing behind.
+
+    Raises:
+        PublishError: something is in the way, or this user cannot write there.
+    """
+    with writing(folder):
+        target = folder.resolve()
+        nearest = next(place for place in (target, *target.parents) if os.path.lexists(place))
+        if not nearest.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(nearest))
+        _try(nearest, f".ftcli.{os.urandom(8).hex()}.attempt", folder)
+
+
+def _try(nearest: Path, name: str, wanted: Path) -> None:
+    trial = nearest / name
+    try:
+        trial.mkdir()
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror} (in {nearest})", str(wanted)) from error
+    with suppress(FileNotFoundError):
+        trial.rmdir()

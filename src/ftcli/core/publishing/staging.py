@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ftcli.core.files.durable import exchange, free_bytes, size_of, sync
+from ftcli.core.files.durable import exchange, free_bytes, size_of, sync, writing
 from ftcli.core.files.manifest import describe, seal
 from ftcli.errors import TrainError
 
@@ -111,6 +111,22 @@ def publish_model(staged: Path, output: Path, document: Mapping[str, Any]) -> No
             (staged / name).rename(output / name)
     sync(output)
     shutil.rmtree(staged, ignore_errors=True)
+
+
+def withdraw(output: Path) -> None:
+    """Make a model in `output` stop being one, that none stands beside what another run leaves there: first what loading begins with, then its weights.
+    Its tokenizer stays, and the list of its files, by which the next model replaces them.
+
+    Raises:
+        PublishError: the file system refuses.
+    """
+    with writing(output):
+        for name in ENTRANCES:
+            (output / name).unlink(missing_ok=True)
+        sync(output)
+        for name in _listed(output):
+            if ".safetensors" in name:
+                (output / name).unlink(missing_ok=True)
 
 
 def refused(what: str, where: Path, staged: Path, error: BaseException, hint: str) -> TrainError:

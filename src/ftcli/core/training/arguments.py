@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
 from typing import Any
@@ -19,6 +19,7 @@ from ftcli.context import Context
 from ftcli.core.batches.order import ORDERS
 from ftcli.core.distributed import group
 from ftcli.core.distributed.sharding import sharding
+from ftcli.core.models.held_out import FALLING
 from ftcli.core.training.optimizer import made_of, refuse_ignored
 from ftcli.core.training.schedule import Schedule
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
@@ -175,11 +176,31 @@ def _evaluation(context: Context, *, held_out: bool) -> dict[str, Any]:
         )
     if (train.patience or train.load_best_model_at_end or train.save_strategy == "best") and train.metric_for_best_model is None:
         values["metric_for_best_model"] = "eval_loss"
+    if train.greater_is_better is None and _bare(train.metric_for_best_model) in FALLING:  # transformers: whatever does not end with "loss"
+        values["greater_is_better"] = False
     if strategy == "no" and (train.patience or train.load_best_model_at_end or train.save_strategy == "best"):
         raise SettingsError(
             "train.patience, load_best_model_at_end and save_strategy = best need evaluations", "Set --eval-strategy epoch."
         )
     return values
+
+
+def check_metric(metric: str | None, figures: Sequence[str]) -> None:
+    """Raises `SettingsError` where no evaluation of the task has the figure by which the best model is found."""
+    asked = _bare(metric)
+    if asked is None or asked in figures:
+        return
+    near = next((name for name in figures if asked.lower() in name), None) or next(
+        iter(difflib.get_close_matches(asked, figures, n=1)), None
+    )
+    meant = f" Did you mean {near}?" if near else ""
+    raise SettingsError(
+        f"train.metric_for_best_model = {metric!r}: no evaluation of this run has that figure", f"There are {', '.join(figures)}.{meant}"
+    )
+
+
+def _bare(metric: str | None) -> str | None:
+    return metric and metric.removeprefix("eval_")
 
 
 def _refuse_what_cannot_be_made(arguments: TrainingArguments) -> None:

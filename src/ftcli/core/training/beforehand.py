@@ -10,9 +10,10 @@ from ftcli.contracts import Task
 from ftcli.core.distributed import group
 from ftcli.core.models.adapter import check_choice
 from ftcli.core.models.config import planned
+from ftcli.core.models.held_out import figures_of
 from ftcli.core.models.model import check_given, check_kind, check_vocabulary, refuse_pointers
 from ftcli.core.training import checkpoints, gate
-from ftcli.core.training.arguments import make_arguments, trackers
+from ftcli.core.training.arguments import check_metric, make_arguments, trackers
 
 
 def refuse(context: Context, output: Path) -> None:
@@ -32,6 +33,8 @@ def refuse(context: Context, output: Path) -> None:
     if group.world() == 1:  # of several, TrainingArguments would join the group, and the preparation would outlast its timeout
         make_arguments(quiet, held_out=True)
     task: Task | None = None if train.mode is None else context.plugins.registry("task").get(train.mode, "train.mode")()
+    if train.mode is None or context.plugins.outsider("task", train.mode) is None:
+        check_metric(train.metric_for_best_model, figures_of(task))
     if settings.loader.collator is not None:
         context.plugins.registry("collator").get(settings.loader.collator, "loader.collator")
     if train.resume_from_checkpoint not in {None, "auto"}:

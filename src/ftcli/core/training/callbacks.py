@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.interrupted = False
         self._hinted: set[str] = set()
         self._saved = -1
+        self._begun = False
         self._lost = False
         self._shown: dict[str, Any] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
+        self._begun = True
         self.on_length(state.max_steps)
         self.context.progress.start("train", state.max_steps, "steps", state.global_step)
         if state.is_world_process_zero:
@@ -118,7 +121,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 self.context.note(words)
 
     def _write(self, args: TrainingArguments, entry: Mapping[str, Any]) -> None:
-        self._keep(args, "a", json.dumps(to_json(entry)) + "\n")
+        if self._begun or not self._stands(args, entry):
+            self._keep(args, "a", json.dumps(to_json(entry)) + "\n")
         if "loss" in entry:
             self._shown.update(loss=entry["loss"], lr=entry["learning_rate"])
             step = Step(entry["step"], entry["epoch"], entry["loss"], entry.get("grad_norm"), entry["learning_rate"])
@@ -127,6 +131,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self._shown.update(
                 {name: entry[name] for name in ("eval_loss", "eval_accuracy", "eval_micro_f1", "eval_pearson") if name in entry}
             )
+
+    def _stands(self, args: TrainingArguments, entry: Mapping[str, Any]) -> bool:
+        """Whether `entry`, an evaluation, is in the metrics file already: of a run that had ended, and whose command is repeated."""
+        with suppress(OSError, ValueError, AttributeError, KeyError):
+            figures = entry["step"], entry["eval_loss"]
+            lines = map(json.loads, (Path(args.output_dir) / METRICS_FILE).read_text(encoding="utf-8").splitlines())
+            return any((line.get("step"), line.get("eval_loss")) == figures for line in lines)
+        return False
 
     def _keep(self, args: TrainingArguments, mode: str, lines: str) -> None:
         """Write to the metrics file; where that fails the run goes on without it, since a part of a line may stand at its end."""

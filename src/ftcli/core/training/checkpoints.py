@@ -220,15 +220,20 @@ def choose(wanted: str, run: Path, note: Callable[[str], None], *, full: bool = 
     return folder
 
 
-def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], None]) -> None:
-    """Raise `TrainError` when the run could not go on exactly: lists every difference. What is harmless, or known of one of them only, is noted."""
+def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], None], *, ended: bool = False) -> None:
+    """Raise `TrainError` when the run could not go on exactly: lists every difference. What is harmless, or known of one of them only, is noted.
+
+    Args:
+        ended: no step is left, so that another length changes nothing.
+    """
     if unknown := sorted(identity.keys() ^ read(folder)["identity"].keys()):
         note(f"{folder.name} and this run are not compared in {', '.join(unknown)}, of which one of them tells nothing")
     changed = differences(folder, identity)
     for key in LENGTH:
         if key in changed:
             old, new = changed.pop(key)
-            note(f"{key} was {old} in {folder.name} and is {new} now: the learning rate follows the new length from here on")
+            if not ended:
+                note(f"{key} was {old} in {folder.name} and is {new} now: the learning rate follows the new length from here on")
     for key in BITS:
         if key in changed:
             old, new = changed.pop(key)

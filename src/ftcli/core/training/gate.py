@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from ftcli.contracts import CollatorKind, Task
 from ftcli.core.arrays import values
@@ -18,6 +18,7 @@ from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.models.layers import positions
 from ftcli.core.models.model import embedding_rows
 from ftcli.core.models.refusals import of_the_model
+from ftcli.core.publishing.place import check_folder
 from ftcli.core.storage.label_flags import LabelFlags
 from ftcli.core.storage.store import INPUT_IDS, SplitData, Store
 from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
@@ -51,6 +52,20 @@ def check_collator(name: str, kind: CollatorKind, task: Task, split: SplitData, 
         )
     if split.packed and not kind.packed:
         raise SettingsError(f"loader.collator = {name}: packed rows would see each other's texts", "Leave it unset, or set it to packed.")
+
+
+def check_batches(arguments: TrainingArguments, rows: int, *, fixed: bool) -> None:
+    """Raises `SettingsError` when an epoch has no whole batch, and only whole ones are wanted.
+
+    Args:
+        fixed: a batch has a fixed number of rows.
+    """
+    wanted = arguments.train_batch_size * arguments.world_size
+    if fixed and arguments.dataloader_drop_last and rows < wanted:
+        raise SettingsError(
+            f"train.dataloader_drop_last leaves nothing to train on: train has {rows:,} rows, and a batch of all processes {wanted:,}",
+            "Leave it out, or lower --per-device-train-batch-size.",
+        )
 
 
 def check_data(
@@ -116,7 +131,13 @@ def check_learnable(model: PreTrainedModel, *, packed: bool) -> None:
 
 
 def check_output(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    """Raises `TrainError` when the folder holds a run that neither is to be resumed nor may be replaced."""
+    """Before anything is loaded; makes nothing.
+
+    Raises:
+        PublishError: the folder cannot be made, or written in.
+        TrainError: it holds a run that neither is to be resumed nor may be replaced.
+    """
+    check_folder(folder)
     if resume or overwrite or not folder.is_dir():
         return
     earlier = next((entry for entry in (*sorted(folder.glob("checkpoint-*")), folder / RUN_FILE) if entry.exists()), None)

@@ -16,11 +16,12 @@ from ftcli.core.batches.order import ORDERS
 from ftcli.core.batches.slots import TokenBatches, rows_a_batch, token_batches
 from ftcli.core.distributed.sharding import undivided
 from ftcli.core.models.adapter import adapt
+from ftcli.core.models.held_out import figures_of
 from ftcli.core.models.model import build
 from ftcli.core.models.side_by_side import Texts
 from ftcli.core.storage.store import SplitData, Store
 from ftcli.core.training import gate
-from ftcli.core.training.arguments import make_arguments
+from ftcli.core.training.arguments import check_metric, make_arguments
 from ftcli.errors import SettingsError, UsageError
 
 SAMPLE = 100_000
@@ -93,6 +94,8 @@ def prepare(context: Context) -> Run:
     gate.check_tokenizer(store, tokenizer, str(settings.tokenizer.path))
     task = _task(context, store)
     train = store.split("train")
+    if settings.train.mode is None or context.plugins.outsider("task", settings.train.mode) is None:
+        check_metric(settings.train.metric_for_best_model, figures_of(task, train))
     name, kind = _collator(context, task, train, store)
     unpadded = kind.packed and not train.packed
     if unpadded and settings.train.lean_step == "off":
@@ -105,6 +108,7 @@ def prepare(context: Context) -> Run:
     )
     if batches is not None:
         context.note(batches.said)
+    gate.check_batches(arguments, len(train), fixed=batches is None)
     balance(context, task, train, store.label_names)
     with undivided(arguments):
         model = build(context, task, store, tokenizer)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 from torch.utils.data import BatchSampler
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from ftcli.core.batches.batch import StoreDataset
 from ftcli.core.distributed import pulse
@@ -20,6 +20,8 @@ from ftcli.core.distributed.agree import first_decides, stopped
 from ftcli.core.distributed.group import left, loss_of_a_rank
 from ftcli.core.distributed.heartbeat import Heartbeat
 from ftcli.core.distributed.signals import Signals
+from ftcli.core.files.durable import writing
+from ftcli.core.models.adapter_base import base_of
 from ftcli.core.models.compiled import Trial, compiled
 from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.models.lean import few_rows, lean
@@ -28,7 +30,9 @@ from ftcli.core.publishing import staging
 from ftcli.core.storage.label_flags import entropy
 from ftcli.core.training import checkpoints, health, memory, precision, saving, trackers, unused_weights
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
+from ftcli.core.training.card import CARD
 from ftcli.core.training.clock import clock_of
+from ftcli.core.training.ended import length, state_of_end, take_end
 from ftcli.core.training.guarding import Guard, Rollback
 from ftcli.core.training.halves import halves
 from ftcli.core.training.memory import Pieces
@@ -47,6 +51,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
 
     Raises:
         TrainError: the checkpoint to go on from cannot be used, or the result cannot be written.
+        PublishError: the run's folder cannot be made.
     """
     context, arguments = run.context, run.arguments
     stop = context.settings.train.on_unhealthy == "stop"
@@ -88,6 +93,8 @@ def fit(run: Run, signals: Signals) -> Outcome:
         record=checks.append,
         note=context.note,
     )
+    with writing(run.output):
+        run.output.mkdir(parents=True, exist_ok=True)
     cached = cache_of(run.model.config)
     callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
     tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
@@ -98,7 +105,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     if said := unused_weights.settle(arguments, run.model, run.task, few[0]):  # before the Trainer, which reads it once, when it is made
         context.note(said)
     trainer = _trainer(run, meter, watch, signals, [callback, *tracked], identity, guard)
-    checkpoint = _resumed(run, identity)
+    checkpoint = _resumed(run, trainer, identity)
     if checkpoint is not None:
         trainer.take(checkpoints.read(checkpoint)["kept"])
     meter.start()
@@ -174,6 +181,8 @@ def _whole(
     if stopped(trainer.signals):
         trainer.checkpoint()
         return "interrupted"
+    if not trainer.state.global_step:
+        raise TrainError("no step was made: the model is as it began, and is not saved", "Look at the batches: ftcli verify.")
     set_cache(run.model.config, use_cache)  # Trainer turns it off, and a saved model without it would generate slowly
     _save(trainer)
     return "ok"
@@ -191,7 +200,7 @@ def _compiled(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> Itera
         task=run.task,
         arguments=run.arguments,
         batches=lambda count: _first_batches(run, trainer, count),
-        left=lambda: _length(trainer) * run.arguments.gradient_accumulation_steps,
+        left=lambda: length(trainer) * run.arguments.gradient_accumulation_steps,
         head=trainer.head,
         dynamic=run.context.settings.loader.collator != "fixed" or run.token_batches is not None,
         backend=train.torch_compile_backend,
@@ -219,12 +228,6 @@ def _first_batches(run: Run, trainer: FtcliTrainer, count: int) -> list[dict[str
     order = BatchSampler(trainer._get_train_sampler(), run.arguments.train_batch_size, drop_last=False)
     rows = StoreDataset(run.train)
     return [run.collator(rows.__getitems__(batch)) for batch in islice(run.token_batches or order, count)]
-
-
-def _length(trainer: FtcliTrainer) -> int:
-    """Optimizer steps of the whole run."""
-    *_, total = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
-    return int(total)
 
 
 def _trainer(
@@ -259,19 +262,29 @@ def _trainer(
     )
 
 
-def _resumed(run: Run, identity: Mapping[str, Any]) -> Path | None:
+def _resumed(run: Run, trainer: FtcliTrainer, identity: Mapping[str, Any]) -> Path | None:
     settings, note = run.context.settings, run.context.note
     wanted = settings.train.resume_from_checkpoint
     if wanted is None:
         if run.arguments.process_index == 0:  # overwriting was allowed: an older run's checkpoints must not be taken for this one's
             staging.sweep(run.output)
+            if settings.runtime.overwrite and not _starts_there(run):  # a run that fails must not stand beside the model of another
+                staging.withdraw(run.output)
+                (run.output / CARD).unlink(missing_ok=True)
             for old in run.output.glob("checkpoint-*"):
                 shutil.rmtree(old)
         return None
     folder = first_decides(lambda: checkpoints.choose(wanted, run.output, note))
     if folder is not None:
-        checkpoints.compare(folder, identity, note)
+        checkpoints.compare(folder, identity, note, ended=state_of_end(trainer, folder) is not None)
     return folder
+
+
+def _starts_there(run: Run) -> bool:
+    """Whether the run's own folder holds what its model is made of."""
+    model = run.context.settings.model
+    named = [str(model.config)] if model.name_or_path is None else [model.name_or_path, base_of(model.name_or_path)]
+    return any(Path(name).resolve().is_relative_to(run.output.resolve()) for name in named)
 
 
 def _steps(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
@@ -286,10 +299,9 @@ def _steps(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
 
 def _once(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
     if checkpoint is not None:
-        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        if state.global_step >= _length(trainer):  # transformers would train one step more
-            trainer._load_from_checkpoint(str(checkpoint))
-            trainer.state = state
+        state = state_of_end(trainer, checkpoint)
+        if state is not None:
+            take_end(trainer, checkpoint, state)
             return
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 

@@ -308,13 +308,18 @@ class FtcliTrainer(Loading):
                 for name, value in kept["attributes"].items():
                     setattr(callback, name, value)
 
-    def _load_best_model(self) -> None:
+    def best_checkpoint(self) -> Path:
+        """That of the best evaluation. Raises `TrainError` where it cannot be used."""
         best = Path(str(self.state.best_model_checkpoint))
         if problem := first_decides(lambda: checkpoints.damage(best, full=True)):
             raise TrainError(
                 f"the best checkpoint {best} cannot be used: {problem}",
                 "Without --load-best-model-at-end the run ends with its last weights.",
             )
+        return best
+
+    def _load_best_model(self) -> None:
+        self.best_checkpoint()
         super()._load_best_model()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
