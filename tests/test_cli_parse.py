@@ -90,6 +90,27 @@ def test_resuming_without_a_path_means_the_newest_checkpoint() -> None:
     assert settings("--resume-from-checkpoint", "runs/checkpoint-5") == {"train.resume_from_checkpoint": "runs/checkpoint-5"}
 
 
+@pytest.mark.parametrize("following", ["--no-bf16", "--no_bf16", "--bf16", "--max-steps=3"])
+def test_an_option_behind_one_that_may_stand_alone_is_not_its_value(following: str) -> None:
+    assert settings("--resume-from-checkpoint", following)["train.resume_from_checkpoint"] == "auto"
+    with pytest.raises(UsageError, match="--output-dir needs a value"):
+        settings("--output-dir", following)
+
+
+def test_a_misspelt_option_behind_one_that_may_stand_alone_is_said_to_be_unknown() -> None:
+    with pytest.raises(UsageError, match="--max-stepz"):
+        settings("--resume-from-checkpoint", "--max-stepz", "3")
+
+
+@pytest.mark.parametrize(
+    ("words", "value"), [(["true"], True), (["false"], False), (["non_padding"], "non_padding"), (["no"], "no"), ([], True)]
+)
+def test_counting_input_tokens_is_a_truth_value_or_one_of_the_words_of_transformers(words: list[str], value: object) -> None:
+    given = parse(TRAIN, ["--include-num-input-tokens-seen", *words]).settings()
+
+    assert resolve(given, environ={}).settings.train.include_num_input_tokens_seen == value
+
+
 def test_a_negative_number_is_a_value_and_no_option() -> None:
     assert settings("--max-steps", "-1") == {"train.max_steps": "-1"}
 

@@ -207,6 +207,12 @@ def words(found: Imported, key: str) -> str:
     return next(f"{line.outcome}: {line.words}" for line in found.lines if line.key == key)
 
 
+@pytest.mark.parametrize(("written", "wanted"), [(True, True), ("non_padding", "non_padding"), (False, False)])
+def test_counted_input_tokens_are_a_truth_value_or_a_word(written: Any, wanted: Any) -> None:
+    values = read({"model_name_or_path": "m", "dataset_name": "a.jsonl", "include_num_input_tokens_seen": written}, "trl").values
+    assert values["train.include_num_input_tokens_seen"] == wanted
+
+
 @pytest.mark.parametrize(("written", "wanted"), [("auto", "auto"), (True, True), (False, False)])
 def test_what_axolotl_says_of_compiling_is_said_here(written: Any, wanted: Any) -> None:
     values = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}], "sequence_len": 512, "torch_compile": written}).values

@@ -163,7 +163,7 @@ class TrainSettings(Section):
     logging_first_step: bool | None = hf()
     log_on_each_node: bool | None = hf()
     logging_nan_inf_filter: bool | None = hf()
-    include_num_input_tokens_seen: str | None = hf()
+    include_num_input_tokens_seen: bool | Literal["all", "non_padding", "no"] | None = hf()
     log_level: str | None = hf()
     log_level_replica: str | None = hf()
     project: str | None = hf()

@@ -81,12 +81,18 @@ def parse(spec: CommandSpec, typed: Sequence[str]) -> Parsed:
 def _find(spec: CommandSpec, options: Mapping[str, Option], flag: str) -> tuple[Option, str | None]:
     """The option of a flag; its value already for --no-flag."""
     plain = flag.replace("_", "-")
+    found = _known(options, plain)
+    if found is None:
+        raise unknown_option(spec, plain, list(options))
+    return found, None if plain in options else "false"
+
+
+def _known(options: Mapping[str, Option], plain: str) -> Option | None:
+    """The option that a flag names or, as --no-flag, negates."""
     if plain in options:
-        return options[plain], None
-    positive = "--" + plain.removeprefix("--no-")
-    if plain.startswith("--no-") and positive in options and options[positive].takes == "bool":
-        return options[positive], "false"
-    raise unknown_option(spec, plain, list(options))
+        return options[plain]
+    positive = options.get("--" + plain.removeprefix("--no-")) if plain.startswith("--no-") else None
+    return positive if positive is not None and positive.takes == "bool" else None
 
 
 def _value(option: Option, flag: str, following: str | None, options: Mapping[str, Option]) -> tuple[str, int]:
@@ -97,8 +103,9 @@ def _value(option: Option, flag: str, following: str | None, options: Mapping[st
         known = {**TRUTH, **WORDS, **{choice: choice for choice in option.choices}} if option.choices else TRUTH
         truth = known.get((following or "").lower())
         return (truth, 1) if truth else ("true", 0)
-    is_option = following is not None and following.partition("=")[0].replace("_", "-") in options
-    if option.bare is not None and (following is None or is_option or following == "--"):
+    is_option = following is not None and _known(options, following.partition("=")[0].replace("_", "-")) is not None
+    misspelt = following is not None and following.startswith("--")
+    if option.bare is not None and (following is None or is_option or misspelt):
         return option.bare, 0
     if following is None or is_option:
         raise UsageError(f"{flag} needs a value", f"Write {flag} {option.metavar}.")
