@@ -13,6 +13,7 @@ from ftcli.cli.output import columns, write_error, write_human, write_status
 from ftcli.cli.run import as_dict
 from ftcli.cli.signals import termination_interrupts
 from ftcli.cli.streams import emit
+from ftcli.core.distributed.signals import Signals
 from ftcli.errors import DataError, InterruptedRun, PublishError
 from ftcli.records import Check, Measurement, Report
 from timing import PATIENCE
@@ -131,7 +132,7 @@ def test_text_that_fits_is_written() -> None:
     assert PublishError.exit_code == 1
 
 
-SENT = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+SENT = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP], ids=lambda number: number.name)
 
 
 @SENT
@@ -141,6 +142,16 @@ def test_what_a_scheduler_sends_is_an_interruption_inside_and_as_before_outside(
         signal.raise_signal(number)
 
     assert signal.getsignal(number) == before
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with termination_interrupts(), Signals() as asked:
+            signal.raise_signal(signal.SIGHUP)
+        assert asked.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @SENT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def test_exit_code_2_names_key_value_and_flag() -> None:
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_exit_code_3_when_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     folder, mark = plugin(tmp_path / "plugins", SLOW), tmp_path / "started"
     process = spawn("verify", "--json", "--plugins-dir", folder, "--tokenizer-path", mark)
@@ -79,6 +80,21 @@ def test_exit_code_3_when_interrupted(tmp_path: Path, number: signal.Signals) ->
     assert result.stderr.startswith("interrupted: ftcli verify was interrupted\n  Run the same command again to continue.\n")
     assert result.report["status"] == "interrupted"
     assert result.report["error"]["code"] == "interrupted"
+
+
+def test_a_terminal_that_is_closed_is_an_interruption(tmp_path: Path) -> None:
+    folder, mark = plugin(tmp_path / "plugins", SLOW), tmp_path / "started"
+    words = [sys.executable, "-m", "ftcli", "verify", "--plugins-dir", str(folder), "--tokenizer-path", str(mark)]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    until(lambda: mark.exists() or process.poll() is not None)
+
+    os.close(ours)
+    for _ in range(2):  # the shell's and, when it ends, the kernel's
+        process.send_signal(signal.SIGHUP)
+
+    assert process.wait(PATIENCE) == 3
 
 
 def test_json_is_one_line_and_all_that_stdout_holds_whatever_plugins_print(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_ranks_that_a_signal_ended_while_they_started_are_an_interruption() -> N
     deaths = (Death(0, 76, -signal.SIGTERM), Death(1, 77, -signal.SIGTERM))
     assert verdict(deaths=deaths, asked="SIGTERM")[0] == 3
     assert verdict(deaths=deaths)[0] == 4
-    for code in (1, 3, -signal.SIGINT, -signal.SIGUSR1):
+    for code in (1, 3, -signal.SIGINT, -signal.SIGUSR1, -signal.SIGHUP):
         assert verdict(deaths=(Death(0, 76, -signal.SIGINT), Death(1, 77, code)), asked="SIGINT")[0] == 3
     assert verdict(deaths=(Death(0, 76, -signal.SIGINT), Death(1, 77, -signal.SIGSEGV)), asked="SIGINT")[0] == 4
 

@@ -1,4 +1,4 @@
-"""What schedulers send before they kill, as an interruption: report, hooks and exit code 3 instead of sudden death."""
+"""What schedulers send before they kill, and terminals that are closed, as an interruption: report, hooks and exit code 3 instead of sudden death."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from types import FrameType
 
 from ftcli.core.distributed import pulse
+from ftcli.core.distributed.signals import heeded, hung_up
 
-SENT = (signal.SIGTERM, signal.SIGUSR1)
+SENT = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -20,7 +21,7 @@ def termination_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    before = {number: signal.signal(number, _interrupt) for number in SENT}
+    before = {number: signal.signal(number, _interrupt) for number in heeded(SENT)}
     try:
         yield
     finally:
@@ -33,6 +34,8 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     if rank is not None and rank.closing:
         return
     signal.signal(number, signal.SIG_DFL)
+    if number == signal.SIGHUP:
+        hung_up()
     raise KeyboardInterrupt
 
 

@@ -20,10 +20,11 @@ import psutil
 
 from ftcli.core.distributed.launch import Death, Ended, Plan, command, is_terminal, judge
 from ftcli.core.distributed.pulse import DUMP, VARIABLE, Beat, End, read, stack_file
+from ftcli.core.distributed.signals import heeded, hung_up
 from ftcli.core.distributed.stalls import LOOK_SECONDS, Stall, Stalls
 from ftcli.errors import RankError
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 INTERFACE = "GLOO_SOCKET_IFNAME"
 """gloo takes the address of the machine's own name otherwise; where that is the loopback's, ranks of several machines wait for each other for ever."""
 MEETING_SECONDS = 20.0
@@ -167,7 +168,7 @@ class Agent:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._forward) for number in FORWARDED}
+        before = {number: signal.signal(number, self._forward) for number in heeded(FORWARDED)}
         try:
             yield
         finally:
@@ -176,6 +177,8 @@ class Agent:
 
     def _forward(self, number: int, _: FrameType | None) -> None:
         """The ranks have sessions of their own, so that a Ctrl-C reaches them through here only."""
+        if number == signal.SIGHUP:
+            hung_up()
         ranks = psutil.Process().children()
         if not ranks:
             raise KeyboardInterrupt

@@ -1,15 +1,41 @@
-"""SIGINT, SIGTERM and SIGUSR1 as a wish: the run ends at the next step's end, with a checkpoint."""
+"""SIGINT, SIGTERM, SIGUSR1 and SIGHUP as a wish: the run ends at the next step's end, with a checkpoint."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Self
 
-WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""SIGUSR1 is what Slurm sends some time before the end (--signal=USR1@120)."""
+WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+"""SIGUSR1 is what Slurm sends some time before the end (--signal=USR1@120), SIGHUP what a terminal sends that is closed."""
+
+
+def heeded(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Without SIGHUP where it is ignored: nohup has a run go on without its terminal."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in numbers if number != signal.SIGHUP or not ignored]
+
+
+def hung_up() -> None:
+    """Heed no further SIGHUP, and point stdout and stderr at nothing where their other end is gone: what is still said would end the run (EIO).
+
+    A closed terminal sends two: one by way of the shell, one when the shell ends.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            poll = select.poll()
+            poll.register(descriptor, 0)
+            if poll.poll(0):  # only an end that is gone is told without being asked for
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, descriptor)
+                os.close(nothing)
 
 
 class Signals:
@@ -30,7 +56,7 @@ class Signals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._remember) for number in WATCHED}
+            self._before = {number: signal.signal(number, self._remember) for number in heeded(WATCHED)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -41,6 +67,9 @@ class Signals:
             self.received, self._since = signal.Signals(number).name, time.monotonic()
             if not self.apart:
                 self._restore()
+            if number == signal.SIGHUP:
+                self._before.setdefault(signal.SIGHUP, signal.getsignal(signal.SIGHUP))
+                hung_up()
         elif time.monotonic() - self._since >= self.apart:
             self._restore()
             signal.raise_signal(number)

@@ -249,7 +249,8 @@ def kept(place: int) -> Any:
 
 def serve(descriptor: int, preload: Sequence[str]) -> None:
     """Answer calls until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and a closed terminal reach the whole group; the parent decides
+        signal.signal(number, signal.SIG_IGN)
     garbage.later()
     pipe = Connection(descriptor)
     back = Finishing(pipe, portable)

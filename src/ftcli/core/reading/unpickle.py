@@ -229,7 +229,8 @@ def main(pipe: int, document: str) -> None:
     """The child's program."""
     os.set_inheritable(pipe, False)
     os.dup2(2, 1)  # what a trusted pickle prints is no report
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and a closed terminal reach the whole group; the parent decides
+        signal.signal(number, signal.SIG_IGN)
     with suppress(BrokenPipeError):  # nobody reads any more
         _Child(Order(**json.loads(document)), Connection(pipe, readable=False)).run()
     sys.stdout.flush()
