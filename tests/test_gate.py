@@ -16,6 +16,7 @@ from ftcli.core.engines.backend import tokenizer_hash
 from ftcli.core.storage.store import Store
 from ftcli.core.training import gate
 from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
+from ftcli.records import RUN_NAME
 from ftcli.testing import tiny_model, tiny_tokenizer
 from stores import write_store
 
@@ -192,6 +193,6 @@ def test_a_folder_with_a_run_is_not_overwritten_by_accident(tmp_path: Path) -> N
     gate.check_output(tmp_path, resume=True, overwrite=False)
     gate.check_output(tmp_path, resume=False, overwrite=True)
     (tmp_path / "checkpoint-3").rmdir()
-    (tmp_path / gate.RUN_FILE).write_text("{}")
-    with pytest.raises(TrainError, match=gate.RUN_FILE):
+    (tmp_path / RUN_NAME).write_text("{}")
+    with pytest.raises(TrainError, match=RUN_NAME):
         gate.check_output(tmp_path, resume=False, overwrite=False)

@@ -435,3 +435,66 @@ def test_a_column_of_labels_that_is_not_read_is_named(tmp_path: Path, name: str)
     assert said not in plan(tmp_path / name, label_column="category").notes
     assert said not in make_plan(update(settings(tmp_path / name), {"train.mode": "pretrain"}), formats()).notes
     assert not [note for note in plan(tmp_path / name, text_column="category").notes if "no labels" in note]
+
+
+# -- what lies there and is no data -------------------------------------------------------------------------------------
+
+
+def report(path: Path) -> None:
+    """A report as it is written: the schema last."""
+    write(path.with_suffix(".json"), json.dumps({"command": "tokenize", "text": "a" * 400, "schema": "ftcli.report/1"}, indent=2) + "\n")
+    write(path.with_suffix(".html"), "<!doctype html>")
+
+
+def test_what_ftcli_made_among_the_sources_is_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ftcli tokenize .` wrote its output, its report and rejects.jsonl there; the second run read them."""
+    jsonl(tmp_path / "a.jsonl")
+    jsonl(tmp_path / "deep" / "b.jsonl")
+    jsonl(tmp_path / "p1" / "rejects.jsonl", 9)
+    write(tmp_path / "p1" / "ftcli-manifest.json", "{}")
+    jsonl(tmp_path / "p1" / "train" / "c.jsonl", 9)
+    jsonl(tmp_path / "run" / "metrics.jsonl", 9)
+    write(tmp_path / "run" / "ftcli-run.json", "{}")
+    jsonl(tmp_path / "making" / "x.jsonl", 9)
+    report(tmp_path / "ftcli-reports" / "tokenize")
+    report(tmp_path / "deep" / "verify")
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", str(tmp_path)):
+        made = plan(folder, output_dir="making")
+        assert [name for _, name in paths(made)] == ["a.jsonl", "b.jsonl"]
+        noted = [note for note in made.notes if "ftcli made" in note]
+        assert noted == [f"{folder}: left out what ftcli made: deep/verify.json, ftcli-reports, making, p1, run"]
+        assert not any("a" * 400 in text for text in rows(folder, output_dir="making"))
+    for pattern, found in (
+        ("**/*.js*", ["a.jsonl", "b.jsonl"]),
+        ("*/*.jsonl", ["b.jsonl"]),
+        (f"{tmp_path}/**/*.jsonl", ["a.jsonl", "b.jsonl"]),
+    ):
+        made = plan(pattern, output_dir="making")
+        assert [name for _, name in paths(made)] == found
+        assert f"{pattern}: left out what ftcli made: " in made.notes[0]
+        assert len([note for note in made.notes if "p1" in note]) == 1
+
+
+def test_what_ftcli_made_is_read_where_it_is_named(tmp_path: Path) -> None:
+    jsonl(tmp_path / "p1" / "rejects.jsonl")
+    write(tmp_path / "p1" / "ftcli-manifest.json", "{}")
+    for named in (tmp_path / "p1", tmp_path / "p1" / "rejects.jsonl", tmp_path / "p1" / "*.jsonl"):
+        assert [name for _, name in paths(plan(named))] == ["rejects.jsonl"]
+
+
+def test_a_folder_of_nothing_but_what_ftcli_made_says_so(tmp_path: Path) -> None:
+    jsonl(tmp_path / "p1" / "rejects.jsonl")
+    write(tmp_path / "p1" / "ftcli-manifest.json", "{}")
+    error = refusal(tmp_path)
+    assert error.message == f"{tmp_path}: no data files in this directory"
+    assert error.hint.startswith(f"{tmp_path}: left out what ftcli made: p1. ")
+    error = refusal(tmp_path / "*" / "*.jsonl")
+    assert "the pattern matches only" in error.message
+    assert "left out what ftcli made: p1. " in error.hint
+
+
+def test_a_document_beside_a_page_of_its_name_is_data(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", '[{"text": "a"}]')
+    write(tmp_path / "a.html", "<!doctype html>")
+    assert rows(tmp_path) == rows(tmp_path / "*.json") == ["a"]

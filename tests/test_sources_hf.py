@@ -70,3 +70,31 @@ def test_an_unreachable_hub_is_said_so_with_a_way_out() -> None:
 def test_a_missing_path_with_a_data_suffix_never_asks_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: pytest.fail("asked the hub"))
     assert refusal("data/train.jsonl").message == "data/train.jsonl: no such file or directory"
+
+
+def test_results_that_datasets_keeps_beside_a_saved_set_are_no_rows_of_it(tmp_path: Path) -> None:
+    """`map` on a set from `load_from_disk` writes its results as cache-*.arrow into the same folder: every row was read once more for each."""
+    for name in ("a", "b"):
+        datasets.Dataset.from_dict(DATA).save_to_disk(tmp_path / name)
+        kept = datasets.load_from_disk(tmp_path / name)
+        kept.map(lambda row: {"text": row["text"] + "!"}, load_from_cache_file=False)
+        kept.map(lambda row: {"text": row["text"] + "?"}, cache_file_name=str(tmp_path / name / "mine.arrow"))
+        assert len(list((tmp_path / name).glob("*.arrow"))) == 3
+    for source in (tmp_path, tmp_path / "*" / "*.arrow", tmp_path / "**" / "*.arrow"):
+        assert rows(source) == DATA["text"] * 2
+        (note,) = (note for note in plan(source).notes if "datasets keeps" in note)
+        assert note.startswith(f"{source}: left out what datasets keeps beside a saved set: a/cache-")
+        assert note.count("mine.arrow") == 2
+
+
+def test_arrow_files_without_a_saved_set_are_read_whatever_their_names(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict(DATA).save_to_disk(tmp_path / "d")
+    (data,) = (tmp_path / "d").glob("*.arrow")
+    for name in ("cache-1.arrow", "b.arrow"):
+        write(tmp_path / "own" / name, data.read_bytes())
+    assert rows(tmp_path / "own" / "*.arrow") == DATA["text"] * 2
+    write(tmp_path / "own" / "state.json", '{"of": "something else"}')
+    assert rows(tmp_path / "own" / "*.arrow") == DATA["text"] * 2
+    write(tmp_path / "own" / "dataset_info.json", "{}")  # as in the cache of `load_dataset`
+    (tmp_path / "own" / "state.json").unlink()
+    assert rows(tmp_path / "own" / "*.arrow") == DATA["text"]

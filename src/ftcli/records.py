@@ -11,6 +11,7 @@ from typing import Any, Literal
 REPORT_SCHEMA = "ftcli.report/1"
 MANIFEST_SCHEMA = "ftcli.manifest/1"
 MANIFEST_NAME = "ftcli-manifest.json"
+RUN_NAME = "ftcli-run.json"
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -13,10 +13,9 @@ from ftcli.context import Context
 from ftcli.core.models.asked import Asked, Conversation, read_asked
 from ftcli.core.models.predict import load, predict
 from ftcli.core.processes.libraries import libraries
-from ftcli.core.training.gate import RUN_FILE
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads
-from ftcli.records import Report
+from ftcli.records import RUN_NAME, Report
 
 SHOWN = 60
 """Characters of a text in the table."""
@@ -101,7 +100,7 @@ def _row(found: dict[str, Any]) -> list[str]:
 def _learned(model: str) -> str | None:
     """What the run learned whose folder or checkpoint this is: "chat", "plain" (then no chat template belongs around a text), "texts" or "pairs"."""
     folder = Path(model)
-    file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / RUN_FILE
+    file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / RUN_NAME
     with suppress(OSError, ValueError, LookupError, TypeError):
         return str(json.loads(file.read_text(encoding="utf-8"))["details"]["asked"])
     return None

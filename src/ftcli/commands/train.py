@@ -17,14 +17,13 @@ from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
 from ftcli.core.training.beforehand import refuse
 from ftcli.core.training.card import write_card
-from ftcli.core.training.gate import RUN_FILE
 from ftcli.core.training.run import Run, prepare
 from ftcli.core.training.train import fit
 from ftcli.core.verify.preflight import preflight
 from ftcli.errors import InterruptedRun, PublishError, RankError
 from ftcli.machine import compute_threads
 from ftcli.masking import masked
-from ftcli.records import MANIFEST_NAME, Report, to_json
+from ftcli.records import MANIFEST_NAME, RUN_NAME, Report, to_json
 from ftcli.settings import update
 
 SAME_WISH_SECONDS = 5.0
@@ -79,7 +78,7 @@ def _kept(context: Context, prepared: Run, report: Report) -> Report:
         report = replace(report, paths={**report.paths, **write_report(report, output, "report")})
         if report.status == "ok":
             report = replace(report, paths={**report.paths, "card": str(write_card(prepared, report))})
-        _write(output / RUN_FILE, report)
+        _write(output / RUN_NAME, report)
     except (OSError, PublishError) as error:
         reason = error.message if isinstance(error, PublishError) else refusal(error, output).message
         context.note(f"{reason}; the report is not kept")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.objects import url_of
 from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
+from ftcli.core.reading.left_out import LeftOut
 from ftcli.errors import DataError, PluginError, SettingsError
 from ftcli.records import SPLITS, Split
 from ftcli.registry import AnyRegistry
@@ -156,15 +157,19 @@ class Finder:
         by_format: dict[str, list[str]] = {}
         sizes: Counter[str] = Counter()
         left: list[str] = []
-        home = home_of(folder)
+        home, out = home_of(folder), LeftOut(self.settings, folder)
         for root, folders, names in os.walk(folder, onerror=_unreadable):
+            if out.folder(root):
+                folders.clear()
+                continue
+            beside = out.files(root, names)
             inner = os.path.relpath(root, folder)
             prefix = "" if inner == "." else inner + "/"
             left += [f"{prefix}{name}" for name in folders if os.path.islink(os.path.join(root, name))]  # noqa: PTH114, PTH118
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
                 kind = self._kind(name)
-                if name.startswith("."):
+                if name.startswith(".") or name in beside:
                     continue
                 if (
                     kind is None
@@ -177,11 +182,13 @@ class Finder:
                     sizes[kind] += check_file(os.path.join(root, name))  # noqa: PTH118
                     by_format.setdefault(kind, []).append(prefix + name)
         if not by_format:
+            told = "".join(f"{note}. " for note in _told(folder, out))
             known = ", ".join(sorted(set(self.suffixes) - {".md"}))
             raise DataError(
                 f"{folder}: no data files in this directory",
-                f"Files of these kinds are read: {known} ({SUFFIXES}); links that lead out of it only where a glob or their name says so.",
+                f"{told}Files of these kinds are read: {known} ({SUFFIXES}); links that lead out of it only where a glob or their name says so.",
             )
+        self.notes += _told(folder, out)
         chosen = max(sorted(by_format), key=lambda name: sizes[name])
         left += [path for name, paths in by_format.items() if name != chosen for path in paths]
         if left:
@@ -192,16 +199,21 @@ class Finder:
         paths = sorted(glob.glob(pattern, recursive=True), key=natural)  # noqa: PTH207 - takes absolute patterns
         files = [path for path in paths if not os.path.isdir(path)]  # noqa: PTH112
         named = ".md" in Path(pattern).name
-        data = [path for path in files if (self._kind(path) and bare_suffix(path) != ".md") or (named and path.endswith(".md"))]
+        known = [path for path in files if (self._kind(path) and bare_suffix(path) != ".md") or (named and path.endswith(".md"))]
+        fixed = Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parent.parts))
+        out = LeftOut(self.settings, str(fixed))
+        data = [path for path in known if not out.file(path)]
         if not data:
-            matches = f"only {_names(files)}, which no format reads" if files else "nothing"
+            matches = f"only {_names(files)}, which {'hold no data' if known else 'no format reads'}" if files else "nothing"
+            told = "".join(f"{note}. " for note in _told(pattern, out))
             raise DataError(
-                f"{pattern}: the pattern matches {matches}", "Check the pattern; ** goes through directories. Quote it for the shell."
+                f"{pattern}: the pattern matches {matches}",
+                f"{told}Check the pattern; ** goes through directories. Quote it for the shell.",
             )
-        if len(data) < len(files):
-            self.notes.append(f"{pattern}: left out {_names(sorted(set(files) - set(data), key=natural))}")
-        fixed = takewhile(lambda part: not glob.has_magic(part), Path(pattern).parent.parts)
-        return [Found(path, self._format(path), os.path.relpath(path, Path(*fixed))) for path in data]
+        self.notes += _told(pattern, out)
+        if len(known) < len(files):
+            self.notes.append(f"{pattern}: left out {_names(sorted(set(files) - set(known), key=natural))}")
+        return [Found(path, self._format(path), os.path.relpath(path, fixed)) for path in data]
 
     def _format(self, path: str) -> str:
         check_file(path)
@@ -325,6 +337,10 @@ def _missing(path: str) -> DataError:
 
 def _unreadable(error: OSError) -> None:
     raise DataError(f"{error.filename}: cannot be listed: {error.strerror}", "Check its permissions.")
+
+
+def _told(source: str, out: LeftOut) -> list[str]:
+    return [f"{source}: left out {what}: {_names(names)}" for what, names in out.groups()]
 
 
 def _names(names: Iterable[str]) -> str:

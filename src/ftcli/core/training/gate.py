@@ -22,8 +22,8 @@ from ftcli.core.publishing.place import check_folder
 from ftcli.core.storage.label_flags import LabelFlags
 from ftcli.core.storage.store import INPUT_IDS, SplitData, Store
 from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
+from ftcli.records import RUN_NAME
 
-RUN_FILE = "ftcli-run.json"
 LEAK = 1e-3
 """Change of a logit, in standard deviations, by a token that must not be seen: the largest in float32 (clean models: 5e-6; leaks: 2e-3, BERT of 16 states
 and fresh weights, to 6); in 16 bits the root mean square, since the largest is a step of the largest logit (leaks: 3e-3 to 0.6; clean: 0, the shapes are the same)."""
@@ -140,7 +140,7 @@ def check_output(folder: Path, *, resume: bool, overwrite: bool) -> None:
     check_folder(folder)
     if resume or overwrite or not folder.is_dir():
         return
-    earlier = next((entry for entry in (*sorted(folder.glob("checkpoint-*")), folder / RUN_FILE) if entry.exists()), None)
+    earlier = next((entry for entry in (*sorted(folder.glob("checkpoint-*")), folder / RUN_NAME) if entry.exists()), None)
     if earlier is not None:
         raise TrainError(
             f"{folder} holds an earlier run ({earlier.name})",
