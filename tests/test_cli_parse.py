@@ -12,6 +12,7 @@ from ftcli.cli.catalog import COMMANDS
 from ftcli.cli.meant import SHORT
 from ftcli.cli.options import options_of, setting_options
 from ftcli.cli.parse import parse
+from ftcli.cli.switches import Switches
 from ftcli.errors import UsageError
 from ftcli.settings_train import NOT_OFFERED, REMOVED
 from ftcli.sources import resolve
@@ -143,6 +144,15 @@ def test_a_comma_in_a_positional_file_name_is_part_of_it() -> None:
 def test_the_output_directory_is_that_of_the_command() -> None:
     assert settings("--output-dir", "x", command="tokenize") == {"dataset.output_dir": "x"}
     assert settings("--output-dir", "x", command="train") == {"train.output_dir": "x"}
+
+
+def test_the_sign_of_the_home_directory_is_read_where_a_shell_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert parse(COMMANDS["train-tokenizer"], ["x.txt", "--output=~/tok"]).arguments["output"] == Path("/home/somebody/tok")
+    monkeypatch.setenv("FTCLI_PLUGINS_DIR", "~/plugins")
+    switches = Switches.of(parse(COMMANDS["tokenize"], ["--config=~/run.toml", "--profile=~/mine.toml"]))
+    assert (switches.config, switches.profile) == (Path("/home/somebody/run.toml"), "/home/somebody/mine.toml")
+    assert switches.plugins_dir == Path("/home/somebody/plugins")
 
 
 def test_arguments_of_a_command_arrive_in_their_types() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from pydantic import ValidationError
 from ftcli.fields import extra, flag_of, variable_of
 from ftcli.settings import Settings, get, sections, update, walk
 from ftcli.settings_train import NOT_OFFERED, OWN, REMOVED, TrainSettings
+from ftcli.sources import resolve
 
 FIELDS = [pytest.param(section, name, info, id=f"{section}.{name}") for section, name, info in walk()]
 
@@ -154,3 +157,51 @@ def test_compiling_is_yes_no_or_auto(raw: Any, value: Any) -> None:
     assert TrainSettings.model_validate({"torch_compile": raw}).torch_compile == value
     with pytest.raises(ValidationError):
         TrainSettings.model_validate({"torch_compile": "sometimes"})
+
+
+def paths() -> list[str]:
+    """Every field that takes a path: by its type, or because it says so."""
+    return [f"{section}.{name}" for section, name, info in walk() if "Path" in str(info.annotation) or extra(info, "path")]
+
+
+def test_the_fields_that_take_a_path_are_these() -> None:
+    assert set(paths()) == {
+        "dataset.sources",
+        "dataset.output_dir",
+        "tokenizer.path",
+        "model.name_or_path",
+        "model.config",
+        "train.output_dir",
+        "train.resume_from_checkpoint",
+        "train.fsdp_config",
+        "train.deepspeed",
+        "runtime.cache_dir",
+        "runtime.report_dir",
+    }
+
+
+@pytest.mark.parametrize("key", paths())
+def test_a_path_may_begin_with_the_sign_of_the_home_directory_wherever_it_comes_from(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell leaves --output-dir=~/x as it is, and so does a file: a directory called ~ was made, and `rm -r ~` removes another."""
+    monkeypatch.setenv("HOME", "/home/somebody")
+    section, name = key.split(".")
+    config = tmp_path / "run.json"
+    config.write_text(json.dumps({section: {name: ["~/x"] if key == "dataset.sources" else "~/x"}}))
+    made = [
+        resolve(cli={key: ("~/x", flag_of(name, sections()[section].model_fields[name]))}, environ={}),
+        resolve(environ={variable_of(section, name): "~/x"}),
+        resolve(config=config, environ={}),
+    ]
+    for settings in (*(each.settings for each in made), update(Settings(), {key: ["~/x"] if key == "dataset.sources" else "~/x"})):
+        value = get(settings, key)
+        assert [str(item) for item in value] == ["/home/somebody/x"] if isinstance(value, list) else str(value) == "/home/somebody/x"
+
+
+def test_only_a_sign_at_the_beginning_of_a_path_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    kept = {"tokenizer.path": "a/~/b", "dataset.output_dir": Path("x~"), "dataset.text_column": "~", "train.deepspeed": {"a": "~"}}
+    kept |= {"dataset.sources": ["train=~/x", "~no-such-user-here/x"], "tracking.run_name": "~"}
+    settings = update(Settings(), kept)
+    assert {key: get(settings, key) for key in kept} == kept

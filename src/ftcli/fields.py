@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -56,10 +57,28 @@ MaybeDay = Annotated[str | None, BeforeValidator(_day)]
 """A date as 2026-11-28, or unset; TOML and YAML know dates themselves."""
 
 
+def at_home(value: Any) -> Any:
+    """A path, or each of a list, with ~ and ~user at its beginning for the home directory; anything else as it is.
+
+    A shell does that where the sign begins a word: not behind `--output-dir=`, and not in a file. What is left is a directory called ~.
+    """
+    if isinstance(value, list):
+        return [at_home(item) for item in value]
+    if isinstance(value, Path):
+        return Path(os.path.expanduser(value))  # noqa: PTH111 - never raises, where there is no home or no such user
+    return os.path.expanduser(value) if isinstance(value, str) else value  # noqa: PTH111
+
+
 class Section(BaseModel):
-    """A section of the settings tree: frozen, unknown keys refused."""
+    """A section of the settings tree: frozen, unknown keys refused, a home directory for ~ wherever a path comes from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    @field_validator("*")
+    @classmethod
+    def _at_home(cls, value: Any, info: ValidationInfo) -> Any:
+        is_path = isinstance(value, Path) or extra(cls.model_fields[info.field_name or ""], "path")
+        return at_home(value) if is_path else value
 
 
 def setting(
@@ -69,6 +88,7 @@ def setting(
     flag: str | None = None,
     bare: str | None = None,
     hidden: bool = False,
+    path: bool = False,
     **constraints: Any,
 ) -> Any:
     """Declare a setting.
@@ -79,9 +99,10 @@ def setting(
         flag: flag when it is not `--field-name`.
         bare: value of the flag when it is given without one.
         hidden: leave it out of `--help` (it still works).
+        path: a string that may be a path; a field of `Path` is one anyway.
         constraints: pydantic's (ge, le, …).
     """
-    extra: dict[str, Any] = {"hidden": hidden}
+    extra: dict[str, Any] = {"hidden": hidden, "path": path}
     if flag is not None:
         extra["flag"] = flag
     if bare is not None:

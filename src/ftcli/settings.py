@@ -32,6 +32,7 @@ class DatasetSettings(Section):
         None,
         "Files, globs, directories, hub ids or s3:// addresses to read; SPLIT=PATH names the split. For verify and train: the prepared directory.",
         flag="--dataset",
+        path=True,
     )
     output_dir: Path | None = setting(None, "Where the prepared data are published: a directory, or s3://bucket/name (extra s3).")
     text_column: str = setting("text", "Column that holds the text.")
@@ -84,7 +85,7 @@ class DatasetSettings(Section):
 class TokenizerSettings(Section):
     """The tokenizer and how text becomes ids."""
 
-    path: str | None = setting(None, "Tokenizer folder or hub id.", flag="--tokenizer-path")
+    path: str | None = setting(None, "Tokenizer folder or hub id.", flag="--tokenizer-path", path=True)
     revision: str | None = setting(None, "Revision of a hub tokenizer.", flag="--tokenizer-revision", hidden=True)
     engine: str = setting(
         "auto",
@@ -132,7 +133,7 @@ class LoaderSettings(Section):
 class ModelSettings(Section):
     """The model: from a configuration (random weights) or from a folder or hub id."""
 
-    name_or_path: str | None = setting(None, "Model folder or hub id to start from.", flag="--model-name-or-path")
+    name_or_path: str | None = setting(None, "Model folder or hub id to start from.", flag="--model-name-or-path", path=True)
     config: Path | None = setting(None, "config.json to start from scratch with.", flag="--model-config")
     config_overrides: str | None = setting(None, "Changes to the configuration: hidden_size=256,num_hidden_layers=4")
     revision: str | None = setting(None, "Revision of a hub model.", flag="--model-revision", hidden=True)

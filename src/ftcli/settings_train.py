@@ -119,7 +119,9 @@ class TrainSettings(Section):
     )
     save_steps: float | None = setting(None, "Steps between checkpoints.", gt=0)
     save_total_limit: int | None = setting(2, "Checkpoints to keep.", ge=1)
-    resume_from_checkpoint: str | None = setting(None, "A checkpoint folder, or auto for the newest in the output directory.", bare="auto")
+    resume_from_checkpoint: str | None = setting(
+        None, "A checkpoint folder, or auto for the newest in the output directory.", bare="auto", path=True
+    )
     load_best_model_at_end: bool | None = setting(None, "End with the best checkpoint instead of the last.")
     metric_for_best_model: str | None = setting(None, "What best means.", hidden=True)
     verify: bool = setting(True, "Run the quick checks before training.")
@@ -205,8 +207,8 @@ class TrainSettings(Section):
     ddp_backend: str | None = hf()
     ddp_timeout: int | None = hf()
     fsdp: str | None = hf()
-    fsdp_config: Json | str | None = hf()
-    deepspeed: Json | str | None = hf()
+    fsdp_config: Json | str | None = hf(path=True)
+    deepspeed: Json | str | None = hf(path=True)
     debug: str | None = hf()
     skip_memory_metrics: bool | None = hf()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,7 +165,7 @@ def _converted(own: Own, raw: str, flag: str) -> Any:
     if own.kind in {"path", "paths"}:
         if not raw:
             raise UsageError(f"{flag} is empty", "Give a path.")
-        return Path(raw)
+        return Path(os.path.expanduser(raw))  # noqa: PTH111 - never raises; a shell leaves the ~ of --output=~/x
     if own.kind in {"int", "float"}:
         try:
             return int(raw.replace("_", "")) if own.kind == "int" else float(raw)

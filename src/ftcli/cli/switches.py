@@ -32,9 +32,9 @@ class Switches:
         folder = None if parsed.has("no_plugins") else parsed.last("plugins_dir") or environ.get("FTCLI_PLUGINS_DIR")
         names = "" if parsed.has("no_plugins") else environ.get("FTCLI_PLUGINS")
         return cls(
-            config=Path(config) if config else None,
-            profile=parsed.last("profile") or environ.get("FTCLI_PROFILE") or None,
-            plugins_dir=Path(folder) if folder else None,
+            config=Path(os.path.expanduser(config)) if config else None,  # noqa: PTH111 - never raises
+            profile=os.path.expanduser(parsed.last("profile") or environ.get("FTCLI_PROFILE") or "") or None,  # noqa: PTH111
+            plugins_dir=Path(os.path.expanduser(folder)) if folder else None,  # noqa: PTH111
             allow=None if names is None else tuple(name.strip() for name in names.split(",") if name.strip()),
             json=parsed.has("json") or (parsed.last("format") == "json" and not parsed.has("output")),
             quiet=parsed.has("quiet"),
