@@ -79,6 +79,35 @@ def test_one_label_alone_is_refused(labelled):
         labelled(["same", "same"])
 
 
+@pytest.mark.parametrize(
+    ("labels", "values"),
+    [
+        (["[8]", "[12, 15, 20]", "[]"], {}),
+        (["['x', 'y']", "[\"it's\", 'y']"], {}),
+        (["['x' 'y']", "['x']"], {}),
+        (["(3,)", "(3, 10)"], {}),
+        (["{'a', 'b'}", "", "{'b'}"], {}),
+        (["[ 3 10]", "[12]"], {}),
+        (["[12, 15]", "[8]"], {"dataset__label_separator": ","}),
+        (["['x', 'y']", "['z', 'x']"], {"dataset__label_separator": ", "}),
+    ],
+)
+def test_lists_written_as_text_are_no_labels(labels, values, labelled):
+    """As pandas writes a column of lists into a .csv: every list became a class without a word."""
+    with pytest.raises(DataError, match="the column 'label' holds lists written as text") as refused:
+        labelled(labels, **values)
+    assert "--label-separator '|'" in refused.value.hint
+
+
+@pytest.mark.parametrize("labels", [["[neg]", "[pos]"], ["[1]", "two"], ["(a)", "(b)"], ["[x, y]", "[z]"]])
+def test_labels_in_brackets_are_labels(labels, labelled):
+    assert labelled(labels)[1] == sorted(labels)
+
+
+def test_lists_written_as_text_are_labels_where_they_are_named(labelled):
+    assert labelled(["[1]", "[2]"], dataset__label_names=["[2]", "[1]"])[:2] == ([1, 0], ["[2]", "[1]"])
+
+
 @pytest.mark.parametrize(("names", "word"), [(["a"], "names 1 label"), (["a", "b", "a"], "twice"), (["1", "01"], "twice")])
 def test_names_that_cannot_be_are_refused(names, word, labelled):
     with pytest.raises(UsageError, match=word):

@@ -18,6 +18,11 @@ from ftcli.records import ShardPlan
 
 Label = str | int
 KEPT = "found.json"
+ITEM = r"""(?:-?\d+(?:\.\d*)?|'[^']*'|"[^"]*")"""
+LIST = re.compile(rf"[\[({{]\s*(?:{ITEM}(?:\s*,\s*|\s+))*{ITEM}?\s*[\])}}]")
+"""A list as Python or numpy prints it: [3, 10], ['x' 'y'], (3,). Labels in brackets without quotes, such as [neg], are none."""
+FIRST, LAST = re.compile(rf"[\[({{]\s*{ITEM}"), re.compile(rf"{ITEM}\s*[\])}}]")
+"""Its first and its last item, where it was cut at a separator."""
 
 
 def label_map(
@@ -37,7 +42,7 @@ def label_map(
         kept: folder of the working directory where the labels are written down, and found again by whoever goes on there.
 
     Raises:
-        DataError: fewer than two labels.
+        DataError: fewer than two labels, or lists of labels that are written as text.
         UsageError: the label names that were given cannot be.
     """
     dataset = context.settings.dataset
@@ -54,6 +59,7 @@ def label_map(
         found = _collect(context, recipe, executor, collect, beat)
         if kept is not None:
             _keep(kept, found)
+    _refuse_written_lists(dataset.label_column, found)
     names, ids = number(found)
     if len(names) < 2:
         raise DataError(
@@ -64,6 +70,20 @@ def label_map(
     if moved is not None:
         context.note(f"the {len(ids)} labels {names[0]} to {names[-1]} get the ids 0 to {len(ids) - 1} ({moved} is {ids[moved]})")
     return names, ids
+
+
+def _refuse_written_lists(column: str, found: set[Label]) -> None:
+    """A table that was saved with lists in it holds their text, and every list would be a class of its own."""
+    labels = sorted(label for label in found if isinstance(label, str) and label)
+    lists = bool(labels) and len(labels) == len(found - {""}) and all(map(LIST.fullmatch, labels))
+    cut = [next(filter(end.fullmatch, labels), None) for end in (FIRST, LAST)]
+    if lists or all(cut):
+        shown = max(labels, key=len) if lists else f"{cut[0]} and {cut[1]}"
+        raise DataError(
+            f"the column {column!r} holds lists written as text: {shown[:100]}; each of {len(labels):,} would be a class of its own",
+            "Any number of labels a row: JSON lists in a .jsonl (pandas: to_json(NEW, orient='records', lines=True), after ast.literal_eval where they"
+            " are text already), or a|b with --label-separator '|'. To keep them as they are, name each with --label-names.",
+        )
 
 
 def _collect(
