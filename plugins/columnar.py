@@ -51,6 +51,12 @@ class Parquet(FileFormat):
         with _parquet(path) as file:
             return _kind(path, column, file.schema_arrow, special_kind(settings))
 
+    def label_names(self, path: str, column: str) -> tuple[str, ...] | None:
+        from ftcli.core.reading.class_labels import class_names
+
+        with _parquet(path) as file:
+            return class_names(file.schema_arrow.metadata, column)
+
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         from ftcli.core.files.streams import data_errors
 
@@ -92,6 +98,13 @@ class ArrowIpc(FileFormat):
 
         with data_errors(path):
             return _kind(path, column, _ipc_schema(path), special_kind(settings))
+
+    def label_names(self, path: str, column: str) -> tuple[str, ...] | None:
+        from ftcli.core.files.streams import data_errors
+        from ftcli.core.reading.class_labels import class_names
+
+        with data_errors(path):
+            return class_names(_ipc_schema(path).metadata, column)
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         row = 0

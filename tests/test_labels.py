@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from datasets import load_from_disk
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, load_from_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,3 +135,55 @@ def test_every_label_has_one_id_and_the_name_of_its_id(labels):
 @given(st.sets(st.text(min_size=1), min_size=2).map(list))
 def test_given_names_keep_their_order(names):
     assert list(by_name(names, integers=False)) == names
+
+
+def hf(labels, names, *, several=False):
+    """A set of `datasets` whose labels have names."""
+    feature = ClassLabel(names=names)
+    features = Features({"text": Value("string"), "label": List(feature) if several else feature})
+    return Dataset.from_dict({"text": corpus(len(labels)), "label": labels}, features=features)
+
+
+@pytest.mark.parametrize("kind", ["save_to_disk", "parquet"])
+@pytest.mark.parametrize("names", [["neg", "pos", "odd"], ["3", "1", "2"]])
+def test_the_names_of_a_class_label_are_those_of_the_classes(kind, names, kinds, tmp_path):
+    """They were called 0, 1, 2."""
+    source, data = tmp_path / "in", hf([2, 0, 2], names)
+    source.mkdir()
+    _ = data.save_to_disk(source) if kind == "save_to_disk" else data.to_parquet(source / "a.parquet")
+    report = prepare(kinds["bpe"], source, tmp_path / "out", dataset__label_column="label")
+    loaded = load_from_disk(str(tmp_path / "out"))["train"]
+    assert (loaded.features["labels"].names, loaded["labels"]) == (names, [2, 0, 2])
+    assert any(note.startswith("the labels 0 to 2 are called as ") and ", ".join(names) in note for note in report.notes)
+    assert f"1 of 3 labels have no row: {names[1]}" in report.notes
+
+
+def test_names_that_were_given_win_over_those_of_a_class_label(kinds, tmp_path):
+    hf([1, 0], ["neg", "pos"]).save_to_disk(tmp_path / "in")
+    prepare(kinds["bpe"], tmp_path / "in", tmp_path / "out", dataset__label_column="label", dataset__label_names=["a", "b"])
+    assert load_from_disk(str(tmp_path / "out"))["train"].features["labels"].names == ["a", "b"]
+
+
+def test_lists_of_a_class_label_have_its_names(kinds, tmp_path):
+    hf([[0], [0, 2], []], ["a", "b", "c"], several=True).save_to_disk(tmp_path / "in")
+    report = prepare(kinds["bpe"], tmp_path / "in", tmp_path / "out", dataset__label_column="label")
+    assert report.details["labels"] == {"names": ["a", "b", "c"], "counts": [2, 0, 1]}
+    assert load_from_disk(str(tmp_path / "out"))["train"]["labels"] == [[1, 0, 0], [1, 0, 1], [0, 0, 0]]
+
+
+def test_a_split_without_labels_is_said_so_and_does_not_shift_the_others(kinds, tmp_path):
+    """As GLUE has its test split: -1 became the label 0, and the 0 and 1 of train became 1 and 2."""
+    parts = {"train": hf([0, 1], ["neg", "pos"]), "test": hf([-1, -1], ["neg", "pos"])}
+    DatasetDict(parts).save_to_disk(tmp_path / "in")
+    with pytest.raises(DataError, match="the label -1 is not among the label names") as refused:
+        prepare(kinds["bpe"], tmp_path / "in", tmp_path / "out", dataset__label_column="label")
+    assert "train=PATH" in refused.value.hint
+    prepare(kinds["bpe"], [f"train={tmp_path / 'in'}"], tmp_path / "out", dataset__label_column="label")
+    assert load_from_disk(str(tmp_path / "out"))["train"]["labels"] == [0, 1]
+
+
+def test_two_meanings_of_a_number_are_refused(kinds, tmp_path):
+    hf([0, 1], ["neg", "pos"]).to_parquet(tmp_path / "train.parquet")
+    hf([0, 1], ["pos", "neg"]).to_parquet(tmp_path / "test.parquet")
+    with pytest.raises(DataError, match=r"the label 0 of the column 'label' is '(neg|pos)' in .* and '(neg|pos)' in"):
+        prepare(kinds["bpe"], tmp_path / "*.parquet", tmp_path / "out", dataset__label_column="label")

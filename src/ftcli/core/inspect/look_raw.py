@@ -20,7 +20,7 @@ from ftcli.core.prepare.accept import accept
 from ftcli.core.prepare.encode import encode_rows, packed
 from ftcli.core.prepare.job import Job, plugins_of
 from ftcli.core.prepare.join import Group, as_batch, joined
-from ftcli.core.prepare.labels import by_name
+from ftcli.core.prepare.labels import named_labels
 from ftcli.core.prepare.own_texts import drawn_pieces
 from ftcli.core.prepare.pairs import types_of, unmarked
 from ftcli.core.prepare.policy import Counts, Documents, LengthPolicy, without_first
@@ -208,10 +208,9 @@ def _split(recipe: Recipe, asked: str | None) -> Split:
 def _reading(context: Context, recipe: Recipe) -> _Reading:
     quiet = replace(context, progress=Quiet(), notes=[])  # workers and memory are of no interest here
     dataset = context.settings.dataset
-    names = dataset.label_columns or dataset.label_names
-    ids = by_name(names, integers=recipe.plan.columns.label_kind == "int") if names and dataset.labelled else None
+    names, ids = (named_labels(dataset, recipe.plan) if dataset.labelled else None) or (None, None)
     job = settle_workload(quiet, recipe).job(quiet, recipe, recipe.output, ids)
-    return _Reading(replace(job, batch_size=min(job.batch_size, BATCH_ROWS)), names if ids else None)
+    return _Reading(replace(job, batch_size=min(job.batch_size, BATCH_ROWS)), names)
 
 
 def _numbered(recipe: Recipe, reading: _Reading, split: Split, picked: Picked) -> list[Row]:

@@ -23,6 +23,10 @@ from ftcli.core.reading.reject import Fault
 from ftcli.errors import DataError
 
 FLAG_HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
+UNLABELLED = (
+    "-1 says of a row that it has no label. Name the splits that have labels (train=PATH validation=PATH), or put such rows aside with --on-bad "
+    "quarantine and --max-bad."
+)
 Accepted = tuple[Encoded, Documents, Labels | None, Counts, dict[int, Fault]]
 """What was kept of a batch, its rows after the policy, their labels, the counts, and the rows that cannot be used."""
 
@@ -139,7 +143,7 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
                 faults[row] = Fault("wrong-type", f"{name!r} is {value}; a label's column says 0 or 1, or false or true", name, FLAG_HINT)
                 continue
             reason = f"the label {shown(label).rpartition(' (')[0]} is not among the label names"
-            faults[row] = Fault("unknown-label", reason, job.columns.label or "", hint)
+            faults[row] = Fault("unknown-label", reason, job.columns.label or "", UNLABELLED if label == -1 else hint)
         ids = ids.fill_null(0)
     order: Ints = np.fromiter(label_ids.values(), np.int64, len(label_ids))
     found: Ints = order[values(ids)]

@@ -13,8 +13,10 @@ from ftcli.contracts import Executor
 from ftcli.core.files.durable import put, writing
 from ftcli.core.files.manifest import seal, unseal
 from ftcli.core.prepare.recipe import Recipe
+from ftcli.core.reading.read import Plan
 from ftcli.errors import DataError, UsageError
 from ftcli.records import ShardPlan
+from ftcli.settings import DatasetSettings
 
 Label = str | int
 KEPT = "found.json"
@@ -48,12 +50,11 @@ def label_map(
     dataset = context.settings.dataset
     if recipe.plan.columns.number:
         return None, None
-    if dataset.label_columns:
-        return dataset.label_columns, by_name(dataset.label_columns, integers=False)
-    if dataset.label_column is None:
+    if not dataset.labelled:
         return None, None
-    if dataset.label_names:
-        return dataset.label_names, by_name(dataset.label_names, integers=recipe.plan.columns.label_kind in {"int", "ints"})
+    if (named := named_labels(dataset, recipe.plan)) is not None:
+        return named
+    assert dataset.label_column is not None, "several columns name their labels"
     found = _recall(kept) if kept is not None else None
     if found is None:
         found = _collect(context, recipe, executor, collect, beat)
@@ -70,6 +71,15 @@ def label_map(
     if moved is not None:
         context.note(f"the {len(ids)} labels {names[0]} to {names[-1]} get the ids 0 to {len(ids) - 1} ({moved} is {ids[moved]})")
     return names, ids
+
+
+def named_labels(dataset: DatasetSettings, plan: Plan) -> tuple[list[str], dict[Label, int]] | None:
+    """Names in id order and ids, where settings or sources name the labels."""
+    if dataset.label_columns:
+        return dataset.label_columns, by_name(dataset.label_columns, integers=False)
+    if dataset.label_names:
+        return dataset.label_names, by_name(dataset.label_names, integers=plan.columns.label_kind in {"int", "ints"})
+    return (list(plan.label_names), {place: place for place in range(len(plan.label_names))}) if plan.label_names else None
 
 
 def _refuse_written_lists(column: str, found: set[Label]) -> None:

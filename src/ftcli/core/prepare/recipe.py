@@ -298,6 +298,7 @@ def _inputs(
         **({"dataset.text_pair_column": plan.columns.pair, "token types": policy.pair.types} if policy.pair else {}),
         **({"dataset.label_columns": [list(plan.columns.flags), list(plan.columns.flag_kinds)]} if plan.columns.flags else {}),
         **({"dataset.label_separator": dataset.label_separator} if dataset.label_separator else {}),
+        **({"label names of the sources": list(plan.label_names)} if plan.label_names else {}),
         "format version": FORMAT_VERSION,
         "sources": [[file.format, file.split, file.bytes, file.xxh3] for file in plan.files],
         "dataset.text_column": plan.columns.text,

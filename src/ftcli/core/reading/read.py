@@ -17,6 +17,7 @@ from ftcli.contracts import Columns, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
 from ftcli.core.files.streams import data_errors
+from ftcli.core.reading.class_labels import names_in
 from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
 from ftcli.core.reading.conversation import columns_of
@@ -74,6 +75,8 @@ class Plan:
     """Path → content hash with the stamp of the version that was hashed."""
     beside: tuple[str, ...] = ()
     """Of conversations: the columns with texts, lists or objects."""
+    label_names: tuple[str, ...] = ()
+    """What the files call the numbers of the label column, from 0, where they say so and the settings do not."""
 
     @property
     def bytes(self) -> int:
@@ -170,6 +173,11 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         label_separator=dataset.label_separator,
         flag_kinds=tuple(_label_kind(filled, finder.formats, settings, name, flag=True) for name in read.flags),
     )
+    asked = label if columns.label_kind in {"int", "ints"} and not dataset.label_names else None
+    names, said_in = names_in(filled, finder.formats, asked)
+    if names:
+        shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+        finder.notes.append(f"the labels 0 to {len(names) - 1} are called as {said_in} says: {shown} (--label-names gives other names)")
     taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
     return Plan(
         shards=_shards(found, pieces, target),
@@ -181,6 +189,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         notes=tuple(finder.notes),
         found=tuple(found),
         hashes={file.path: hashed for file, hashed in zip(found, taken, strict=True)},
+        label_names=names,
         beside=() if read.chat is None else tuple(name for name, says in there.items() if says),
     )
 
