@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Context, copy_context
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel, TrainingArguments
@@ -27,6 +27,9 @@ from ftcli.core.models import lean_layers
 from ftcli.core.models.adapter_base import inner
 from ftcli.core.models.draws import dropping
 from ftcli.core.models.lean_proof import EXACT, HALF
+
+if TYPE_CHECKING:
+    from ftcli.core.training.trainer import FtcliTrainer
 
 Tensor = torch.Tensor
 Batch = Mapping[str, Any]
@@ -133,23 +136,18 @@ def cut(batch: Batch, *, by_tokens: bool = False) -> tuple[dict[str, Any], dict[
 
 
 @contextmanager
-def halves(
-    model: PreTrainedModel,
-    arguments: TrainingArguments,
-    batch: Batch,
-    loss_of: LossOf,
-    use: Callable[[Halves | None], None],
-    *,
-    compiled: bool,
-) -> Iterator[str]:
-    """Inside, batches are computed in halves where that gives the same; yields what was done and why.
+def halves(trainer: FtcliTrainer, batch: Batch, *, wanted: str) -> Iterator[str | None]:
+    """Inside, batches are computed in halves where that gives the same; yields what was done and why, None where nobody would expect it.
 
     Args:
         batch: two rows, for the proof.
-        use: gets what computes them, and None at the end.
-        compiled: the model's layers were compiled.
+        wanted: "auto" or "off".
     """
-    threads = torch.get_num_threads()
+    model, arguments, threads = trainer.model, trainer.args, torch.get_num_threads()
+    if wanted == "off" or arguments.device.type != "cpu":
+        yield None
+        return
+    compiled = trainer.compiled is not None and trainer.compiled.on
     reason = "its layers are compiled" if compiled else why_not(model, arguments, threads)
     if reason is not None:
         yield f"halves of a batch side by side off ({reason})"
@@ -158,20 +156,17 @@ def halves(
     made = Halves(model, threads)
     try:
         sys.setswitchinterval(SWITCH)
-        reason = differs(model, made, batch, loss_of, HALF.gradient if arguments.bf16 else EXACT.gradient)
-        if reason is None:
-            use(made)
+        reason = differs(model, made, batch, trainer.loss_of, HALF.gradient if arguments.bf16 else EXACT.gradient)
+        trainer.use_halves(made if reason is None else None)
         yield f"halves of a batch side by side {'on, proved equal on this model' if reason is None else f'off ({reason})'}"
     finally:
-        use(None)
+        trainer.use_halves(None)
         made.close()
         sys.setswitchinterval(before)
 
 
 def why_not(model: PreTrainedModel, arguments: TrainingArguments, threads: int) -> str | None:
     """Why it cannot be tried. What is known to compute nothing but its own rows, and to keep nothing from one call to the next, is the lean step's layers."""
-    if arguments.device.type != "cpu":
-        return f"they are for CPUs, and the device is {arguments.device.type}"
     if threads < 2:
         return "there is one core"
     if arguments.world_size > 1:

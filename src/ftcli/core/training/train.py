@@ -172,7 +172,9 @@ def _whole(
         uses = trainer.use_head, trainer.use_texts
         with lean(run.model, run.task, few, run.arguments, *uses, wanted=wanted, texts=run.texts) as said:
             run.context.note(said)
-            with _compiled(run, trainer, checkpoint), _halved(run, trainer, few[0]):
+            with _compiled(run, trainer, checkpoint), halves(trainer, few[0], wanted=wanted) as halved:
+                if halved:
+                    run.context.note(halved)
                 _steps(trainer, checkpoint)
             if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
                 _final_evaluation(trainer)
@@ -208,18 +210,6 @@ def _compiled(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> Itera
     )
     before = None if checkpoint is None else checkpoints.read(checkpoint)["kept"].get("compiled")
     with compiled(trial, before, run.context.note) as trainer.compiled:
-        yield
-
-
-@contextmanager
-def _halved(run: Run, trainer: FtcliTrainer, batch: Mapping[str, Tensor]) -> Iterator[None]:
-    """Inside, batches are computed in halves where the lean step is wanted and that gives the same."""
-    if run.context.settings.train.lean_step == "off" or run.arguments.device.type != "cpu":
-        yield
-        return
-    compiled = trainer.compiled is not None and trainer.compiled.on
-    with halves(run.model, run.arguments, batch, trainer.loss_of, trainer.use_halves, compiled=compiled) as said:
-        run.context.note(said)
         yield
 
 
