@@ -133,7 +133,7 @@ def settle(
     policy = _policy(context, tokenizer, backend, task, packing, pair)
     fractions = _fractions(context, plan)
     inputs = to_json(_inputs(context, plan, backend, task, packing, policy, fractions, template))
-    day = template and template.get("day")
+    day = None if template is None else template.get("day")
     return Recipe(
         plan=plan,
         tokenizer=tokenizer,
