@@ -32,6 +32,7 @@ LAYERS = (
         "machine",
         "registry",
         "pluginfaults",
+        "plugincode",
         "pluginmanager",
         "environment",
         "context",

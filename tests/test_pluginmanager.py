@@ -6,6 +6,7 @@ import hashlib
 import re
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -65,6 +66,87 @@ def test_the_file_hash_tells_an_edited_plugin(way: str, tmp_path: Path, monkeypa
     file = next(tmp_path.rglob("*other*.py"))
 
     assert plugins.describe()[-1].file_hash == hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _hash(plugins: Plugins) -> str:
+    return plugins.describe()[-1].file_hash
+
+
+@pytest.mark.parametrize(
+    ("line", "edited"),
+    [
+        ("import helper_b", "helper_b"),
+        ("from helper_a import helper_b", "helper_b"),
+        ("import os, helper_pack.deep", "helper_pack/deep"),
+        ("def late():\n    import json, helper_b", "helper_b"),
+    ],
+)
+def test_the_hash_tells_an_edited_helper_of_a_plugin(line: str, edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    helpers = {"helper_a": "import helper_b", "helper_b": "WIDTH = 1", "helper_pack/__init__": "", "helper_pack/deep": "WIDTH = 1"}
+    for name, source in helpers.items():
+        monkeypatch.delitem(sys.modules, name.partition("/")[0], raising=False)
+        put((tmp_path / "lib" / name).parent, source, Path(name).name)
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    folder = put(tmp_path / "plugins", f"{line}\n{dedent(ENGINE)}").parent
+
+    before = [_hash(Plugins(folder, allow=())) for _ in range(2)]  # what a process has imported is no matter
+    put(tmp_path / "lib", "WIDTH = 1", "stranger")
+    before.append(_hash(Plugins(folder, allow=())))
+    put((tmp_path / "lib" / edited).parent, "WIDTH = 2", Path(edited).name)
+
+    assert len(set(before)) == 1
+    assert _hash(Plugins(folder, allow=())) != before[0]
+
+
+def test_the_hash_is_that_of_the_same_files_elsewhere_and_libraries_are_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for place in ("here", "there"):
+        with monkeypatch.context() as patch:
+            for folder, name, source in (("lib", "helper_c", "WIDTH = 1"), ("site-packages", "library_c", f"PLACE = {place!r}")):
+                patch.delitem(sys.modules, name, raising=False)
+                put(tmp_path / place / folder, source, name)
+                patch.syspath_prepend(str(tmp_path / place / folder))
+            plugin = put(tmp_path / place / "plugins", f"import library_c, helper_c\n{dedent(ENGINE)}")
+            found.append(_hash(Plugins(plugin, allow=())))
+            assert found[-1] != hashlib.sha256(plugin.read_bytes()).hexdigest()[:16]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("edited", ["package/deep.py", "beside.py"])
+def test_the_hash_tells_any_edited_file_of_a_distribution(edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site-packages"
+    install(monkeypatch, site, ENGINE)
+    module = site / "ftcli_other_module.py"
+    (site / "ftcli_other_module").mkdir()
+    module.rename(site / "ftcli_other_module" / "__init__.py")
+    put(site / "ftcli_other_module", "WIDTH = 1", "deep")
+    put(site, "WIDTH = 1", "ftcli_other_beside")
+    put(site, f"PLACE = {str(site)!r}", "__editable___ftcli_other_finder")
+    names = ("ftcli_other_module/__init__.py", "ftcli_other_module/deep.py", "ftcli_other_beside.py", "__editable___ftcli_other_finder.py")
+    (site / "ftcli_other-1.2.dist-info" / "RECORD").write_text("".join(f"{name},,\n" for name in names))
+
+    before = _hash(Plugins(allow=["other"]))
+    (site / names[3]).write_text("PLACE = 0", encoding="utf-8")
+    assert _hash(Plugins(allow=["other"])) == before
+    (site / (names[1] if "deep" in edited else names[2])).write_text("WIDTH = 2", encoding="utf-8")
+    assert _hash(Plugins(allow=["other"])) != before
+
+
+def test_packages_of_others_in_one_namespace_are_no_part_of_a_plugins_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site-packages"
+    install(monkeypatch, site, "")
+    (site / "ftcli_other-1.2.dist-info" / "entry_points.txt").write_text("[ftcli]\nother = our_house.plugin\n")
+    for name in ("our_house", "our_house.plugin"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    put(site / "our_house" / "plugin", ENGINE, "__init__")
+    theirs = put(site / "our_house", "WIDTH = 1", "others")
+    before = _hash(Plugins(allow=["other"]))
+    theirs.write_text("WIDTH = 2", encoding="utf-8")
+    assert _hash(Plugins(allow=["other"])) == before
+    put(site / "our_house" / "plugin", "WIDTH = 1", "more")
+    assert _hash(Plugins(allow=["other"])) != before
 
 
 def test_an_entry_point_may_name_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
-import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import entry_points, version
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import PackagePath, entry_points, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +17,7 @@ from ftcli import hookspecs
 from ftcli.contracts import CheckKind, CollatorKind
 from ftcli.errors import FtcliError, PluginError
 from ftcli.markers import PROJECT
+from ftcli.plugincode import source_hash
 from ftcli.pluginfaults import misuse, reason_of
 from ftcli.records import PluginInfo
 from ftcli.registry import AnyRegistry, Registry
@@ -125,7 +124,7 @@ class Plugins:
                 f"plugin {name!r} ({self._info[name].origin}) failed in {hook}: {reason_of(error)}", "Run: ftcli plugins doctor"
             ) from error
 
-    def _add(self, plugin: Any, name: str, origin: str, plugin_version: str) -> None:
+    def _add(self, plugin: Any, name: str, origin: str, plugin_version: str, shipped: Iterable[PackagePath] = ()) -> None:
         if name in self._info:
             raise PluginError(
                 f"two plugins are called {name!r}: {self._info[name].origin} and {origin}",
@@ -138,8 +137,9 @@ class Plugins:
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:  # a wrapper that does not yield
             raise PluginError(f"plugin {name!r} ({origin}): {error}", "Mend the hook, or leave the plugin out.") from error
+        digest = source_hash(plugin, built_in=origin == BUILT_IN, shipped=shipped)
         hooks = tuple(sorted(caller.name for caller in self._manager.get_hookcallers(plugin) or ()))
-        self._info[name] = PluginInfo(name, plugin_version, origin, _file_hash(plugin), hooks)
+        self._info[name] = PluginInfo(name, plugin_version, origin, digest, hooks)
 
     def _load_entry_points(self, allow: Sequence[str] | None) -> None:
         if allow is not None and not allow:
@@ -158,7 +158,7 @@ class Plugins:
                 if isinstance(error, ModuleNotFoundError) and error.name == point.module.partition(".")[0]:
                     hint = f"Its distribution has no such module: compare the entry point with what its pyproject.toml packs. {hint}"
                 raise PluginError(f"plugin {point.name!r} ({origin}) cannot be imported: {reason_of(error)}", hint) from error
-            self._add(plugin, point.name, origin, point.dist.version)
+            self._add(plugin, point.name, origin, point.dist.version, point.dist.files or ())
         missing = [name for name in allow or () if name not in seen]
         if missing:
             raise PluginError(f"FTCLI_PLUGINS names {missing[0]!r}, which no installed distribution offers", "Run: ftcli plugins list")
@@ -194,10 +194,3 @@ def _import_file(path: Path) -> ModuleType:
             f"plugin {path.stem!r} ({path}) cannot be imported: {reason_of(error)}", "Fix the file or move it out of the folder."
         ) from error
     return module
-
-
-def _file_hash(plugin: Any) -> str:
-    """sha256 of the plugin's source file, so that a manifest can tell an edited plugin from the one that made it."""
-    module = plugin if isinstance(plugin, ModuleType) else inspect.getmodule(type(plugin))
-    path = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] if path else ""
