@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 import fsspec  # noqa: F401 - the module that is patched below
 import pytest
 
-from ftcli.core.files import mirror
+from ftcli.context import Quiet
+from ftcli.core.files import mirror, objects
+from ftcli.core.files.lease import Lease
 from ftcli.core.files.mirror import mirrored, origin
 from ftcli.core.files.objects import url_of
+from ftcli.core.publishing import ranks
 from ftcli.core.reading.find import Finder
 from ftcli.core.storage.store import Store
 from ftcli.errors import DataError, MissingExtraError, UsageError
@@ -20,6 +25,7 @@ from ftcli.records import MANIFEST_NAME
 from ftcli.settings import Settings, update
 from ftcli.testing import run, tiny_tokenizer
 from s3_server import KEY, SECRET, Server
+from timing import PATIENCE, until
 from tokenizing import corpus
 
 URL = "s3://bucket/sets/name"
@@ -140,6 +146,35 @@ def test_an_object_that_changes_while_it_is_read_is_read_again(raw: Server, sett
     path, _ = mirrored(f"s3://{KEYS[0]}", settings)
     assert changed
     assert Path(path).read_bytes() == lines(700)
+
+
+def test_copying_is_work_for_those_who_wait(raw: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[int] = []
+    monkeypatch.setattr(Lease, "beat", lambda *_, **__: beats.append(1))
+    monkeypatch.setattr(objects, "BLOCK_BYTES", 500)
+    mirrored("s3://bucket/raw/train", settings)
+    assert len(beats) == sum(-(-len(raw.objects[key].data) // 500) for key in KEYS[:2]) > 4
+
+
+def test_who_waits_for_copies_is_told_for_whom(raw: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said: list[str] = []
+    progress = Quiet()
+    monkeypatch.setattr(progress, "say", said.append)
+    monkeypatch.setattr(ranks, "FIRST_SECONDS", 0.0)
+    folder = tmp_path / "cache/objects/s3"
+    folder.mkdir(parents=True)
+    other = Lease.take(folder / ".bucket.copying.attempt", folder / "bucket", wait=False)
+    sources = update(settings, {"dataset.sources": ["s3://bucket/raw/train"]})
+    finder = Finder(sources, Plugins(allow=()).registry("source"), progress)
+    files: list[int] = []
+    waiting = threading.Thread(target=lambda: files.append(len(finder.find())), daemon=True)
+    waiting.start()
+    until(lambda: said)
+    other.remove()
+    waiting.join(PATIENCE)
+    assert files == [2]
+    assert f"waits for pid {os.getpid()} on" in said[0]
+    assert "which copies s3://bucket/raw/train: last heartbeat" in said[0]
 
 
 @pytest.mark.parametrize("key", ["bucket/raw/../../../out.jsonl", "bucket/raw//x.jsonl"])

@@ -182,6 +182,18 @@ def test_a_holder_that_lives_and_does_nothing_is_given_up(output: Path, fast: No
         assert given_up.message.startswith(f"no progress for 57 s from pid {os.getpid()} on ")
 
 
+def test_work_under_one_lease_counts_for_those_who_wait_for_another_of_the_same_process(tmp_path: Path) -> None:
+    outer, inner = (lease.Lease.take(tmp_path / name, tmp_path / "out", wait=False) for name in ("outer", "inner"))
+    inner.beat(done=3.0)
+    inner.beat()
+    assert [(one._note.steps, one._note.progress) for one in (outer, inner)] == [(2, {}), (2, {"done": 3.0})]
+    inner.release()
+    inner.beat()
+    outer.beat()
+    assert outer._note.steps == 3
+    outer.release()
+
+
 def test_what_the_holder_says_of_its_work_reaches_the_waiters(output: Path, fast: None) -> None:
     seen: list[Sight] = []
     with Attempt.open(output, "f") as attempt:

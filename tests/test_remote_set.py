@@ -13,12 +13,16 @@ from typing import Any
 
 import pytest
 
+from ftcli.commands.outgoing import run_outgoing
 from ftcli.context import Context
+from ftcli.core.files import lease as lease_module
+from ftcli.core.files import objects
+from ftcli.core.files.lease import Lease
 from ftcli.core.publishing import remote_set as shelf_module
 from ftcli.core.publishing.fetched_set import damages, fetch, published_at
 from ftcli.core.publishing.remote_set import Shelf
-from ftcli.errors import FtcliError, PublishError, StoreError
-from ftcli.records import MANIFEST_NAME
+from ftcli.errors import DataError, FtcliError, PublishError, StoreError
+from ftcli.records import MANIFEST_NAME, Report
 from publish_cases import contents, prepare
 from reliability import size
 from s3_server import Request, Server
@@ -311,6 +315,43 @@ def test_fetched_once_and_whole(s3: Server, sets: tuple[Path, Path], tmp_path: P
     (folder / "train/a.arrow").write_bytes(b"damaged")
     assert contents(fetch(here, published_at(URL))) == contents(sets[0])
     assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name]
+
+
+def test_publishing_and_fetching_are_work_for_those_who_wait(
+    s3: Server, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats: list[int] = []
+    monkeypatch.setattr(Lease, "beat", lambda *_, **__: beats.append(1))
+    monkeypatch.setattr(objects, "BLOCK_BYTES", 50_000)
+    files = [path for path in sets[0].rglob("*") if path.name != MANIFEST_NAME and path.is_file()]
+    blocks = sum(-(-path.stat().st_size // 50_000) for path in files)
+
+    parts: list[int] = []
+    Shelf.look(URL, PublishError).publish(sets[0], replace=False, inputs={}, on_block=lambda: parts.append(1))
+    assert len(parts) >= len(files)
+    fetch(context(tmp_path / "cache"), published_at(URL))
+    assert len(beats) == len(files) + blocks > 2 * len(files)
+
+
+def test_what_prepares_for_a_store_is_work_for_those_who_wait_for_its_publication(s3: Server, tmp_path: Path) -> None:
+    steps: list[list[int]] = []
+
+    def look() -> None:
+        steps.append([lease._note.steps for lease in lease_module._open_leases.values() if ".publishing." in str(lease.directory)])
+
+    def prepare(inner: Context, _: object) -> Report:
+        look()
+        inner.progress.advance(1.0)
+        look()
+        other = Lease.take(tmp_path / "attempt", tmp_path, wait=False)
+        other.beat()
+        other.release()
+        look()
+        raise DataError("enough", "")
+
+    with pytest.raises(DataError, match="enough"):
+        run_outgoing(context(tmp_path / "cache"), URL, prepare, lambda _: pytest.fail("nothing is there"))
+    assert steps == [[0], [1], [2]]
 
 
 def test_a_damaged_object_is_named_and_nothing_appears(s3: Server, sets: tuple[Path, Path], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ CACHE/outgoing/.NAME-HASH.KEY.parts/    what `--shard` makes on machines that sh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ftcli.core.files.manifest import hash_bytes, read_manifest
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.publishing.fetched_set import local_folder
+from ftcli.core.publishing.ranks import Beating, Wait
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.core.reading.receipt import makes_the_same
 from ftcli.core.reports.report import write_report
@@ -48,7 +50,10 @@ def run_outgoing(context: Context, url: str, prepare: Prepare, reused: Callable[
     with writing(local):
         local.parent.mkdir(parents=True, exist_ok=True)
         working = local.with_name(f".{local.name}.publishing.attempt")
-        lease = Lease.take(working, local, wait=True, patience=context.settings.runtime.lease_timeout)
+        patience = context.settings.runtime.lease_timeout
+        with closing(Wait(context.progress, url, patience)) as wait:
+            lease = Lease.take(working, local, wait=True, patience=patience, on_wait=wait.see)
+    context = replace(context, progress=Beating(context.progress, lease.beat))
     try:
         shelf = Shelf.look(url, PublishError, damaged=overwrite)
         if (
@@ -67,7 +72,7 @@ def run_outgoing(context: Context, url: str, prepare: Prepare, reused: Callable[
 
         report = prepare(_inside(context, local), check)
         with writing(local):
-            return _published(context, shelf, local, report, settled[0].inputs if settled else {})
+            return _published(context, shelf, local, report, settled[0].inputs if settled else {}, lease.beat)
     finally:
         lease.remove()
 
@@ -93,7 +98,7 @@ def _inside(context: Context, local: Path) -> Context:
     return replace(context.with_settings(update(context.settings, changes)), notes=context.notes)
 
 
-def _published(context: Context, shelf: Shelf, local: Path, report: Report, inputs: Mapping[str, Any]) -> Report:
+def _published(context: Context, shelf: Shelf, local: Path, report: Report, inputs: Mapping[str, Any], beat: Callable[[], None]) -> Report:
     manifest = read_manifest(local) or {}
     context.progress.start("publish", None, "B")
     moved = shelf.publish(
@@ -101,6 +106,7 @@ def _published(context: Context, shelf: Shelf, local: Path, report: Report, inpu
         replace=context.settings.runtime.overwrite,
         inputs=inputs,
         on_file=lambda entry: context.progress.advance(entry["bytes"]),
+        on_block=beat,
     )
     context.progress.close()
     whole = sum(entry["bytes"] for entry in manifest["files"])

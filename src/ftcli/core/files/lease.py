@@ -14,7 +14,7 @@ import shlex
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,8 @@ LEASE_NAME = "lease"
 ABANDONED_SECONDS = 86_400
 """An attempt of another machine is taken for abandoned after a day without a heartbeat."""
 
-_open_leases: set[int] = set()
+_open_leases: dict[int, Lease] = {}
+"""By descriptor."""
 
 
 def _drop_in_child() -> None:
@@ -56,7 +57,7 @@ class Lease:
         self._checked = time.monotonic()
         self._guard = threading.Lock()
         self._stop = threading.Event()
-        _open_leases.add(descriptor)
+        _open_leases[descriptor] = self
 
     @classmethod
     def take(
@@ -160,17 +161,23 @@ class Lease:
     def beat(self, **progress: float) -> None:
         """Count one step of work, and tell how far it is; cheap enough to call on every batch.
 
+        It counts for all leases of this process: what is done under one is done for those who wait for another.
+
         Raises:
             PublishError: the lease was lost, which can only happen to a process that was stopped or cut off for a while.
         """
         if not self.held:
             return
-        with self._guard:
-            self._note = replace(self._note, steps=self._note.steps + 1, progress={**self._note.progress, **progress})
+        for lease in tuple(_open_leases.values()):
+            lease._count(progress if lease is self else {})
         now = time.monotonic()
         if now - self._checked >= BEAT_SECONDS:
             self._checked = now
             self.check()
+
+    def _count(self, progress: Mapping[str, float]) -> None:
+        with self._guard:
+            self._note = replace(self._note, steps=self._note.steps + 1, progress={**self._note.progress, **progress})
 
     def check(self) -> None:
         """Raises `PublishError` when the lease was lost. To be called right before anything becomes visible."""
@@ -197,7 +204,7 @@ class Lease:
             if not self._note.ended:
                 self._sign(ended=True)
         with self._guard:
-            _open_leases.discard(self._descriptor)
+            _open_leases.pop(self._descriptor, None)
             os.close(self._descriptor)
             self._descriptor = -1
 

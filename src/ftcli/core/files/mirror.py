@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ftcli.core.figures import size
 from ftcli.core.files.durable import free_bytes, put, writing
 from ftcli.core.files.lease import Lease
+from ftcli.core.files.lease_watch import Sight
 from ftcli.core.files.objects import AGAIN, READS, Object, ObjectStore
 from ftcli.core.files.stamps import Stamp
 from ftcli.errors import DataError
@@ -31,8 +32,13 @@ OBJECTS = "objects"
 DOWNLOADS = 4
 
 
-def mirrored(url: str, settings: Settings, progress: Progress | None = None) -> tuple[str, str]:
+def mirrored(
+    url: str, settings: Settings, progress: Progress | None = None, on_wait: Callable[[Sight], None] = lambda _: None
+) -> tuple[str, str]:
     """Copy what a URL names (an object, all below a prefix, or a pattern) where the copies are not those versions already.
+
+    Args:
+        on_wait: called some times a second while another process copies from the same bucket.
 
     Returns:
         The file, folder or pattern that names the copies, and a note; "" where nothing had to be copied.
@@ -53,7 +59,7 @@ def mirrored(url: str, settings: Settings, progress: Progress | None = None) -> 
         if not is_plain(one.key):
             raise DataError(f"{store.url(one)}: this name cannot be a file's", "Name other objects, or copy it under another name.")
     local = f"{glob.escape(str(root))}/{key}" if magic else str(root / key)
-    with _alone(root, key.partition("/")[0], settings):
+    with _alone(root, key.partition("/")[0], settings, on_wait) as lease:
         _forget([root / one.key for one in objects], local, magic=magic)
         wanted = [one for one in objects if _there(root / one.key) != one.version]
         if not wanted:
@@ -64,7 +70,7 @@ def mirrored(url: str, settings: Settings, progress: Progress | None = None) -> 
                 f"{url}: {len(wanted):,} objects with {total:,} bytes are to be copied to {root}, where {free:,} bytes are free",
                 "Free space there, or name another folder: RUNTIME_CACHE_DIR.",
             )
-        _copy(store, root, wanted, progress)
+        _copy(store, root, wanted, progress, lease.beat)
     return local, f"{url}: copied {len(wanted):,} of {len(objects):,} objects ({size(total)}) to {root}"
 
 
@@ -83,23 +89,24 @@ def is_plain(name: str) -> bool:
 
 
 @contextmanager
-def _alone(root: Path, bucket: str, settings: Settings) -> Iterator[None]:
+def _alone(root: Path, bucket: str, settings: Settings, on_wait: Callable[[Sight], None]) -> Iterator[Lease]:
     """One process at a time copies from a bucket: ranks that start together find the copies of the first."""
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
-        lease = Lease.take(root / f".{bucket}.copying.attempt", root / bucket, wait=True, patience=settings.runtime.lease_timeout)
+        working, patience = root / f".{bucket}.copying.attempt", settings.runtime.lease_timeout
+        lease = Lease.take(working, root / bucket, wait=True, patience=patience, on_wait=on_wait)
         try:
-            yield
+            yield lease
         finally:
             lease.remove()
 
 
-def _copy(store: ObjectStore, root: Path, wanted: Sequence[Object], progress: Progress | None) -> None:
+def _copy(store: ObjectStore, root: Path, wanted: Sequence[Object], progress: Progress | None, beat: Callable[[], None]) -> None:
     if progress is not None:
         progress.start("copy", sum(one.size for one in wanted), "B")
     pool = ThreadPoolExecutor(DOWNLOADS)
     try:
-        for one in pool.map(lambda one: _download(store, one, root), wanted):
+        for one in pool.map(lambda one: _download(store, one, root, beat), wanted):
             if progress is not None:
                 progress.advance(one.size)
     finally:
@@ -108,8 +115,8 @@ def _copy(store: ObjectStore, root: Path, wanted: Sequence[Object], progress: Pr
             progress.close()
 
 
-def _download(store: ObjectStore, listed: Object, root: Path) -> Object:
-    """One object, of one version: written aside and renamed."""
+def _download(store: ObjectStore, listed: Object, root: Path, beat: Callable[[], None]) -> Object:
+    """One object, of one version: written aside and renamed. `beat` is called with every block."""
     final = root / listed.key
     url = store.url(listed)
     part = final.with_name(f".{final.name}.part")
@@ -122,6 +129,7 @@ def _download(store: ObjectStore, listed: Object, root: Path) -> Object:
             with part.open("wb") as file:
                 for block in store.blocks(one):
                     file.write(block)
+                    beat()
             if store.unchanged(one):
                 break
         else:

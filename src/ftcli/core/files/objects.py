@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -192,10 +192,13 @@ class ObjectStore:
             data = b"".join(self.blocks(one))  # raises what is wrong, if anything is
         raise self.kind(f"{url} changes as fast as it is read", AGAIN)
 
-    def upload(self, path: Path, url: str) -> None:
-        """Put a file; it appears whole."""
+    def upload(self, path: Path, url: str, on_block: Callable[[], None] = lambda: None) -> None:
+        """Put a file; it appears whole. `on_block` is called after each of its parts."""
+        from fsspec.callbacks import Callback
+
+        told = Callback(hooks={"block": lambda *_, **__: on_block()})
         with self._asking(url):
-            self._fs.put_file(str(path), url, chunksize=BLOCK_BYTES, max_concurrency=2)
+            self._fs.put_file(str(path), url, callback=told, chunksize=BLOCK_BYTES, max_concurrency=2)
 
     def put(self, data: bytes, url: str, etag: str | None, by: str = "") -> int:
         """Put an object on a condition: 0, or with which status the store refused.

@@ -7,9 +7,9 @@ CACHE/sets/.NAME-….fetching.attempt/           being fetched, under a lease; w
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ftcli.core.files.durable import free_bytes, put, sync, writing
 from ftcli.core.files.lease import Lease
 from ftcli.core.files.manifest import Damage, check_published, damage_of
 from ftcli.core.files.objects import url_of
+from ftcli.core.publishing.ranks import Wait
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.errors import StoreError
 from ftcli.records import MANIFEST_NAME
@@ -90,10 +91,12 @@ def fetch(context: Context, shelf: Shelf) -> Path:
     with writing(final):
         final.parent.mkdir(parents=True, exist_ok=True)
         working = final.with_name(f".{final.name}.fetching.attempt")
-        lease = Lease.take(working, final, wait=True, patience=context.settings.runtime.lease_timeout)
+        patience = context.settings.runtime.lease_timeout
+        with closing(Wait(context.progress, shelf.url, patience, does="fetches")) as wait:
+            lease = Lease.take(working, final, wait=True, patience=patience, on_wait=wait.see)
         try:
             if not _whole(final, shelf.manifest):
-                _fetch(context, shelf, working / "data")
+                _fetch(context, shelf, working / "data", lease.beat)
                 lease.check()
                 shutil.rmtree(final, ignore_errors=True)  # damaged, or nothing
                 (working / "data").rename(final)
@@ -125,9 +128,13 @@ def _whole(folder: Path, manifest: Mapping[str, Any]) -> bool:
     return False
 
 
-def _fetch(context: Context, shelf: Shelf, folder: Path) -> None:
+def _fetch(context: Context, shelf: Shelf, folder: Path, beat: Callable[[], None]) -> None:
     assert shelf.manifest is not None
-    wanted = [entry for entry in shelf.manifest["files"] if damage_of(folder, entry, full=True) is not None]
+    wanted = []
+    for entry in shelf.manifest["files"]:
+        if damage_of(folder, entry, full=True) is not None:
+            wanted.append(entry)
+        beat()
     total = sum(entry["bytes"] for entry in wanted)
     if (free := free_bytes(folder.parent)) < total:
         raise StoreError(
@@ -138,7 +145,7 @@ def _fetch(context: Context, shelf: Shelf, folder: Path) -> None:
     context.progress.start("fetch", total, "B")
     pool = ThreadPoolExecutor(FETCHES)
     try:
-        for entry, damage in zip(wanted, pool.map(lambda entry: _damage(shelf, entry, folder / entry["path"]), wanted), strict=True):
+        for entry, damage in zip(wanted, pool.map(lambda entry: _damage(shelf, entry, folder / entry["path"], beat), wanted), strict=True):
             if damage is not None:
                 raise StoreError(
                     f"{shelf.place(shelf.manifest, entry['path'])} {damage.words}",
@@ -153,8 +160,8 @@ def _fetch(context: Context, shelf: Shelf, folder: Path) -> None:
     put(shelf.content, folder.parent / MANIFEST_NAME, folder / MANIFEST_NAME)
 
 
-def _damage(shelf: Shelf, entry: Mapping[str, Any], path: Path | None) -> Damage | None:
-    """Read a file of a set and compare all of it; write it to `path`, if it is what the manifest says.
+def _damage(shelf: Shelf, entry: Mapping[str, Any], path: Path | None, beat: Callable[[], None] = lambda: None) -> Damage | None:
+    """Read a file of a set and compare all of it; write it to `path`, if it is what the manifest says. `beat` is called with every block.
 
     Raises:
         StoreError: the store fails; PublishError: this disk does.
@@ -178,6 +185,7 @@ def _damage(shelf: Shelf, entry: Mapping[str, Any], path: Path | None) -> Damage
                 for block in shelf.store.blocks(one):
                     digest.update(block)
                     file.write(block)
+                    beat()
             sync(part)
     found = digest.hexdigest()
     if found != entry["xxh3"]:

@@ -21,6 +21,28 @@ LINE_SECONDS = 10.0
 STAGE = "waiting"
 
 
+class Beating:
+    """Progress that is also a sign of life, for those who wait for what this process does."""
+
+    def __init__(self, progress: Progress, beat: Callable[[], None]) -> None:
+        self.loud = progress.loud if isinstance(progress, Muted) else progress
+        self._progress, self._beat = progress, beat
+
+    def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None:
+        self._beat()
+        self._progress.start(stage, total, unit, before)
+
+    def advance(self, amount: float, **figures: Any) -> None:
+        self._beat()
+        self._progress.advance(amount, **figures)
+
+    def say(self, message: str) -> None:
+        self._progress.say(message)
+
+    def close(self) -> None:
+        self._progress.close()
+
+
 class Muted:
     """Progress of a rank that is not the first: its notes and bars would repeat those of the first. `loud` shows all the same."""
 
@@ -89,10 +111,18 @@ def _me() -> str:
 class Wait:
     """Shows a wait: a bar on a terminal, lines in a pipe, and in both a warning when the holder falls silent."""
 
-    def __init__(self, progress: Progress, output: Path, patience: float, on_block: Callable[[], None] = lambda: None) -> None:
-        self._progress = progress.loud if isinstance(progress, Muted) else progress
+    def __init__(
+        self,
+        progress: Progress,
+        output: Path | str,
+        patience: float,
+        on_block: Callable[[], None] = lambda: None,
+        *,
+        does: str = "prepares",
+    ) -> None:
+        self._progress = progress.loud if isinstance(progress, Muted | Beating) else progress
         self._bar = sys.stderr.isatty() and not this_rank()  # the bars of several ranks would draw over each other
-        self._output, self._patience, self._on_block = output, patience, on_block
+        self._work, self._patience, self._on_block = f"{does} {output}", patience, on_block
         self._begun: float | None = None
         self._next = 0.0
         self._warn_at = self._warn_first = min(LINE_SECONDS, patience / 2)
@@ -129,12 +159,12 @@ class Wait:
             self._warn_at = sight.silent + LINE_SECONDS
             self._next = time.monotonic() + LINE_SECONDS
             self.say(
-                f"no progress for {sight.silent:.0f} s from {_who(sight.note)}, which prepares {self._output} and holds {sight.path}:"
+                f"no progress for {sight.silent:.0f} s from {_who(sight.note)}, which {self._work} and holds {sight.path}:"
                 f" {_me()} gives up after {self._patience:g} s (runtime.lease_timeout)"
             )
 
     def _line(self, sight: Sight, now: float) -> str:
-        parts = [f"{_me()} waits for {_who(sight.note)}, which prepares {self._output}"]
+        parts = [f"{_me()} waits for {_who(sight.note)}, which {self._work}"]
         progress = {} if sight.note is None else sight.note.progress
         if progress.get("total"):
             done, total = progress["done"], progress["total"]

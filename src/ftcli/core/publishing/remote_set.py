@@ -119,13 +119,20 @@ class Shelf:
         return name.startswith((f"{VERSIONS}/", PROBE)) or not name
 
     def publish(
-        self, folder: Path, *, replace: bool, inputs: Mapping[str, Any], on_file: Callable[[Mapping[str, Any]], None] = lambda _: None
+        self,
+        folder: Path,
+        *,
+        replace: bool,
+        inputs: Mapping[str, Any],
+        on_file: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        on_block: Callable[[], None] = lambda: None,
     ) -> int:
         """Put a prepared directory there; the bytes that had to be moved.
 
         Args:
             replace: another set there may be replaced.
             inputs: what the fingerprint covers, to say what differs where another one is there.
+            on_file: called with each file that is there now, on_block with each part of one, in another thread.
 
         Raises:
             PublishError: another set is there, or came there meanwhile: then who has put it; or the store fails.
@@ -139,7 +146,7 @@ class Shelf:
         moved = 0
         pool = ThreadPoolExecutor(UPLOADS)
         try:
-            for entry in pool.map(lambda entry: self._upload(folder, manifest, entry), self.missing(manifest)):
+            for entry in pool.map(lambda entry: self._upload(folder, manifest, entry, on_block), self.missing(manifest)):
                 moved += entry["bytes"]
                 on_file(entry)
         finally:
@@ -160,8 +167,10 @@ class Shelf:
                 break
         raise PublishError(f"{url}: the store refuses to put it on a condition", "Run the same command again.")
 
-    def _upload(self, folder: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.store.upload(folder / entry["path"], self.place(manifest, entry["path"]))
+    def _upload(
+        self, folder: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], on_block: Callable[[], None]
+    ) -> Mapping[str, Any]:
+        self.store.upload(folder / entry["path"], self.place(manifest, entry["path"]), on_block)
         return entry
 
     def _lost(self, now: Shelf, manifest: Mapping[str, Any]) -> PublishError:

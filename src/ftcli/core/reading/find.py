@@ -9,6 +9,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
@@ -110,9 +111,12 @@ class Finder:
         """The path; of what lies in an object store that of the copies."""
         if (url := url_of(path)) is None:
             return path
+        from ftcli.context import Quiet
         from ftcli.core.files.mirror import mirrored
+        from ftcli.core.publishing.ranks import Wait
 
-        path, note = mirrored(url, self.settings, self._progress)
+        with closing(Wait(self._progress or Quiet(), url, self.settings.runtime.lease_timeout, does="copies")) as wait:
+            path, note = mirrored(url, self.settings, self._progress, wait.see)
         self.notes += [note] if note else []
         return path
 
