@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from ftcli.commands.train import run
 from ftcli.core.training.checkpoints import damage
+from ftcli.core.training.claim import FOLDER, Claim
 from runs import VOCABULARY, Bench
 from stores import learnable, told
 from timing import PATIENCE
@@ -116,6 +117,17 @@ def test_two_processes_train_and_evaluate_like_one_and_end_with_one_document(ben
     assert torch.allclose(weights(bench.folder / "two"), weights(bench.folder / "alone"), atol=1e-6)
     assert any("OMP_NUM_THREADS=1 is yours and kept" in note for note in document["notes"]) or document["machine"]["cores"] // 2 <= 1
     assert "[rank 0] train: done" in log, "one log, with the number of the rank before every line"
+
+
+def test_all_ranks_are_refused_where_another_run_is_at_work(bench: Bench, store: Path) -> None:
+    (bench.folder / "raw.jsonl").write_text('{"text": "a text", "label": "a"}\n' * 8)
+    with Claim(bench.folder / "taken", pytest.fail) as other:
+        other.take()
+        for source in (store, bench.folder / "raw.jsonl"):
+            code, document, log = launched(bench, source, "taken")
+            assert code == 1, log
+            assert document["error"]["message"].startswith(f"taken is in use: a training is at work there, pid {os.getpid()} on ")
+        assert [path.name for path in (bench.folder / "taken").iterdir()] == [FOLDER]
 
 
 def test_two_processes_learn_any_number_of_labels_like_one(bench: Bench, told_store: Path) -> None:

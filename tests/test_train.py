@@ -478,7 +478,7 @@ def test_torch_computes_with_the_users_threads_and_as_before_afterwards(
 ) -> None:
     seen = []
 
-    def prepared(_: Any) -> None:
+    def prepared(*_: Any) -> None:
         seen.append(torch.get_num_threads())
         raise TrainError("far enough", "")
 

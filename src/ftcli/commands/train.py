@@ -17,6 +17,7 @@ from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
 from ftcli.core.training.beforehand import refuse
 from ftcli.core.training.card import write_card
+from ftcli.core.training.claim import Claim
 from ftcli.core.training.run import Run, prepare
 from ftcli.core.training.train import fit
 from ftcli.core.verify.preflight import preflight
@@ -38,13 +39,18 @@ def run(context: Context) -> Report:
     Raises:
         FtcliError: the run cannot start, or had to stop; then the report of what was done is in the run's folder.
     """
-    if context.settings.train.output_dir is not None:
-        refuse_url(context.settings.train.output_dir, "a run")
-    context = _prepared(opened(context))
+    output = context.settings.train.output_dir
+    if output is not None:
+        refuse_url(output, "a run")
+    with Claim(output, context.note) as claim:
+        return _run(_prepared(opened(context), claim), claim)
+
+
+def _run(context: Context, claim: Claim) -> Report:
     threads = compute_threads(context.settings.runtime.threads, context.machine.cores)
     rank = pulse.current()
     with libraries(threads.value), Signals(apart=0.0 if rank is None else SAME_WISH_SECONDS) as signals:
-        prepared = prepare(context)
+        prepared = prepare(context, claim)
         checks = preflight(context, prepared)
         outcome = fit(prepared, signals)
         if rank is not None:
@@ -86,12 +92,13 @@ def _kept(context: Context, prepared: Run, report: Report) -> Report:
     return report
 
 
-def _prepared(context: Context) -> Context:
+def _prepared(context: Context, claim: Claim) -> Context:
     """The same run on prepared data: those that are given, or made now under the output directory, once for all ranks and runs."""
     settings = context.settings
     sources, output = settings.dataset.sources or [], settings.train.output_dir
     if output is None or not sources or (len(sources) == 1 and not _is_raw(Path(sources[0]))):
         return context
+    claim.take_early()
     refuse(context, output)
     target = output / "prepared"
     context.note(f"{', '.join(sources)}: not prepared yet, so tokenized first into {target}")

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.core.files.lease_holder import Note, as_error
-from ftcli.core.files.lease_watch import BEAT_SECONDS, PATIENCE_SECONDS, POLL_SECONDS, Sight, Watch
+from ftcli.core.files.lease_watch import BEAT_SECONDS, GRACE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS, PREPARING, Sight, Watch, Work
 from ftcli.errors import PublishError
 
 LEASE_NAME = "lease"
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 ABANDONED_SECONDS = 86_400
 """An attempt of another machine is taken for abandoned after a day without a heartbeat."""
 
@@ -68,6 +69,8 @@ class Lease:
         wait: bool,
         patience: float = PATIENCE_SECONDS,
         on_wait: Callable[[Sight], None] = lambda _: None,
+        work: Work = PREPARING,
+        lockless: Callable[[], None] | None = None,
     ) -> Lease:
         """Make `directory` and take its lease.
 
@@ -76,12 +79,14 @@ class Lease:
             wait: wait for the holder to finish or die instead of refusing.
             patience: seconds without a heartbeat after which waiting ends.
             on_wait: called some times a second while waiting.
+            work: what is done under it, for messages.
+            lockless: called where the file system has no locks, and heartbeats alone are to tell of a holder; None: then `OSError`.
 
         Raises:
             PublishError: another process holds it (and, when waiting, is silent or hangs), or locks do not reach its machine; names it.
             FtcliError: the holder failed while this process waited for it; the same error.
         """
-        watch = Watch(directory / LEASE_NAME, output, patience if wait else None)
+        watch = Watch(directory / LEASE_NAME, output, patience if wait else None, work)
         while True:
             with suppress(FileExistsError):  # not exist_ok, which fails when the last holder removes it at this moment
                 directory.mkdir()
@@ -91,7 +96,7 @@ class Lease:
                 continue
             lease = None
             try:
-                while not (locked := _lock(descriptor)) and _at(directory, descriptor):
+                while not (locked := _locked(descriptor, watch, lockless)) and _at(directory, descriptor):
                     on_wait(watch.look())
                     time.sleep(POLL_SECONDS)
                 watch.refuse_failure(descriptor)
@@ -99,6 +104,9 @@ class Lease:
                     watch.refuse_distance(descriptor)
                     lease = cls(directory, descriptor)
                     lease._begin()
+                    if watch.lockless:
+                        time.sleep(GRACE_SECONDS)
+                        watch.refuse_other(lease._note.token)
                     return lease
             except BaseException:
                 if lease is None:
@@ -238,6 +246,18 @@ def _lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    return True
+
+
+def _locked(descriptor: int, watch: Watch, lockless: Callable[[], None] | None) -> bool:
+    """`_lock`, but where the file system has none and `lockless` is to know."""
+    try:
+        return watch.lockless or _lock(descriptor)
+    except OSError as error:
+        if lockless is None or error.errno not in NO_LOCKS:
+            raise
+    lockless()
+    watch.lockless = True
     return True
 
 

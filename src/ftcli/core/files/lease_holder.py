@@ -26,6 +26,11 @@ def this_rank() -> int | None:
     return next((int(text) for name in RANK_VARIABLES if (text := os.environ.get(name, "")).isdecimal()), None)
 
 
+def this_job() -> str:
+    """What all ranks of a job have in common: where they meet. Empty: this process is no rank."""
+    return ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")).strip(":")
+
+
 def _boot() -> str:
     """Identity of the running kernel; empty where it has none to tell."""
     try:
@@ -63,6 +68,8 @@ class Note:
     """What `Lease.beat` was told last: done and total bytes, shards_done and shards."""
     ended: bool = False
     """Released in good order, by success, failure or interruption."""
+    job: str = ""
+    """Of `this_job`."""
     error: Mapping[str, str] | None = None
     """code, message and hint of what it failed with."""
 
@@ -78,6 +85,7 @@ class Note:
             birth=(_process(os.getpid()) or ("", 0))[1],
             started=time.strftime("%Y-%m-%d %H:%M:%S"),
             command=" ".join(sys.orig_argv)[:300],
+            job=this_job(),
         )
 
     @classmethod

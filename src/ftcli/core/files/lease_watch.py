@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,26 @@ UNSIGNED = "a process that has not signed yet"
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What is done under a lease, for messages to others."""
+
+    said: str
+    """Of {output} and {who}."""
+    instead: str
+    """What they can do instead of waiting; {pid} is the holder's."""
+    apart: str
+    """What they can do where locks do not reach the holder's machine; {command} is what it runs."""
+
+
+PREPARING = Work(
+    "{output} is being prepared by {who}",
+    "Wait until it has finished, or stop it and run the same command again: finished shards are kept.",
+    "Mount it with locks for all machines (NFS without nolock and local_lock, Lustre with flock), or prepare the data on"
+    " one machine before the job: {command}",
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Sight:
     """What a waiter sees of the holder now."""
 
@@ -37,8 +59,10 @@ class Sight:
 class Watch:
     """A waiter's view of one lease file over time."""
 
-    def __init__(self, path: Path, output: Path, patience: float | None) -> None:
-        self._path, self._output, self._patience = path, output, patience
+    def __init__(self, path: Path, output: Path, patience: float | None, work: Work = PREPARING) -> None:
+        self._path, self._output, self._patience, self._work = path, output, patience, work
+        self.lockless = False
+        """The file system has no locks: heartbeats alone tell of a holder."""
         self._begun = self._heard = self._worked = time.monotonic()
         self._pulse: object = None
         self._steps: object = None
@@ -62,10 +86,7 @@ class Watch:
         who = UNSIGNED if note is None else note.words
         if self._patience is None:
             if now - self._begun > GRACE_SECONDS:
-                raise PublishError(
-                    f"{self._output} is being prepared by {who}",
-                    "Wait until it has finished, or stop it and run the same command again: finished shards are kept.",
-                )
+                raise self._refusal(note)
         elif silent > self._patience or idle > max(HANG_SECONDS, self._patience):
             remedy = f"fuser -v {self._path} names it." if note is None else note.remedy(self._path)
             raise PublishError(
@@ -86,17 +107,45 @@ class Watch:
         Such a file system (NFS with nolock or local_lock, Lustre with localflock) grants every machine a lock of its own.
         """
         note = Note.read(descriptor)
-        if note is None or note.ended or note.here:
+        if note is None or note.ended or (note.here and not self.lockless):
             return
+        if not self._lives(note):
+            return
+        refusal = self._refusal(note)
+        if not self.lockless:
+            refusal = PublishError(
+                f"{refusal.message}, and the locks of this file system do not reach from there to here",
+                self._work.apart.format(command=note.command),
+            )
+        raise refusal
+
+    def refuse_other(self, token: str) -> None:
+        """Raises `PublishError` when another process signs there than the one with this token: without locks, two that come at once both sign."""
+        note, _ = _peek(self._path)
+        if note is not None and note.token != token:
+            raise self._refusal(note)
+
+    def refuse_other_job(self, job: str) -> None:
+        """Raises `PublishError` when a process of another job holds it; needs no lock, and takes none."""
+        with suppress(OSError):
+            note, _ = _peek(self._path)
+            if note is not None and not note.ended and note.job != job and self._lives(note):
+                raise self._refusal(note)
+
+    def _lives(self, note: Note) -> bool:
+        """Whether the process of a note is at work: on this machine the kernel tells, of another one the next three heartbeats do."""
+        if note.here and note.host == socket.gethostname():
+            return note.state is not None
         until, (_, pulse) = time.monotonic() + 3 * BEAT_SECONDS, _peek(self._path)
         while time.monotonic() < until:
             if _peek(self._path)[1] != pulse:
-                raise PublishError(
-                    f"{self._output} is being prepared by {note.words}, and the locks of this file system do not reach from there to here",
-                    "Mount it with locks for all machines (NFS without nolock and local_lock, Lustre with flock), or prepare the data on"
-                    f" one machine before the job: {note.command}",
-                )
+                return True
             time.sleep(POLL_SECONDS)
+        return False
+
+    def _refusal(self, note: Note | None) -> PublishError:
+        who, pid = (UNSIGNED, "PID") if note is None else (note.words, note.pid)
+        return PublishError(self._work.said.format(output=self._output, who=who), self._work.instead.format(pid=pid))
 
 
 def _peek(path: Path) -> tuple[Note | None, object]:

@@ -22,6 +22,7 @@ from ftcli.core.models.side_by_side import Texts
 from ftcli.core.storage.store import SplitData, Store
 from ftcli.core.training import gate
 from ftcli.core.training.arguments import check_metric, make_arguments
+from ftcli.core.training.claim import Claim
 from ftcli.errors import SettingsError, UsageError
 
 SAMPLE = 100_000
@@ -68,10 +69,14 @@ class Run:
         return Path(self.arguments.output_dir)
 
 
-def prepare(context: Context) -> Run:
+def prepare(context: Context, claim: Claim | None = None) -> Run:
     """Open the store, load tokenizer and model, and refuse what cannot work. Every automatic choice is noted with its reason.
 
+    Args:
+        claim: on the run's folder, to be taken as soon as the ranks can speak to each other; None: nothing is written there.
+
     Raises:
+        PublishError: another run is at work in the folder.
         UsageError, StoreError, DataError, TokenizerError, ModelError, SettingsError, TrainError: what does not fit, and what to do.
     """
     settings = context.settings
@@ -88,6 +93,8 @@ def prepare(context: Context) -> Run:
             "Leave it out, or prepare the data again with that packing.",
         )
     arguments = make_arguments(context, held_out=store.eval_split is not None)
+    if claim is not None:
+        claim.take()
     resume = settings.train.resume_from_checkpoint is not None
     gate.check_output(Path(arguments.output_dir), resume=resume, overwrite=settings.runtime.overwrite)
     tokenizer = context.plugins.hook.load_tokenizer(settings=settings)
