@@ -213,6 +213,19 @@ def test_a_run_that_learned_plain_texts_is_asked_without_the_template(tmp_path: 
             assert any("as they are" in note for note in report["notes"]) == (learned == "plain")
 
 
+def test_a_text_is_gone_on_with_behind_what_stood_before_those_that_were_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _model(tmp_path / "run")
+    bare = AutoTokenizer.from_pretrained(folder)(ASKED[0], add_special_tokens=False)["input_ids"]
+    policy = {"max_length": 8, "truncation": "keep_start", "prefix": [5, 7], "suffix": [6], "eos": 1, "pair": None}
+    fed: list[list[int]] = []
+    said = {"answer": "", "tokens": 0, "ended": True}
+    monkeypatch.setattr("ftcli.core.models.predict._answers", lambda _, rows, most: [fed.extend(rows), said][1:])
+    for learned in ("plain", "chat"):
+        (folder / "ftcli-run.json").write_text(json.dumps({"details": {"asked": learned, "encoding": policy}}))
+        assert testing.run("predict", str(folder), ASKED[0], "--json").exit_code == 0
+    assert fed == [[5, 7, *bare], AutoTokenizer.from_pretrained(folder)(ASKED[0])["input_ids"]]
+
+
 def test_files_of_every_format_are_asked(tmp_path: Path) -> None:
     rows = [{"text": "so good", "label": "x"}, {"text": "so bad, really", "label": "y"}]
     spoken = [{"instruction": "Why?", "output": "So."}, {"instruction": "And?", "output": ""}]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
+from ftcli.core.models.as_prepared import policy_of
 from ftcli.core.models.asked import Asked, Conversation, read_asked
 from ftcli.core.models.predict import load, predict
+from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.processes.libraries import libraries
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads
@@ -50,7 +52,8 @@ def run(
     asked += read_asked(file, context.settings, context.plugins.registry("source")) if file is not None else ()
     with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
         loaded = load(model)
-        learned = _learned(model)
+        run_of = _run_of(model)
+        learned = run_of.get("asked")
         as_it_is = not plain and not loaded.classifies and bool(loaded.tokenizer.chat_template) and learned == "plain"
         if words := _unlike(learned, asked):
             context.note(words)
@@ -65,6 +68,7 @@ def run(
             max_new_tokens=max_new_tokens,
             threshold=threshold,
             chat=not plain and not as_it_is,
+            policy=_policy(run_of) if loaded.classifies or learned == "plain" else None,
             on_progress=context.progress.advance,
         )
         seconds = time.perf_counter() - clock
@@ -97,12 +101,19 @@ def _row(found: dict[str, Any]) -> list[str]:
     return [shown, found["label"], f"{found['probability']:.3f}"]
 
 
-def _learned(model: str) -> str | None:
-    """What the run learned whose folder or checkpoint this is: "chat", "plain" (then no chat template belongs around a text), "texts" or "pairs"."""
+def _run_of(model: str) -> Mapping[str, Any]:
+    """Details of the run whose folder or checkpoint this is; empty where there is none. `asked` is what it learned: "chat", "plain" (then no chat template
+    belongs around a text), "texts" or "pairs"; `encoding` how its texts became rows, which older runs do not say."""
     folder = Path(model)
     file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / RUN_NAME
     with suppress(OSError, ValueError, LookupError, TypeError):
-        return str(json.loads(file.read_text(encoding="utf-8"))["details"]["asked"])
+        return dict(json.loads(file.read_text(encoding="utf-8"))["details"])
+    return {}
+
+
+def _policy(details: Mapping[str, Any]) -> LengthPolicy | None:
+    with suppress(LookupError, TypeError, ValueError):
+        return policy_of(details["encoding"])
     return None
 
 

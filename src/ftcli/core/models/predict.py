@@ -17,10 +17,12 @@ from transformers import (
 )
 
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
+from ftcli.core.models.as_prepared import bare, encode
 from ftcli.core.models.asked import Asked
 from ftcli.core.models.layers import positions
 from ftcli.core.models.merge import load_adapted
 from ftcli.core.models.model import embedding_rows, refuse_pointers
+from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import FtcliError, ModelError, UsageError
 
@@ -92,6 +94,7 @@ def predict(
     max_new_tokens: int,
     threshold: float = THRESHOLD,
     chat: bool = True,
+    policy: LengthPolicy | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """An answer for each text, in their order: `labels` with probabilities, or `answer`.
@@ -99,6 +102,7 @@ def predict(
     Args:
         threshold: probability from which a label holds, where a text may have any number of them.
         chat: put a text into the tokenizer's chat template, if it has one, as what a user says (language models).
+        policy: how the texts that the model learned were encoded; None: as its tokenizer does it. Of a language model, only what stands before them.
 
     Raises:
         UsageError: nothing is asked, or a text is empty.
@@ -110,11 +114,14 @@ def predict(
     room = _room(loaded) - (0 if loaded.classifies else max_new_tokens)
     if room < 1:
         raise UsageError(f"max_new_tokens = {max_new_tokens} leaves no room for the text", "Lower --max-new-tokens.")
-    if loaded.classifies:  # the special tokens at the end survive truncation
+    types: list[list[int]] | None
+    if loaded.classifies and policy is not None and (policy.pair is not None) == isinstance(asked[0], tuple):
+        rows, types = encode(policy, loaded.tokenizer, _sides(asked), room)
+    elif loaded.classifies:  # the special tokens at the end survive truncation
         encoded = loaded.tokenizer(*_sides(asked), truncation=room < NO_LIMIT, max_length=room)
         rows, types = encoded["input_ids"], encoded.get(TYPES) if isinstance(asked[0], tuple) else None
     else:
-        rows, types = [loaded.tokenizer(text, add_special_tokens=special)["input_ids"][-room:] for text, special in prompts], None
+        rows, types = [_begun(loaded, text, policy, special=special)[-room:] for text, special in prompts], None
     largest, known = max((max(row, default=0) for row in rows), default=0), embedding_rows(loaded.model)
     if largest >= known:
         raise ModelError(
@@ -172,6 +179,14 @@ def _prompt(loaded: Loaded, asked: Asked, number: int, *, chat: bool) -> tuple[s
         raise UsageError(
             f"the chat template refuses row {number}: {' '.join(str(error).split())[:200]}", "Correct it, or use --plain."
         ) from error
+
+
+def _begun(loaded: Loaded, text: str, policy: LengthPolicy | None, *, special: bool) -> list[int]:
+    """Ids of a text that is to be gone on with."""
+    if special and policy is not None:
+        return [*policy.prefix, *bare(loaded.tokenizer, [text])[0]]
+    ids: list[int] = loaded.tokenizer(text, add_special_tokens=special)["input_ids"]
+    return ids
 
 
 def _room(loaded: Loaded) -> int:

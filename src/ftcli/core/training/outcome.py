@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ftcli.core.arrays import values
-from ftcli.core.models import flops
+from ftcli.core.models import as_prepared, flops
 from ftcli.core.storage.store import SEQ_LENGTHS, SplitData
 from ftcli.core.training.run import Run
 from ftcli.core.training.trainer import FtcliTrainer
@@ -109,6 +109,7 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "flops_per_token": per_token,
     }
     details["asked"] = asked(run.store.manifest, labelled=run.task.needs_labels)
+    details["encoding"] = as_prepared.kept(run.store.manifest)
     if trainer.compiled is not None:
         details["torch_compile"] = trainer.compiled.record()
     if trainer.confusion is not None and (names := run.store.label_names):
