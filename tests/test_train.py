@@ -14,10 +14,11 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from ftcli import hookimpl
 from ftcli.commands.train import run
-from ftcli.core.batches.tasks import IGNORED
+from ftcli.core.batches.tasks import IGNORED, Pretrain
 from ftcli.core.models import flops
 from ftcli.core.training.run import prepare
 from ftcli.core.training.trainer import FtcliTrainer
+from ftcli.core.verify.probe import Probe
 from ftcli.errors import (
     DataError,
     FtcliError,
@@ -294,6 +295,27 @@ def test_data_prepared_for_another_task_are_said(bench: Bench, classify: Path) -
     context = bench.context(classify, "other task", train__mode="pretrain")
     assert prepare(context).task.name == "pretrain"
     assert any("prepared for classify" in note for note in context.notes)
+
+
+class Ending(Pretrain):
+    name = "ending"
+
+
+class Endings:
+    @hookimpl
+    def register_tasks(self, register: Any) -> None:
+        register("ending", Ending)
+
+
+def test_data_prepared_for_a_plugins_task_are_trained_on_as_it_and_refused_without_the_plugin(bench: Bench) -> None:
+    rows = [(ids, None) for ids, _ in learnable(24, 4, VOCABULARY, 0)]
+    data = bench.store("ending", {"train": rows}, task="ending")
+    with pytest.raises(SettingsError, match="= 'ending': no plugin offers this task"):
+        prepare(bench.context(data, "without the plugin"))
+    context = bench.context(data, "with the plugin")
+    context.plugins._add(Endings(), "endings", "test", "0")
+    assert prepare(context).task.name == "ending"
+    assert Probe(context).task_name == "ending"
 
 
 # -- plugins -----------------------------------------------------------------------------------------------------------

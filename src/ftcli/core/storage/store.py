@@ -251,6 +251,12 @@ class Store:
         return self.manifest.get("label_names")
 
     @property
+    def task_name(self) -> str:
+        """The task that the rows were prepared for; between classes and plain texts the labels decide."""
+        told = self.manifest.get("task")
+        return str(told) if told not in {None, "classify", "pretrain"} else "classify" if self.label_names else "pretrain"
+
+    @property
     def max_length(self) -> int:
         return int(self.manifest["max_length"])
 

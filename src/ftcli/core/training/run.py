@@ -144,18 +144,17 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
 
 
 def _task(context: Context, store: Store) -> Task:
-    mode = context.settings.train.mode
-    if mode is None:
-        told = store.manifest.get("task")
-        mode = "classify" if store.label_names else told if told in {"sft", "regress"} else "pretrain"
+    asked = context.settings.train.mode
+    mode = asked or store.task_name
+    task: Task = context.plugins.registry("task").get(mode, "train.mode" if asked else f"the task of {store.path}")()
+    if asked is None:
         why = {
-            "classify": "labels",
-            "regress": "numbers to be predicted",
-            "sft": "conversations with a label a token",
-            "pretrain": "no labels",
-        }[mode]
-        context.note(f"mode {mode}: the prepared data have {why}")
-    task: Task = context.plugins.registry("task").get(mode, "train.mode")()
+            "classify": "have labels",
+            "regress": "have numbers to be predicted",
+            "sft": "have conversations with a label a token",
+            "pretrain": "have no labels",
+        }.get(mode, "were made for it")
+        context.note(f"mode {mode}: the prepared data {why}")
     prepared = store.manifest.get("task")
     if prepared and prepared != mode:
         context.note(f"the data were prepared for {prepared}, and mode is {mode}: check that texts end as they should (--add-eos)")

@@ -110,12 +110,9 @@ class Probe:
         if self.settings.train.mode:
             return self.settings.train.mode
         try:
-            if (prepared := self.store.manifest.get("task")) in {"sft", "regress"}:
-                return str(prepared)
-            labelled = bool(self.store.label_names)
+            return self.store.task_name
         except (Missing, FtcliError):  # FT201 says what is wrong with them
-            labelled = self.settings.dataset.labelled
-        return "classify" if labelled else "pretrain"
+            return "classify" if self.settings.dataset.labelled else "pretrain"
 
     @property
     def task(self) -> Task:
@@ -219,7 +216,8 @@ class Probe:
         return value
 
     def _make_task(self) -> Task:
-        task: Task = self.context.plugins.registry("task").get(self.task_name, "train.mode")()
+        said = "train.mode" if self.settings.train.mode else "the task of the prepared data"
+        task: Task = self.context.plugins.registry("task").get(self.task_name, said)()
         return task
 
     def _load_tokenizer(self) -> Any:
