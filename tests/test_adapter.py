@@ -186,6 +186,23 @@ def test_training_goes_on_from_an_adapter(bench: Bench) -> None:
         prepare(_context(bench, "classify", "third", "first", **SHORT, model__lora_r=4))
 
 
+def test_an_adapter_for_the_same_labels_in_another_order_is_refused_and_for_others_said(bench: Bench) -> None:
+    run(_context(bench, "classify", "labelled", **SHORT, model__lora_r=4))
+    file = bench.folder / "labelled" / "config.json"
+    config = json.loads(file.read_text())
+    names = list(config["id2label"].values())
+    for given, words in ((names[::-1], ",".join(names[::-1])), (["x", *names[1:]], "")):
+        file.write_text(json.dumps({**config, "id2label": {str(number): name for number, name in enumerate(given)}}))
+        other = _context(bench, "classify", "other labels", "labelled", **SHORT)
+        if words:
+            with pytest.raises(ModelError, match="of these data in another order") as refused:
+                prepare(other)
+            assert f"--label-names {words}" in refused.value.hint
+        else:
+            prepare(other)
+            assert any(f"was learned for the labels {', '.join(given)}" in note for note in other.notes)
+
+
 def test_which_layers_get_lora_can_be_said(bench: Bench) -> None:
     for wanted, count in ((["q_proj"], 2), (["all-linear"], 14), (["auto"], None)):
         model = prepare(_context(bench, "packs", "layers", **SHORT, model__lora_r=2, model__lora_target_modules=wanted)).model

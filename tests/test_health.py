@@ -81,6 +81,7 @@ def test_the_first_logits_say_which_loss_they_mean() -> None:
         (67.7, Start(0.1, 5.64), False, "warn", "12.0 times"),
         (8.6, Start(2.5, 8.6), True, "warn", "standard deviation of 2.50"),
         (6.9, Start(1.5, 6.6), True, "info", "standard deviation of 1.50"),
+        (8.6, Start(2.5, 8.6), False, "warn", "standard deviation of 2.50"),
         (3.0, Start(0.1, 5.64), True, "warn", "which random weights cannot do"),
         (3.0, Start(3.0, 9.0), False, "info", "knows something already"),
     ],
@@ -90,6 +91,7 @@ def test_the_verdict_on_the_first_loss(loss: float, start: Start, fresh: bool, s
     assert (check.status, check.id) == (status, "first-loss")
     assert words in check.summary
     assert bool(check.fix) == (status in {"warn", "fail"} or "deviation" in check.summary)
+    assert ("initializer_range" in check.fix) == (fresh and "deviation" in check.summary)
 
 
 def test_a_trained_language_model_near_chance_has_the_wrong_tokenizer_or_weights() -> None:

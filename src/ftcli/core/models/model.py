@@ -14,6 +14,7 @@ from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.models.adapter import check_choice, loading
 from ftcli.core.models.adapter_base import base_of, refuse_absent
 from ftcli.core.models.config import from_file, override
+from ftcli.core.models.head_labels import learned_for, settle
 from ftcli.core.storage.store import Store
 from ftcli.errors import FtcliError, ModelError, UsageError
 from ftcli.settings import Settings
@@ -124,6 +125,7 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
     where: dict[str, Any] = {"revision": settings.model.revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
     config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where))
     override(config, settings.model.config_overrides)
+    before = learned_for(str(settings.model.name_or_path), config) if task.needs_labels else []
     _configure(config, task, store, tokenizer)
     model, loaded = _guarded(
         f"no {task.name} model can be loaded from {source}",
@@ -143,6 +145,8 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
     model.ftcli_loaded = {
         name: sorted(str(key[0] if isinstance(key, tuple) else key) for key in loaded[name]) for name in loaded if name in LOADED
     }
+    if source != str(settings.model.name_or_path) or not (loaded["missing_keys"] or loaded["mismatched_keys"]):
+        settle(model, str(settings.model.name_or_path), before, context.note)
     return model
 
 

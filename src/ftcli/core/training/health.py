@@ -169,7 +169,9 @@ def first_loss(loss: float, chance: float, start: Start, *, fresh: bool, languag
         return verdict(
             "warn" if start.uniform_loss - chance > 1 else "info",
             f"first loss {loss:.3f} instead of {chance:.3f}, because the first logits have a standard deviation of {start.logit_std:.2f}",
-            "No fault of the data: the head starts too large. A smaller initializer_range starts lower.",
+            "No fault of the data: the head starts too large. A smaller initializer_range starts lower."
+            if fresh
+            else "No fault of the data: the head of the loaded weights is sure of other answers. It was learned for other labels or other texts.",
         )
     return verdict(
         "fail" if fresh and loss > 2 * start.uniform_loss else "warn",
