@@ -205,3 +205,38 @@ def test_masking_takes_secrets_and_leaves_the_rest() -> None:
         "a": ["https://***@huggingface.co/org/name", 3, None],
         "b": ["https://***@huggingface.co/org/name"],
     }
+
+
+KEY = "sk-proj-ABCDEFGHIJKLMNOP1234567890abcdef"
+
+
+@pytest.mark.parametrize("key", [KEY, "hf_" + "aBcDe" * 7, "ghp_" + "a1B2c3" * 6, "AKIAABCDEFGHIJKLMNOP"])
+def test_a_key_in_a_setting_is_masked_whatever_stands_around_it(key: str) -> None:
+    assert masking.masked_values({"run_name": f"key {key}, again ({key})"}) == {"run_name": "key ***, again (***)"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "data/hf_finetuningdataset2024",
+        "sk-learn-benchmarks-2024-corpus",
+        "task-2024-ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        "a" * 40,
+        "0123456789abcdef" * 4,
+        "org/model-32B-Instruct",
+    ],
+)
+def test_the_name_of_a_file_a_model_or_a_revision_stays(value: str) -> None:
+    assert masking.masked_values([value]) == [value]
+
+
+def test_no_file_of_a_run_has_the_key_that_its_name_holds(folder: Path) -> None:
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"text": f"words {number}"}) + "\n" for number in range(20)))
+    config = write_config(folder / "qwen3.json", "qwen3")
+    words = ("train", "--dataset", "rows.jsonl", "--tokenizer-path", "tokenizer", "--model-config", str(config), "--output-dir", "named")
+    done = run(*words, "--max-steps", "1", "--no-verify", "--save-strategy", "no", "--run-name", f"key {KEY}", "--json", cwd=folder)
+    assert done.exit_code == 0, done.stderr
+    written = [folder / "named" / name for name in ("README.md", "report.html", "report.json", "ftcli-run.json")]
+    assert [path.name for path in written if KEY in path.read_text(encoding="utf-8")] == []
+    assert KEY not in done.stdout
+    assert "key ***" in written[0].read_text(encoding="utf-8")

@@ -22,6 +22,11 @@ _TOKEN = re.compile(
     r"|[0-9a-fA-F]{32,}|(?=[A-Za-z]*[0-9])(?=[A-Z0-9]*[a-z])(?=[a-z0-9]*[A-Z])[A-Za-z0-9]{32,})(?![A-Za-z0-9])"
 )
 """Tokens of services that people use beside this, and what is long and looks random."""
+_KEY = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|sk-(?=[\w-]*[0-9])(?=[\w-]*[A-Z])[\w-]{20,}"
+    r"|xox[abprs]-[\w-]{10,}|pypi-[\w-]{40,}|nvapi-[\w-]{40,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,})(?![A-Za-z0-9])"
+)
+"""Keys of services that somebody put into a setting. Narrower than `_TOKEN`: the name of a file, a model or a revision must stay what it is."""
 _GIVEN = re.compile(
     r"(?i)((?:(?<!giga)token(?!iz|s)|secret|passw(?:or)?d|passphrase|pwd|api[_ -]?key|access[_ -]?key|private[_ -]?key|credential|signature|\bsig)"
     r"[\w-]*[\"']?\s*[=:]\s*[\"']?|\bauthorization:\s*(?:\w+\s+)?|\bbearer\s+)[^\s\"'&,;)}\]]+"
@@ -47,9 +52,13 @@ def masked(text: str) -> str:
 
 
 def masked_values(value: Any) -> Any:
-    """A setting's value with every string in it masked."""
+    """A setting's value with every string in it masked, and what is known for a service's key whatever variable holds it.
+
+    >>> masked_values("run of AKIAABCDEFGHIJKLMNOP")
+    'run of ***'
+    """
     if isinstance(value, str):
-        return masked(value)
+        return _KEY.sub(MASK, masked(value))
     if isinstance(value, (list, tuple)):
         return [masked_values(item) for item in value]
     return {key: masked_values(item) for key, item in value.items()} if isinstance(value, dict) else value
