@@ -173,8 +173,8 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         label_separator=dataset.label_separator,
         flag_kinds=tuple(_label_kind(filled, finder.formats, settings, name, flag=True) for name in read.flags),
     )
-    asked = label if columns.label_kind in {"int", "ints"} and not dataset.label_names else None
-    names, said_in = names_in(filled, finder.formats, asked)
+    unnamed = label if columns.label_kind in {"int", "ints"} and not dataset.label_names else None
+    names, said_in = names_in(filled, finder.formats, unnamed)
     if names:
         shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
         finder.notes.append(f"the labels 0 to {len(names) - 1} are called as {said_in} says: {shown} (--label-names gives other names)")
