@@ -158,6 +158,29 @@ def test_a_file_named_twice_is_read_once_and_said_so(tmp_path: Path) -> None:
     assert made.notes == (f"named more than once, read once: {tmp_path / 'same.jsonl'}",)
 
 
+def test_copies_of_a_file_and_packed_ones_beside_it_are_read_and_said_so(tmp_path: Path) -> None:
+    """The rows counted twice without a word."""
+    file = jsonl(tmp_path / "a.jsonl")
+    for name in ("b.jsonl", "c/a.jsonl"):
+        write(tmp_path / name, file.read_bytes())
+    write(tmp_path / "a.jsonl.gz", gzip.compress(file.read_bytes()))
+    write(tmp_path / "empty.jsonl", "")
+    write(tmp_path / "void.jsonl", "")
+    made = plan(tmp_path)
+    assert len(made.files) == 6
+    assert made.notes[-2:] == (
+        f"the same bytes under several names, all of them read: {file} = {tmp_path}/b.jsonl = {tmp_path}/c/a.jsonl",
+        f"packed and unpacked, probably the same rows, both read: {file} = {file}.gz",
+    )
+    assert plan(file, f"test={tmp_path}/b.jsonl").notes == (
+        f"the same bytes under several names, all of them read: {file} (train) = {tmp_path}/b.jsonl (test)",
+    )
+    copies = [write(tmp_path / "many" / f"{number}.{copy}.jsonl", ROW * number) for number in range(1, 6) for copy in range(5)]
+    (note,) = plan(*copies).notes
+    assert note.endswith(" and 2 more") and note.count("; ") == 2 and note.count(".jsonl") == 9  # noqa: PT018
+    assert plan(file, jsonl(tmp_path / "other.jsonl", 2)).notes == ()
+
+
 def test_a_file_in_two_splits_is_refused(tmp_path: Path) -> None:
     file = jsonl(tmp_path / "a.jsonl")
     assert refusal(f"train={file}", f"test={file}").message == f"{file} is named for train and for test"
@@ -195,8 +218,8 @@ def test_a_file_name_tells_its_split_by_whole_words(name: str, role: str | None)
 
 
 def test_splits_come_from_file_names_when_some_are_train_and_some_are_not(tmp_path: Path) -> None:
-    for name in ("train.jsonl", "test.jsonl", "dev.jsonl", "more.jsonl"):
-        jsonl(tmp_path / name)
+    for number, name in enumerate(("train.jsonl", "test.jsonl", "dev.jsonl", "more.jsonl"), 1):
+        jsonl(tmp_path / name, number)
     made = plan(tmp_path)
     assert paths(made) == [("train", "more.jsonl"), ("train", "train.jsonl"), ("validation", "dev.jsonl"), ("test", "test.jsonl")]
     base = tmp_path
@@ -223,22 +246,22 @@ def test_splits_come_from_the_directories_where_globs_and_files_differ(
 
 
 def test_the_directory_that_all_files_share_tells_no_split(tmp_path: Path) -> None:
-    made = plan(jsonl(tmp_path / "test" / "a.jsonl"), jsonl(tmp_path / "test" / "train.jsonl"))
+    made = plan(jsonl(tmp_path / "test" / "a.jsonl"), jsonl(tmp_path / "test" / "train.jsonl", 2))
     assert {split for split, _ in paths(made)} == {"train"}
     assert made.notes == ()
 
 
 def test_without_a_train_file_everything_is_train_and_that_is_said(tmp_path: Path) -> None:
     jsonl(tmp_path / "test.jsonl")
-    jsonl(tmp_path / "other.jsonl")
+    jsonl(tmp_path / "other.jsonl", 2)
     made = plan(tmp_path)
     assert {split for split, _ in paths(made)} == {"train"}
     assert made.notes == (f"read as train, because no file is called train: {tmp_path / 'test.jsonl'} (SPLIT=PATH names the split)",)
 
 
 def test_a_prefix_names_the_split_and_wins_over_file_names(tmp_path: Path) -> None:
-    for name in ("train.jsonl", "test.jsonl", "x.jsonl"):
-        jsonl(tmp_path / name)
+    for number, name in enumerate(("train.jsonl", "test.jsonl", "x.jsonl"), 1):
+        jsonl(tmp_path / name, number)
     made = plan(f"dev={tmp_path / 'test.jsonl'}", f"Train={tmp_path / 'x.jsonl'}", f"test={tmp_path / 'tr*.jsonl'}")
     assert paths(made) == [("train", "x.jsonl"), ("validation", "test.jsonl"), ("test", "train.jsonl")]
     assert made.notes == ()

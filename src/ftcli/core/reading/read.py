@@ -21,6 +21,7 @@ from ftcli.core.reading.class_labels import names_in
 from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
 from ftcli.core.reading.conversation import columns_of
+from ftcli.core.reading.copies import notes_on_copies
 from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
@@ -179,6 +180,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
         finder.notes.append(f"the labels 0 to {len(names) - 1} are called as {said_in} says: {shown} (--label-names gives other names)")
     taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
+    finder.notes.extend(notes_on_copies(found, taken))
     return Plan(
         shards=_shards(found, pieces, target),
         files=tuple(
