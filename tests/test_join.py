@@ -37,7 +37,15 @@ def test_groups_have_the_same_rows_in_the_same_order(files: list[list[str]], mos
     ]
     for group in groups:
         assert 0 < as_batch(group).num_rows == sum(rows.num_rows for _, rows in group) <= most
-        assert len(group) == 1 or sum(rows.nbytes for _, rows in group) <= size
+        assert as_batch(group).num_rows == 1 or sum(rows.nbytes for _, rows in group) <= size
+
+
+def test_a_batch_of_long_rows_is_cut_by_bytes_and_one_of_short_rows_is_not() -> None:
+    piece = Piece("a", "parquet", 0, 1, "row_groups", 1)
+    rows = [as_batch(group).num_rows for group in joined([(piece, batch(["x" * (join.JOINED_BYTES // 3)] * 8))], 1000)]
+    assert rows == [2, 2, 2, 2]
+    assert [as_batch(group).num_rows for group in joined([(piece, batch(["x"] * 2500))], 1000)] == [1000, 1000, 500]
+    assert [as_batch(group).num_rows for group in joined([(piece, batch(["x" * (join.JOINED_BYTES + 1)] * 2))], 1000)] == [1, 1]
 
 
 def test_an_error_of_the_source_comes_after_the_rows_before_it() -> None:

@@ -6,11 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ftcli.plugins import columnar
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from reading import labels, plan, refusal, rows, write
+from ftcli.core.reading.read import read_shard
+from reading import formats, labels, plan, refusal, rows, settings, write
 
 TABLE = pa.table({"text": [f"글 {i}" for i in range(1000)], "label": [i % 5 for i in range(1000)], "more": [[i] for i in range(1000)]})
 EXPECTED = [(f"글 {i}", i % 5) for i in range(1000)]
@@ -34,6 +36,25 @@ def test_rows_come_back_from_every_layout(tmp_path: Path, way: str) -> None:
     path = save(tmp_path, way, TABLE)
     assert rows(path, label_column="label") == EXPECTED
     assert labels(path, label_column="label") == {0, 1, 2, 3, 4}
+
+
+def batch_rows(path: Path, **dataset: Any) -> list[int]:
+    made = plan(path, **dataset)
+    return [batch.num_rows for shard in made.shards for _, batch in read_shard(shard, made.columns, settings(path, **dataset), formats())]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_long_rows_are_read_a_few_at_a_time_and_short_ones_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    table = pa.table({"text": [f"{i} " + "x" * 1000 * (i < 64) for i in range(9000)], "beside": ["y" * 500] * 9000})
+    path = save(tmp_path, way, table.slice(64), rows_each=9000)
+    assert batch_rows(path) == ([8192, 744] if way == "parquet" else [8936])
+    assert rows(path) == table["text"].to_pylist()[64:]
+    monkeypatch.setattr(columnar, "BATCH_BYTES", 10_000)
+    path = save(tmp_path, way, table.slice(0, 96), rows_each=32)
+    assert batch_rows(path) == [8] * 8 + [32]
+    assert rows(path) == table["text"].to_pylist()[:96]
+    monkeypatch.setattr(columnar, "BATCH_BYTES", 10)
+    assert batch_rows(path) == [1] * 96
 
 
 @pytest.mark.parametrize("way", ["file", "stream"])
@@ -67,6 +88,9 @@ def test_pieces_follow_the_target(tmp_path: Path, way: str) -> None:
 def test_a_null_is_named_by_its_row(tmp_path: Path, way: str, column: pa.Array, row: int) -> None:
     path = save(tmp_path, way, TABLE.set_column(0, "text", column))
     assert refusal(path).message == f"{path}: row {row}: 'text' is null; text must be a string"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columnar, "BATCH_BYTES", 300)
+        assert refusal(path).message == f"{path}: row {row}: 'text' is null; text must be a string"
     assert refusal(path, shard_bytes=1).message == f"{path}: row {row}: 'text' is null; text must be a string"
 
 

@@ -10,15 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, List, Value, load_from_disk
+from ftcli.plugins import columnar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import feather
 from transformers import AutoTokenizer
 
 from ftcli.commands import tokenize
 from ftcli.core.prepare import job as job_module
-from ftcli.core.prepare import window
+from ftcli.core.prepare import join, window
 from ftcli.core.prepare import write as write_module
 from ftcli.core.prepare.encode import encode_shard
 from ftcli.core.storage.store import Store
@@ -289,6 +293,36 @@ def test_execution_knobs_change_neither_bytes_nor_fingerprint(sharded, bpe, sour
     for number, knob in enumerate(knobs):
         assert prepare(bpe, source, tmp_path / f"out{number}", **values, **knob).metrics["content_hash"] == expected, knob
         assert prepare(bpe, source, tmp_path / "baseline", **values, **knob).metrics["reused"] is True, knob
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("suffix", ["parquet", "feather"])
+def test_where_long_rows_are_cut_from_each_other_changes_no_byte(suffix, packed, bpe, tmp_path, monkeypatch):
+    texts: list[str | None] = [*corpus(300), *(" ".join(corpus(40, start)) for start in range(0, 100, 10))]
+    texts[7] = texts[290] = texts[305] = None
+    path, table = tmp_path / f"data.{suffix}", pa.table({"text": texts, "label": [number % 3 for number in range(310)]})
+    if suffix == "parquet":
+        pq.write_table(table, path, row_group_size=100)
+    else:
+        feather.write_feather(table, path, compression="uncompressed", chunksize=100)
+    values: dict[str, Any] = {"dataset__on_bad": "quarantine", "dataset__max_bad": 0.1, "packing__max_length": 64}
+    values |= {"packing__strategy": "bfd"} if packed else {"dataset__label_column": "label", "dataset__validation_fraction": 0.2}
+    encoded: list[int] = []
+    monkeypatch.setattr("ftcli.core.prepare.encode.as_batch", lambda group: encoded.append(len(group)) or join.as_batch(group))
+    reports = []
+    for name, size in (("whole", 1 << 40), ("cut", 2_000), ("single", 1)):
+        monkeypatch.setattr(columnar, "BATCH_BYTES", size)
+        monkeypatch.setattr(join, "JOINED_BYTES", size)
+        encoded.clear()
+        report = prepare(bpe, path, tmp_path / name, **values)
+        reports.append((report.metrics["content_hash"], report.details["sources"], len(encoded)))
+    whole, cut, single = (dict(zip(("hash", "sources", "batches"), found, strict=True)) for found in reports)
+    assert whole["hash"] == cut["hash"] == single["hash"]
+    assert whole["sources"] == cut["sources"] == single["sources"]
+    assert whole["batches"] == 1 < cut["batches"] < single["batches"] == 307
+    rejects = [next((tmp_path / name).rglob("rejects.jsonl")).read_bytes() for name in ("whole", "cut", "single")]
+    assert rejects[0].count(b"\n") == 3
+    assert len(set(rejects)) == 1
 
 
 @pytest.mark.slow

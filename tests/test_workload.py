@@ -103,6 +103,12 @@ def test_the_sample_for_the_proof_is_the_first_rows(kinds, source, tmp_path, mon
     assert 10 < len(sample) <= 70
     made = context(kinds["bpe"], source, tmp_path / "out")
     assert workload._sample(made, settle(made)) == corpus(70)
+    monkeypatch.setattr(workload, "JOINED_BYTES", 1_000)  # of long rows only a few, at least one
+    sample = workload._sample(made, settle(made))
+    assert 1 < len(sample) < 40
+    assert sample == corpus(200)[: len(sample)]
+    monkeypatch.setattr(workload, "JOINED_BYTES", 1)
+    assert workload._sample(made, settle(made)) == corpus(1)
 
 
 def test_proofs_are_kept_where_the_settings_or_the_cache_of_the_user_say(kinds, source, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -21,14 +22,19 @@ Group = Sequence[tuple[Piece, pa.RecordBatch]]
 
 
 def joined(batches: Iterable[tuple[Piece, pa.RecordBatch]], most_rows: int) -> Iterator[Group]:
-    """The same rows in the same order, in groups of at most `most_rows`. An error of the source comes after the rows before it."""
+    """The same rows in the same order, in groups of at most `most_rows` and, of several rows, `JOINED_BYTES`.
+
+    An error of the source comes after the rows before it.
+    """
     group: list[tuple[Piece, pa.RecordBatch]] = []
     rows = size = 0
     failed: FtcliError | None = None
     try:
         for piece, batch in batches:
-            for start in range(0, batch.num_rows, most_rows):
-                part = batch.slice(start, most_rows)
+            start = 0
+            while start < batch.num_rows:
+                part = first_rows(batch.slice(start), most_rows, JOINED_BYTES)
+                start += part.num_rows
                 if group and (rows + part.num_rows > most_rows or size + part.nbytes > JOINED_BYTES):
                     yield group
                     group, rows, size = [], 0, 0
@@ -40,6 +46,15 @@ def joined(batches: Iterable[tuple[Piece, pa.RecordBatch]], most_rows: int) -> I
         yield group
     if failed is not None:
         raise failed
+
+
+def first_rows(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> pa.RecordBatch:
+    """The first rows of a batch, up to `most_rows` and `most_bytes`; one, however long it is."""
+    few = batch.slice(0, most_rows)
+    if few.nbytes <= most_bytes:
+        return few
+    fit = bisect_right(range(1, few.num_rows + 1), most_bytes, key=lambda rows: few.slice(0, rows).nbytes)
+    return few.slice(0, max(1, fit))
 
 
 def as_batch(group: Group) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ from ftcli.context import Context
 from ftcli.core.engines.engine import EngineChoice, Load, choose_engine
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.prepare.job import Job
+from ftcli.core.prepare.join import JOINED_BYTES, first_rows
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.reading.read import Plan, read_shard
 from ftcli.machine import cut_to_cores
@@ -140,7 +141,7 @@ def _sample(context: Context, recipe: Recipe) -> list[str]:
     texts: list[str] = []
     for shard in recipe.plan.shards[:1]:
         for _, batch in islice(read_shard(shard, recipe.plan.columns, context.settings, context.plugins.registry("source")), 4):
-            rows = batch.slice(0, SAMPLE_ROWS - len(texts))
+            rows = first_rows(batch, SAMPLE_ROWS - len(texts), JOINED_BYTES)
             texts += [text for column in ("text", "pair") if column in rows.schema.names for text in rows.column(column).to_pylist()]
             if len(texts) >= SAMPLE_ROWS:
                 break
