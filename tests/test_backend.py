@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import ByT5Tokenizer
+from transformers import AutoTokenizer, ByT5Tokenizer
 
 from engine_doubles import byte_level, expected, unigram, word_piece
+from ftcli.core.arrays import strings
 from ftcli.core.engines.backend import prepare_backend, tokenizer_hash
 from ftcli.core.engines.reference import load_reference
 from ftcli.errors import TokenizerError
@@ -40,6 +43,65 @@ def test_a_python_class_that_gives_other_ids_than_its_backend_is_noticed(tmp_pat
 def test_a_folder_that_cannot_be_loaded_is_a_tokenizer_error(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="cannot be loaded"):
         load_reference("", tmp_path, 1)
+
+
+CODE = """
+from transformers import PreTrainedTokenizer
+
+class Letters(PreTrainedTokenizer):
+    vocab_files_names = {}
+    vocab_size = 128
+
+    def get_vocab(self):
+        return {chr(number): number for number in range(128)}
+
+    def _tokenize(self, text, **_):
+        return list(text)
+
+    def _convert_token_to_id(self, token):
+        return ord(token) % 128
+
+    def _convert_id_to_token(self, index):
+        return chr(index)
+"""
+
+
+def test_a_tokenizer_of_its_own_code_is_the_reference_where_that_is_trusted_and_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
+    folder = tmp_path / "letters"
+    folder.mkdir()
+    (folder / "letters.py").write_text(CODE)
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "Letters", "auto_map": {"AutoTokenizer": ["letters.Letters", None]}})
+    )
+    trusted = prepare_backend(AutoTokenizer.from_pretrained(folder, trust_remote_code=True), folder, trust=True)
+    assert not trusted.json
+    assert trusted.reference(1, add_special_tokens=False).encode(strings(["ab"])).ids.tolist() == [97, 98]
+    with pytest.raises(TokenizerError, match="trust_remote_code"):
+        replace(trusted, trust=False).reference(1, add_special_tokens=False)
+
+
+def test_the_reference_has_the_revision_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, letters = tmp_path / "hub/models--org--letters", list("LAGVSERTIDPKQNFYMHWC")
+    for revision, commit, order in (("main", "a" * 40, letters), ("v1", "b" * 40, letters[::-1])):
+        folder = root / "snapshots" / commit
+        folder.mkdir(parents=True)
+        (folder / "vocab.txt").write_text("\n".join(["<cls>", "<pad>", "<eos>", "<unk>", *order, "<mask>"]))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "EsmTokenizer"}))
+        (folder / "config.json").write_text(json.dumps({"model_type": "esm"}))
+        (root / "refs").mkdir(exist_ok=True)
+        (root / "refs" / revision).write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    wanted = {"cache_dir": str(tmp_path / "hub"), "local_files_only": True}
+    for revision in ("main", "v1"):
+        live = AutoTokenizer.from_pretrained("org/letters", revision=revision, **wanted)
+        backend = prepare_backend(live, "org/letters", revision)
+        assert not backend.json
+        assert backend.reference(1, add_special_tokens=True).encode(strings(["LAG"])).ids.tolist() == live("LAG")["input_ids"]
 
 
 def test_the_hash_follows_what_decides_ids_and_nothing_else(tmp_path: Path) -> None:

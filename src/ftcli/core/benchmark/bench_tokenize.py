@@ -37,7 +37,9 @@ def variants(context: Context) -> list[Variant]:
     asked = list(dict.fromkeys(settings.benchmark.variants or ()))
     names = asked or [REFERENCE, *(name for name in context.plugins.registry("engine").names() if name != REFERENCE)]
     sample = texts.slice(0, 500).to_pylist()
-    shared = Reference(tokenizer, prepare_backend(tokenizer, settings.tokenizer.path), context.machine.cores)
+    chosen = settings.tokenizer
+    backend = prepare_backend(tokenizer, settings.tokenizer.path, chosen.revision, chosen.trust_remote_code)
+    shared = Reference(tokenizer, backend, context.machine.cores)
     choices: dict[str, EngineChoice] = {}
     for name in names:
         try:

@@ -17,6 +17,8 @@ from ftcli.core.engines.reference import load_reference
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from ftcli.contracts import Encoder
+
 _PROBES = ("", "a", "Hello, world!", "안녕하세요 세계", "  two  spaces ", "한 1\n\n2")
 
 
@@ -40,9 +42,17 @@ class Backend:
     random: bool
     """Whether the tokenizer itself draws lots (BPE dropout), so that ids are compared with `json` only."""
     notes: tuple[str, ...]
+    revision: str | None = None
+    """Of a hub id."""
+    trust: bool = False
+    """Whether the tokenizer's own Python code may run, where it is loaded again."""
+
+    def reference(self, threads: int, add_special_tokens: bool) -> Encoder:
+        """See `load_reference`."""
+        return load_reference(self.json, self.folder, threads, add_special_tokens, self.revision, self.trust)
 
 
-def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str) -> Backend:
+def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str, revision: str | None = None, trust: bool = False) -> Backend:
     """What engines need to know of a loaded tokenizer; `notes` names what was taken out of it, and why it may need its Python class."""
     added = tuple(sorted(tokenizer.get_added_vocab()))
     serialised, notes, random = _serialise(tokenizer)
@@ -76,6 +86,8 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str) -> B
         id_limit=max(tokenizer.get_vocab().values(), default=0) + 1,
         random=random,
         notes=tuple(notes),
+        revision=revision,
+        trust=trust,
     )
 
 

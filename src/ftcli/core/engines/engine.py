@@ -28,7 +28,7 @@ from ftcli.core.engines.proof import (
     store_proof,
     stored_proof,
 )
-from ftcli.core.engines.reference import load_reference, taken, with_affixes
+from ftcli.core.engines.reference import taken, with_affixes
 from ftcli.core.engines.sampled_rows import SampledRows
 from ftcli.core.ragged import to_offsets
 from ftcli.errors import EngineError, MissingExtraError
@@ -114,7 +114,7 @@ class RowEncoder:
     @cached_property
     def _reference(self) -> Encoder:
         """Loaded when the first text needs it: 0.25 s and 150 MB for Qwen3."""
-        return load_reference(self.spec.backend.json, self.spec.backend.folder, self.spec.threads, self.spec.whole)
+        return self.spec.backend.reference(self.spec.threads, self.spec.whole)
 
     def encode(self, texts: pa.Array) -> Encoded:
         """Ids of every text, in order; without special tokens unless `spec.whole`.

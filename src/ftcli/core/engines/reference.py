@@ -85,8 +85,13 @@ class PythonEncoder:
         return to_encoded(self._tokenizer(rows, add_special_tokens=self._special, **options)["input_ids"])
 
 
-def load_reference(backend_json: str, folder: Path | str, threads: int, add_special_tokens: bool = False) -> Encoder:
-    """The reference encoder; from `folder` where the tokenizer has no (exact) backend.
+def load_reference(
+    backend_json: str, folder: Path | str, threads: int, add_special_tokens: bool = False, revision: str | None = None, trust: bool = False
+) -> Encoder:
+    """The reference encoder; from `folder` (or hub id, at a revision) where the tokenizer has no (exact) backend.
+
+    Args:
+        trust: the tokenizer's own Python code may run. Without, transformers is told so, else it would ask whoever sits there.
 
     Raises:
         TokenizerError: the folder cannot be loaded.
@@ -96,7 +101,7 @@ def load_reference(backend_json: str, folder: Path | str, threads: int, add_spec
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), revision=revision, trust_remote_code=trust)
     except Exception as error:
         hint = "Give a folder that AutoTokenizer.from_pretrained loads."
         raise TokenizerError(f"the tokenizer {folder} cannot be loaded: {error}", hint) from error

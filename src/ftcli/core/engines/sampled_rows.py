@@ -108,7 +108,7 @@ class SampledRows:
         """
         note = "the tokenizer's Python class gives other ids than its backend: it encodes, slowly"
         for backend in (self.backend, replace(self.backend, json="", notes=(*self.backend.notes, note))):
-            if self.difference(load_reference(backend.json, backend.folder, threads, self._whole), "the reference") is None:
+            if self.difference(backend.reference(threads, self._whole), "the reference") is None:
                 return backend
         raise EngineError(
             f"the tokenizer in use and the one in {self.backend.folder} give other ids for a row of the data",

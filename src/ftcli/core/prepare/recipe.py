@@ -153,7 +153,8 @@ def settle(
 
 def _loaded(context: Context, folder: str, load: Load | None) -> tuple[Any, Backend]:
     tokenizer = load() if load else context.plugins.hook.load_tokenizer(settings=context.settings)
-    backend = prepare_backend(tokenizer, folder)
+    chosen = context.settings.tokenizer
+    backend = prepare_backend(tokenizer, folder, chosen.revision, chosen.trust_remote_code)
     if (key := tokenizer_key(context)) and (lost := keep(context.cache_dir, key, tokenizer, backend)):
         context.note(lost)
     return tokenizer, backend
