@@ -106,7 +106,7 @@ def label_shift(probe: Probe) -> Check:
     labels[0, place] = batch["input_ids"][0, place]
     with stirred(probe.model):
         gradient = reach(probe.model, batch, lambda logits: probe.task.loss(logits, labels, None))[0]
-    if broken := _no_numbers(gradient, places):
+    if broken := _no_numbers(probe, gradient, places):
         return broken
     gradient = np.where(places, gradient, 0.0)  # at padding it may be no number, as in Gemma 3n, whose root of 0 has no slope
     seen = (gradient > SEEN * max(gradient.max(), 1e-30)).nonzero()[0]
@@ -127,7 +127,7 @@ def label_shift(probe: Probe) -> Check:
     )
 
 
-def _no_numbers(gradient: NDArray[np.float64], places: NDArray[np.bool_]) -> Check | None:
+def _no_numbers(probe: Probe, gradient: NDArray[np.float64], places: NDArray[np.bool_]) -> Check | None:
     """The verdict where a token of the text, at one of `places` of a row, has a gradient that is no number."""
     import numpy as np
 
@@ -136,6 +136,7 @@ def _no_numbers(gradient: NDArray[np.float64], places: NDArray[np.bool_]) -> Che
     broken = np.flatnonzero(places & ~np.isfinite(gradient))
     if not len(broken):
         return None
+    _ = probe.sound_forward  # of logits that are no numbers FT404 says why
     return failed(
         f"{len(broken)} of {int(places.sum())} tokens have a gradient that is no number, first that at place {broken[0]}: a step would spoil the weights",
         "Look for a root, a norm or a division at 0 in the model's own code, and for weights that are 0 where they are divided by.",
@@ -184,7 +185,7 @@ def reads_its_input(probe: Probe) -> Check:
 
     with stirred(probe.model):
         gradient = reach(probe.model, batch, scalar)
-    if broken := _no_numbers(gradient[0, begin:end], places[0, begin:end]):
+    if broken := _no_numbers(probe, gradient[0, begin:end], places[0, begin:end]):
         return broken
     read = gradient[0, begin:end]
     blind = int((read == 0).sum())
