@@ -53,4 +53,4 @@ def _out_of_patience(trainer: FtcliTrainer, state: TrainerState) -> bool:
     now = next((one for one in trainer.callback_handler.callbacks if isinstance(one, EarlyStoppingCallback)), None)
     if now is None or not isinstance(kept, dict):
         return False
-    return int(kept["attributes"]["early_stopping_patience_counter"]) >= now.early_stopping_patience
+    return bool(kept["attributes"]["early_stopping_patience_counter"] >= now.early_stopping_patience)
