@@ -40,6 +40,16 @@ def test_without_data_the_checks_are_skipped_with_the_reason(world: World) -> No
     assert checks["FT203"].summary == "Labels: no --dataset"
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_sources_that_train_is_yet_to_prepare_are_no_fault(world: World, tmp_path: Path, several: bool) -> None:
+    source = tmp_path / "answers.jsonl"
+    source.write_text('{"text": "a"}\n')
+    values = {"tokenizer.path": str(world.bpe), "dataset.sources": [str(source)] * (1 + several)}
+    checks = world.verify(values, stages=STAGE)
+    assert {check.status for check in checks.values()} == {"skipped"}
+    assert "not prepared yet: ftcli train does it first" in checks["FT201"].summary
+
+
 @pytest.mark.fault
 @pytest.mark.parametrize("where", ["first byte", "middle", "last byte", "shortened", "gone"])
 def test_a_damaged_file_fails_once_and_the_rest_refers_to_it(world: World, tmp_path: Path, where: str) -> None:

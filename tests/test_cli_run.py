@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cli_process import ended, plugin, spawn
+from ftcli.cli import main as main_module
 from ftcli.commands import predict as predict_command
 from ftcli.commands import settings as settings_command
 from ftcli.context import Context
@@ -97,6 +99,12 @@ def test_a_terminal_that_is_closed_is_an_interruption(tmp_path: Path) -> None:
     assert process.wait(PATIENCE) == 3
 
 
+def test_an_interruption_before_the_command_has_begun_is_one_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main_module, "prepare", partial(signal.raise_signal, signal.SIGINT))
+
+    assert main_module.main(["settings"]) == 3
+
+
 def test_json_is_one_line_and_all_that_stdout_holds_whatever_plugins_print(tmp_path: Path) -> None:
     folder = plugin(tmp_path / "plugins", NOISY)
 
@@ -109,12 +117,13 @@ def test_json_is_one_line_and_all_that_stdout_holds_whatever_plugins_print(tmp_p
     assert "a library prints at the end" in result.stderr
 
 
-def test_a_refused_command_line_is_a_failed_report_with_json() -> None:
-    result = run("tokenize", "--num-prc", "3", "--json")
+@pytest.mark.parametrize("asked", [["--json"], ["--format", "json"], ["--format=json"]])
+def test_a_refused_command_line_is_a_failed_report_with_json(asked: list[str]) -> None:
+    result = run("verify", "--num-prc", "3", *asked)
 
     assert result.exit_code == 2
-    assert result.report["command"] == "tokenize"
-    assert result.report["error"]["message"] == "ftcli tokenize has no option --num-prc"
+    assert result.report["command"] == "verify"
+    assert result.report["error"]["message"] == "ftcli verify has no option --num-prc"
     assert result.report["error"]["hint"] == "Did you mean --num-proc?"
 
 

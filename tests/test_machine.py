@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from ftcli import machine
+from ftcli.errors import UsageError
 from ftcli.machine import cut_to_cores, detect, disk_kind, usable_cores
 from ftcli.records import Choice, Gpu, Machine
 
@@ -416,3 +417,15 @@ def test_the_card_names_the_versions_of_the_libraries_and_of_the_driver(linux: L
     assert found["NVIDIA driver"] == "570.86.15"
     assert found["torch"] == version("torch")
     assert found["ftcli"] == version("ftcli")
+
+
+def test_a_working_directory_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    for path in (None, Path("prepared")):
+        with pytest.raises(UsageError, match="the working directory is gone"):
+            detect(path)
+    assert detect(tmp_path).cores

@@ -15,6 +15,7 @@ from typing import Literal
 
 import psutil
 
+from ftcli.errors import UsageError
 from ftcli.records import Choice, Gpu, Machine
 
 ROOT = Path("/")
@@ -50,7 +51,7 @@ def detect(path: Path | None = None) -> Machine:
         path: the folder whose disk is described; default: the current directory.
     """
     how: dict[str, str] = {}
-    where = _existing(path or Path.cwd())
+    where = _existing(path if path is not None and path.is_absolute() else _working_directory() / (path or ""))
     memory, available = _memory(how)
     kind = disk_kind(where, how)
     return Machine(
@@ -68,6 +69,13 @@ def detect(path: Path | None = None) -> Machine:
         how=how,
         versions=_versions() | ({"NVIDIA driver": driver} if (driver := gpu_driver()) else {}),
     )
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working directory is gone: it was deleted or moved", "Change into one that is there: cd somewhere") from None
 
 
 def usable_cores() -> int:

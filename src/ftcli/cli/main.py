@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ftcli.cli.streams import prepare
@@ -32,13 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # this process ends with the command: to look for cycles once more takes 0.25 s
         atexit.register(gc.freeze)
         garbage.later()
-    prepare()
-    if argv is None and COMPLETION_VARIABLE not in os.environ:
-        _get_ready(words)
-    if COMPLETION_VARIABLE in os.environ:
-        from typer.completion import completion_init  # type: ignore[attr-defined]  # public by its place, not by __all__
+    try:
+        prepare()
+        if argv is None and COMPLETION_VARIABLE not in os.environ:
+            _get_ready(words)
+        if COMPLETION_VARIABLE in os.environ:
+            from typer.completion import completion_init  # type: ignore[attr-defined]  # public by its place, not by __all__
 
-        completion_init()
+            completion_init()
+        return _run(words)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
     from ftcli.errors import FtcliError
 
     try:
@@ -51,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _without(error, words)
     except SystemExit as end:  # completion ends this way
         return end.code if isinstance(end.code, int) else 0
-    except KeyboardInterrupt:
-        return INTERRUPTED
     return INTERRUPTED if code == 130 else int(code or 0)  # Typer's code for an interruption while parsing
 
 
@@ -95,7 +101,7 @@ def _refuse(error: FtcliError, words: list[str]) -> int:
 
     details = {"code": error.code, "message": masked(error.message), "hint": masked(error.hint)}
     output.write_error(details, sys.stderr)
-    if "--json" in words:
+    if "--json" in words or "--format=json" in words or ("--format", "json") in pairwise(words):
         command = words[0] if words and not words[0].startswith("-") else PROJECT
         output.write_json(Report(command=command, status="failed", seconds=0.0, metrics={}, error=details), sys.stdout)
     return error.exit_code

@@ -229,6 +229,8 @@ class Probe:
         sources = self.settings.dataset.sources
         if not sources:
             raise Missing("no --dataset")
+        if len(sources) > 1 or Path(sources[0]).is_file():
+            raise Missing("the sources are not prepared yet: ftcli train does it first, ftcli tokenize --output-dir now")
         return Store.open(Path(sources[0]))
 
     def _read_texts(self) -> OwnTexts:
