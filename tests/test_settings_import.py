@@ -334,6 +334,51 @@ def test_a_key_that_asks_for_no_such_training_is_none() -> None:
     assert words(read({"base_model": "m", "sequence_len": 512, "rl": None}), "rl") == "no effect: not set"
 
 
+def test_offloaded_activations_are_computed_again_which_is_said() -> None:
+    found = read({"base_model": "m", "sequence_len": 512, "gradient_checkpointing": "offload"})
+
+    assert found.values["train.gradient_checkpointing"] is True
+    assert "not offloaded" in words(found, "gradient_checkpointing")
+    assert words(read({"base_model": "m", "sequence_len": 512, "gradient_checkpointing": True}), "gradient_checkpointing").startswith(
+        "mapped"
+    )
+
+
+def test_nothing_is_evaluated_where_nothing_is_held_out() -> None:
+    axolotl = {"base_model": "m", "sequence_len": 512, "evals_per_epoch": 4}
+
+    found = read({**axolotl, "val_set_size": 0.0})
+    assert "train.eval_strategy" not in found.values
+    assert words(found, "evals_per_epoch") == "no effect: nothing is held out that could be evaluated on"
+    assert read({**axolotl, "val_set_size": 0.1}).values["train.eval_strategy"] == "steps"
+    tested = read({**axolotl, "val_set_size": 0, "test_datasets": [{"path": "v.jsonl", "type": "chat_template"}]})
+    assert tested.values["train.eval_strategy"] == "steps"
+
+
+def test_an_unknown_key_without_a_value_is_not_set() -> None:
+    assert words(read({"base_model": "m", "sequence_len": 512, "brand_new": None}), "brand_new") == "no effect: not set"
+
+
+def test_texts_of_a_row_are_spoken_of_only_where_rows_hold_several() -> None:
+    assert read({"stage": "sft", "packing": False}).values["packing.strategy"] == "none"
+    assert words(read({"stage": "sft", "packing": False}), "packing") == "mapped: packing.strategy"
+    assert "do not see each other" in words(read({"stage": "sft", "packing": True}), "packing")
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_a_byte_order_mark_is_no_key_and_the_folder_of_the_output_is_made(tmp_path: Path, suffix: str) -> None:
+    theirs, output = tmp_path / f"theirs.{suffix}", tmp_path / "new" / "run.toml"
+    theirs.write_text(json.dumps({"base_model": "m", "sequence_len": 512}), encoding="utf-8-sig")
+
+    done = run("settings", "import", theirs, "--output", output)
+
+    assert done.exit_code == 0, done.stderr
+    assert 'name_or_path = "m"' in output.read_text()
+    assert run("settings", "--config", output).exit_code == 0
+    missing = run("settings", "import", tmp_path / f"gone.{suffix}")
+    assert (missing.exit_code, "Errno" in missing.stderr, f"gone.{suffix} does not exist" in missing.stderr) == (2, False, True)
+
+
 def test_lora_keys_count_only_where_lora_is_on() -> None:
     found = read({"dataset_name": "a", "lora_r": 8})
 
@@ -423,7 +468,7 @@ def test_an_output_is_replaced_only_on_demand(tmp_path: Path) -> None:
     ("typed", "message"),
     [
         (("import",), "needs a file"),
-        (("import", "nowhere.yml"), "cannot be read"),
+        (("import", "nowhere.yml"), "does not exist"),
         (("show", "a.yml"), "takes no file"),
         (("import", "a.yml", "--output", "run.yaml"), "is no .toml file"),
     ],

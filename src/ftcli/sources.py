@@ -207,7 +207,7 @@ def load_file(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise SettingsError(f"{path}: {path.stat().st_size:,} bytes, a config file has {MOST_BYTES:,} at most", "Is it a config file?")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".toml":
             loaded: Any = tomllib.loads(text)
         elif path.suffix in {".yaml", ".yml"}:
@@ -218,6 +218,10 @@ def load_file(path: Path) -> dict[str, Any]:
             raise SettingsError(f"{path}: a config file ends in .toml, .yaml, .yml or .json", "Rename it.")
     except FtcliError:
         raise
+    except FileNotFoundError:
+        raise SettingsError(f"{path} does not exist", "Check its name and the folder.") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}", "Name a file that you may read.") from error
     except Exception as error:
         raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
     if not isinstance(loaded, dict):

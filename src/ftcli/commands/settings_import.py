@@ -7,7 +7,7 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.convert.foreign import Imported, read_foreign
-from ftcli.core.files.durable import put
+from ftcli.core.files.durable import put, writing
 from ftcli.core.toml import toml
 from ftcli.errors import PublishError, UsageError
 from ftcli.masking import masked_values
@@ -44,6 +44,8 @@ def run(context: Context, file: Path, kind: str | None, output: Path | None) -> 
     }
     if output is None:
         return context.report("settings import", metrics, details={**details, "lines": lines})
+    with writing(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
     put(("\n".join(lines) + "\n").encode(), output.with_name(f".{output.name}.tmp"), output)
     file_layer(output)
     title = f"{found.name}: {metrics['mapped']} of {metrics['keys']} keys are mapped, {metrics['no_counterpart']} have no counterpart"
