@@ -240,6 +240,22 @@ def test_colours_only_repeat_the_marks(packs: Path, monkeypatch: pytest.MonkeyPa
     assert written(Terminal()) == piped
 
 
+def test_a_tokenizer_that_was_named_from_another_folder_is_found_from_there_and_never_asked_of_the_hub(
+    tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "tok").symlink_to(world / "tok")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for name, path in (("here", "tok"), ("gone", "../gone/tok")):
+        write_store(tmp_path / "work" / "data" / name, {"train": [([70, 71], None, [2])]}, tokenizer={"path": path, "hash": None})
+
+    assert text_of(look(Path("../work/data/here")))[1] == "  d│⟦e⟧"
+    gone = look(Path("../work/data/gone"))
+    assert any("the tokenizer ../gone/tok of the manifest is not here" in note for note in gone.notes)
+    assert text_of(gone)[1] == "  70│⟦71⟧"
+
+
 def test_without_its_tokenizer_ids_stand_for_tokens_and_another_one_is_said(tmp_path: Path, world: Path) -> None:
     write_store(tmp_path / "out", {"train": [([70, 5000], None, [2])]}, tokenizer={"path": str(tmp_path / "gone/away/from"), "hash": "x"})
     bare = look(tmp_path / "out")

@@ -125,6 +125,12 @@ def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
         read_texts(rows, "text")
 
 
+def test_a_dash_is_refused_and_no_text() -> None:
+    result = testing.run("predict", "model", "-")
+    assert result.exit_code == 2
+    assert "- is no text, and predict reads no stdin" in result.stderr
+
+
 def test_a_text_that_is_the_name_of_a_file_is_asked_with_a_word_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = _model(tmp_path / "model", labels=2)
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')

@@ -44,6 +44,8 @@ def run(
             raise UsageError(f"{name} = {value}", "It must be 1 at least.")
     if not 0 < threshold < 1:
         raise UsageError(f"threshold = {threshold}", "It is a probability between 0 and 1.")
+    if "-" in texts:
+        raise UsageError("- is no text, and predict reads no stdin", "Give the texts as words, or a file of them: --input rows.txt")
     for text in texts:
         with suppress(OSError, ValueError):  # a text may be no possible name of a file
             if Path(text).is_file():

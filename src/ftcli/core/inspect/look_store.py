@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
@@ -60,6 +61,11 @@ def spelling_of(context: Context, store: Store, rows: Rows) -> Spelling | None:
     if not path:
         context.note("the manifest names no tokenizer: ids stand for tokens; name one with --tokenizer-path")
         return None
+    if not asked:
+        path = _beside(store.path, str(path))
+        if path is None:
+            context.note(f"ids stand for tokens: the tokenizer {known['path']} of the manifest is not here; name it: --tokenizer-path")
+            return None
     settings = update(context.settings, {"tokenizer.path": str(path)})
     try:
         tokenizer = context.plugins.hook.load_tokenizer(settings=settings)
@@ -73,6 +79,19 @@ def spelling_of(context: Context, store: Store, rows: Rows) -> Spelling | None:
     if known.get("hash") and tokenizer_hash(tokenizer, str(path)) != known["hash"]:
         context.note(f"{path} is another tokenizer than the one that these data were prepared with: the texts of tokens may be wrong")
     return Spelling(tokenizer, rows.input_ids.values)
+
+
+def _beside(store: Path, path: str) -> str | None:
+    """The manifest's tokenizer from here: a folder that was named from the working directory of then, or an id of the hub.
+
+    What is no folder here is looked for from the folders that the store lies in. A hub id is a name, or an owner and a name, without a leading dot.
+    """
+    if Path(path).is_absolute() or Path(path).exists():
+        return path
+    for folder in store.absolute().parents:
+        if (folder / path).exists():
+            return str(folder / path)
+    return None if path.startswith(".") or path.count("/") > 1 else path
 
 
 def _notes(manifest: Mapping[str, Any], rows: Rows) -> dict[int, list[str]]:
