@@ -139,6 +139,12 @@ def test_the_written_pages_link_to_what_is_there() -> None:
             assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), f"{page.name}: {target}#{anchor}"
 
 
+def test_a_page_is_found_in_lower_case(tmp_path: Path) -> None:
+    shown = [testing.run("verify", "--explain", name, cwd=tmp_path).stdout for name in ("FT403", "ft403")]
+    assert shown[0]
+    assert shown[0] == shown[1]
+
+
 @pytest.mark.parametrize(("name", "words"), [("FT9", "no check 'FT9'"), ("FT40", "no check 'FT40'")])
 def test_a_page_of_no_check_is_refused(tmp_path: Path, name: str, words: str) -> None:
     result = testing.run("verify", "--explain", name, cwd=tmp_path)

@@ -230,6 +230,14 @@ def test_headline_figures_carry_separators_units_and_what_they_are_compared_with
         assert part in text
 
 
+def test_an_unknown_share_beside_the_model_is_left_out() -> None:
+    report = train_report()
+    for share, said in ((0.25, True), (None, False)):
+        text = words(Page(render_html(replace(report, metrics={**report.metrics, "host_overhead_share": share}), WHEN)))
+        assert ("goes into steps beside the model" in text) is said
+        assert "unknown goes" not in text
+
+
 def test_a_language_model_has_a_perplexity_and_no_accuracy() -> None:
     report = train_report()
     measured = {name: value for name, value in report.metrics.items() if name not in {"eval_accuracy", "chance_accuracy"}}

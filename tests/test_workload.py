@@ -57,7 +57,7 @@ def test_there_are_no_more_workers_than_shards(work, monkeypatch):
     monkeypatch.setattr(workload, "SMALL_JOB_BYTES", 1)
     found, notes = work()
     assert (found.workers, found.threads) == (1, 8)
-    assert any("1 shard(s) of work" in note for note in notes)
+    assert any("1 shard of work" in note for note in notes)
 
 
 def test_a_profile_s_count_is_cut_to_the_cores_and_a_user_s_is_not(work):

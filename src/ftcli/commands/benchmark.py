@@ -31,7 +31,7 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
     asked = context.settings.benchmark
     if action != "compare" and asked.repeats < LEAST_RUNS and asked.budget is None:
         context.note(
-            f"{asked.repeats} repeats decide nothing: a difference is called one from {LEAST_RUNS} runs on (--repeats {LEAST_RUNS})"
+            f"{asked.repeats} repeat{'s decide' if asked.repeats != 1 else ' decides'} nothing: a difference is called one from {LEAST_RUNS} runs on (--repeats {LEAST_RUNS})"
         )
     if action == "attribute":
         from ftcli.commands.attribute import measure_attribution

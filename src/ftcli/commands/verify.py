@@ -187,6 +187,7 @@ def _formatted(report: Report, kind: str, output: Path | None, fail_on: int) -> 
 
 def _explained(registry: Registry[CheckKind], name: str) -> list[str]:
     kinds: Mapping[str, CheckKind] = {kind.id: kind for kind in every(registry)}
+    name = name if name in kinds else name.upper()
     if name not in kinds:
         raise UsageError(f"there is no check {name!r}", f"Ids: {', '.join(kinds)}.")
     page = page_of(kinds[name])

@@ -112,7 +112,7 @@ def worker_count(context: Context, plan: Plan) -> Choice:
         choice = Choice(room.value, f"{choice.reason}, {room.value} used: {room.reason}")
     shards = len(plan.shards)
     if shards < choice.value:
-        choice = Choice(shards, f"{choice.reason}, {shards} used: {shards} shard(s) of work")
+        choice = Choice(shards, f"{choice.reason}, {shards} used: {shards} shard{'s' * (shards != 1)} of work")
     by_user = asked is not None and origin != "default" and not origin.startswith("profile ")
     fit = max(1, context.machine.memory_available_bytes // WORKER_BYTES)
     if fit < choice.value and not by_user and room is None:

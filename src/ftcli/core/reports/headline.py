@@ -41,7 +41,8 @@ def lede(doc: Mapping[str, Any]) -> str:
         bad = [check["id"] for check in doc["checks"] if check["status"] in ("fail", "error")]
         if bad:
             return f"{len(bad)} of {len(doc['checks'])} checks failed: {', '.join(bad)}."
-        return f"Nothing stands in the way of a run: none of {len(doc['checks'])} checks failed." if doc["checks"] else ""
+        none = "the only check did not fail" if len(doc["checks"]) == 1 else f"none of {len(doc['checks'])} checks failed"
+        return f"Nothing stands in the way of a run: {none}." if doc["checks"] else ""
     if kind == "tokenize" and metrics.get("reused"):
         return "The prepared data of an earlier run with the same fingerprint was used; nothing was written."
     if kind == "tokenize" and metrics.get("rows_written") is not None:
@@ -103,6 +104,7 @@ def _verify(doc: Mapping[str, Any]) -> list[Card]:
 
 def _train(doc: Mapping[str, Any]) -> list[Card]:
     m = doc["metrics"].get
+    beside = m("host_overhead_share")
     return [
         _first_loss(doc),
         Card("Final loss", number(m("final_loss")), f"{number(m('steps'))} steps, {number(m('epochs'))} epochs"),
@@ -112,7 +114,7 @@ def _train(doc: Mapping[str, Any]) -> list[Card]:
         Card(
             "Waiting for data",
             percent(m("data_wait_share")),
-            f"of the time; {percent(m('host_overhead_share'))} goes into steps beside the model",
+            "of the time" + ("" if beside is None else f"; {percent(beside)} goes into steps beside the model"),
         ),
         Card("Peak memory", megabytes(m("peak_rss_mb")), "" if m("peak_gpu_mb") is None else f"GPU {megabytes(m('peak_gpu_mb'))}"),
     ]
