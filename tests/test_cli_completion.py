@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,14 @@ def test_completion_for_another_shell_is_refused() -> None:
 
     assert result.exit_code == 2
     assert "not 'tcsh'" in result.stderr
+
+
+@pytest.mark.parametrize(("words", "home"), [(["--show-completion", "bash"], "/"), (["--install-completion", "bash"], "/dev/null")])
+def test_completion_that_cannot_be_written_is_said(words: list[str], home: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "ftcli", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "HOME": home}, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: completion cannot be written to ")
+    assert "Traceback" not in done.stderr

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ftcli.cli.catalog import COMMANDS
 from ftcli.cli.spec import CommandSpec, Own
-from ftcli.cli.streams import emit
+from ftcli.cli.streams import detach, emit
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
@@ -176,13 +176,18 @@ def _root_option(ctx: Context, args: list[str]) -> None:
 def _completion(ctx: Context, flag: str, shell: str) -> None:
     from typer.completion import install_callback, show_callback
 
-    from ftcli.errors import UsageError
+    from ftcli.errors import PublishError, UsageError
 
     shell = shell or os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119 - a name, not a file
     if shell not in SHELLS:
         raise UsageError(f"completion is made for {', '.join(SHELLS)}, not {shell or 'an unknown shell'!r}", f"Name one: ftcli {flag} bash")
     callback = install_callback if flag == "--install-completion" else show_callback
-    callback(ctx, ctx.command, shell)  # type: ignore[arg-type]  # both ignore the parameter
+    try:
+        callback(ctx, ctx.command, shell)  # type: ignore[arg-type]  # both ignore the parameter
+    except OSError as error:
+        detach(sys.stdout)
+        where = error.filename or "stdout"
+        raise PublishError(f"completion cannot be written to {where}: {error.strerror}", "Free space or give rights there.") from error
 
 
 def _slot(own: Own) -> str:

@@ -30,13 +30,13 @@ def emit(text: str, stream: TextIO) -> None:
         stream.write(printable(masked(text)))
         stream.flush()
     except BrokenPipeError:
-        _detach(stream)
+        detach(stream)
     except OSError as error:
-        _detach(stream)
+        detach(stream)
         raise PublishError(f"the output cannot be written: {error.strerror}", "Free space there, or send it elsewhere.") from error
 
 
-def _detach(stream: TextIO) -> None:
+def detach(stream: TextIO) -> None:
     """Point a broken stream at nothing, so that the interpreter's last flush is quiet."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, stream.fileno())
