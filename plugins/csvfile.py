@@ -57,7 +57,7 @@ class Csv(FileFormat):
 
         layout = layout_of(path, header_columns(settings))
         size = Path(path).stat().st_size
-        if layout is None:
+        if layout is None or not layout.rows:
             return []
         if codec_of(path):
             return [Piece(path, "csv", 0, size, "file", size)]

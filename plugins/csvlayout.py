@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from ftcli.core.reading.columns import Kind, Role
 
 COUNTED = "Where the first line is a row and no header, count the columns from 0: --text-column 0 --label-column 1."
+HEADER_ALONE = 1 << 16
+"""Characters of a file beyond which it is taken to have rows."""
+MOST_BEFORE = 50
+"""Lines before a header that are looked at."""
 DELIMITERS = (",", ";", "\t", "|")
 
 
@@ -29,6 +35,8 @@ class Layout:
     delimiter: str
     names: tuple[str, ...]
     header: bool
+    rows: bool = True
+    """False: the header is all there is."""
 
 
 def header_columns(settings: Settings) -> Columns:
@@ -65,7 +73,7 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         return None
     if columns.chat is not None:
         try:
-            return _of_conversations(path, columns, text, delimiter, first)
+            return _told_empty(_of_conversations(path, columns, text, delimiter, first), text)
         except DataError:
             _refuse_undecoded(path, start)
             raise
@@ -82,8 +90,33 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         _refuse_undecoded(path, start)
         if not header or "Did you mean" in error.hint:
             raise
-        raise DataError(error.message, _elsewhere(path, first, names) or f"{error.hint} {COUNTED}") from None
-    return layout
+        way = _before_header(text, names) or _elsewhere(path, first, names)
+        raise DataError(error.message, way or f"{error.hint} {COUNTED}") from None
+    return _told_empty(layout, text)
+
+
+def _told_empty(layout: Layout, text: str) -> Layout:
+    """The layout, with whether a row follows the header; `text` is the file's beginning."""
+    if not layout.header or len(text) > HEADER_ALONE:
+        return layout
+    with wide_fields():
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=layout.delimiter)
+        return replace(layout, rows=sum(1 for _ in islice(filter(None, reader), 2)) > 1)
+
+
+def _before_header(text: str, names: list[str]) -> str:
+    """What to do about lines before the header that are none of the table: Excel's separator, comments; "" where there is none."""
+    lines = text.split("\n", MOST_BEFORE + 1)
+    above = 1 if re.fullmatch(r"\ufeff?\"?sep=.{1,2}\"?\r?", lines[0], re.IGNORECASE) else sum(1 for _ in takewhile(_is_remark, lines))
+    rest = "\n".join(lines[above:])
+    if not above or not any(set(names) <= set(_first(rest, mark) or []) for mark in DELIMITERS):
+        return ""
+    what = "Before the header stands a line that is" if above == 1 else f"Before the header stand {above} lines that are"
+    return f"{what} none of the table ({lines[0].strip()[:60]}): sed 1,{above}d OLD > NEW"
+
+
+def _is_remark(line: str) -> bool:
+    return line.startswith("#") or not line.strip()
 
 
 def _elsewhere(path: str, first: list[str], names: list[str]) -> str:

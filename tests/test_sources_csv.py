@@ -5,6 +5,7 @@ import gzip
 import io
 import shutil
 import subprocess
+import unicodedata
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from reading import count, labels, refusal, rows, write
+from reading import count, labels, plan, refusal, rows, write
 from reliability import size
 
 HEAD = "text,label\n"
@@ -189,7 +190,8 @@ def test_missing_and_doubled_columns_are_refused(tmp_path: Path) -> None:
 
 def test_a_file_of_blank_lines_has_no_rows_and_a_header_alone_has_none_either(tmp_path: Path) -> None:
     assert "no rows" in refusal(write(tmp_path / "a.csv", "\n\n")).message
-    assert count(write(tmp_path / "b.csv", HEAD)) == {}
+    assert "no rows" in refusal(write(tmp_path / "b.csv", HEAD)).message
+    assert count(write(tmp_path / "c.csv", HEAD), write(tmp_path / "d.csv", HEAD + "a,x\n")) == {"train": 1}
 
 
 @pytest.mark.parametrize(("content", "reason"), [(b"\x00\x01" * 50, "binary data"), (b"PK\x03\x04rest", "a zip archive")])
@@ -268,3 +270,44 @@ def test_without_a_header_that_delimiter_is_taken_which_gives_enough_columns(tmp
 )
 def test_a_column_with_a_usual_name_is_proposed(tmp_path: Path, header: str, asked: dict[str, str], hint: str) -> None:
     assert hint in refusal(write(tmp_path / "a.csv", f"{header}\n{'x,' * header.count(',')}y\n"), **asked).hint
+
+
+def test_a_header_without_rows_is_said_so(tmp_path: Path) -> None:
+    alone = write(tmp_path / "a.csv", "\ufefftext,label\r\n\r\n")
+    assert refusal(alone, label_column="label").message == f"{alone}: no rows"
+    full = write(tmp_path / "b.csv", HEAD + "a,x\n")
+    made = plan(alone, full, label_column="label")
+    assert f"{alone}: no rows" in made.notes
+    assert rows(alone, full, label_column="label") == [("a", "x")]
+    assert rows(write(tmp_path / "c.csv", "a,x\n"), text_column="0", label_column="1") == [("a", "x")], (
+        "the only line of a table without a header"
+    )
+
+
+@pytest.mark.parametrize("before", ["sep=;\r\n", '"sep=,"\n', "# made by us\n", "# made by us\n#\n\n# twice\n"])
+def test_lines_before_the_header_are_told_to_be_deleted(tmp_path: Path, before: str) -> None:
+    """Excel's separator and comments were taken for the header."""
+    mark = ";" if ";" in before else ","
+    file = write(tmp_path / "a.csv", f"{before}text{mark}label\na{mark}x\n")
+    error = refusal(file, label_column="label")
+    assert error.hint.startswith("Before the header stand")
+    assert f"sed 1,{before.count(chr(10))}d OLD > NEW" in error.hint
+
+
+def test_a_header_that_begins_with_a_number_sign_is_no_comment(tmp_path: Path) -> None:
+    assert "Before the header" not in refusal(write(tmp_path / "a.csv", "# text,label\na,x\n"), label_column="label").hint
+
+
+def test_a_column_that_looks_the_same_is_named(tmp_path: Path) -> None:
+    """A header that macOS wrote takes letters apart."""
+    file = write(tmp_path / "a.csv", unicodedata.normalize("NFD", "text,라벨\n") + "a,x\n")
+    hint = refusal(file, label_column="라벨").hint
+    assert f"Did you mean --label-column {unicodedata.normalize('NFD', '라벨')}? It looks the same" in hint
+    assert rows(file, label_column=unicodedata.normalize("NFD", "라벨")) == [("a", "x")]
+
+
+def test_only_a_table_without_a_header_is_said_to_have_none(tmp_path: Path) -> None:
+    counted = {"text_column": "0", "label_column": "1"}
+    pandas, bare = write(tmp_path / "a.csv", "0,1\na,x\n"), write(tmp_path / "b.csv", "b,y\n")
+    assert plan(pandas, **counted).notes == ()
+    assert "to have no header line" in plan(pandas, bare, **counted).notes[0]

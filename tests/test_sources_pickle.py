@@ -27,7 +27,7 @@ from ftcli.contracts import Columns, Place
 from ftcli.core.reading import tabular, unpickle
 from ftcli.errors import DataError
 from ftcli.records import BadRow, Piece
-from reading import plan, settings, write
+from reading import plan, refusal, settings, write
 from timing import PATIENCE
 
 TEXTS, LABELS = [f"글 {i}" for i in range(30)], [i % 3 for i in range(30)]
@@ -530,3 +530,9 @@ def test_the_first_global_is_found_without_loading() -> None:
     assert unpickle.first_global(pickle.dumps(TEXTS)) is None
     assert unpickle.first_global(pickle.dumps(TEXTS)[:20]) is None
     assert unpickle.first_global(b"garbage") is None
+
+
+def test_splits_in_one_pickle_are_told_to_be_written_one_by_one(tmp_path: Path) -> None:
+    """jq reads no pickle."""
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"train": [{"text": "a"}], "test": [{"text": "b"}]}))
+    assert "These are splits: write each as a file of its own (of a .json: jq .train OLD > train.json)." in refusal(tmp_path / "a.pkl").hint

@@ -72,3 +72,12 @@ def test_empty_and_binary_files_are_refused(tmp_path: Path) -> None:
     assert "no rows" in refusal(write(tmp_path / "a.txt", "")).message
     assert "no rows" in refusal(write(tmp_path / "b.txt", "\ufeff")).message
     assert "binary data" in refusal(write(tmp_path / "c.txt", b"ab\x00cd")).message
+
+
+def test_lines_that_end_in_cr_alone_are_one_row_and_said_so(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "one\rtwo\r")
+    (note,) = plan(file).notes
+    assert note == f"{file}: one row, because its lines end in CR alone (tr '\\r' '\\n' < OLD > NEW makes them lines)"
+    assert plan(file, sample_by="document").notes == ()
+    for content in ("one\r", "one\rtwo\n", "one", "one\r\ntwo\r\n"):
+        assert plan(write(tmp_path / "b.txt", content)).notes == ()

@@ -680,6 +680,19 @@ def test_rows_that_are_all_filtered_are_an_error(bpe, tmp_path, out):
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("share", "words"), [(1, "no row was left to write: 3 read, 3 rejected"), (0.5, "3 of 3 rows read cannot be used")]
+)
+def test_rows_that_are_all_rejected_give_the_first_reason_and_what_to_do(share, words, bpe, tmp_path, out):
+    """The hint was to check --text-column, which was right."""
+    source = write(tmp_path / "data.jsonl", ["a", "b", "c"], ["x", "y", "z"])
+    named = {"dataset__label_column": "label", "dataset__label_names": ["p", "q"]}
+    with pytest.raises(DataError, match=words) as refused:
+        prepare(bpe, source, out, dataset__on_bad="quarantine", dataset__max_bad=share, **named)
+    assert f"{source}:1 (byte 0): the label 'x' is not among the label names" in refused.value.message
+    assert refused.value.hint.startswith("Add it to --label-names")
+
+
 def test_an_output_that_is_not_ours_is_never_touched(bpe, source, out):
     out.mkdir()
     (out / "precious.txt").write_text("mine")

@@ -41,6 +41,7 @@ from ftcli.core.publishing.shard import sidecar
 from ftcli.core.publishing.source_versions import Stamps
 from ftcli.core.reading.read import Plan
 from ftcli.core.reading.receipt import still_there
+from ftcli.core.reading.reject import HINT as ROW_HINT
 from ftcli.core.reading.reject import REJECTS, accept, join
 from ftcli.core.reports.report import get_ready, write_report
 from ftcli.core.tokenizer.without_torch import Light, without_torch
@@ -156,8 +157,8 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
         workload, job, names, resumed, made = work.workload, work.job, work.label_names, work.resumed, work.made
         recipe.check_sources()
         tally = Tally.of([*resumed, *made])
-        rejects = _rejects(recipe, attempt, [*resumed, *made], tally)
-        _refuse_nothing(context, recipe, tally, names)
+        rejects, first, advice = _rejects(recipe, attempt, [*resumed, *made], tally)
+        _refuse_nothing(context, recipe, tally, names, first, advice)
         slots = sum(tally.rows.values()) * recipe.policy.max_length if recipe.policy.packed else None
         metrics = {
             **tally.metrics(slots=slots, workers=workload.workers, source_bytes=recipe.plan.bytes),
@@ -182,32 +183,38 @@ def _reused(context: Context, manifest: Mapping[str, Any]) -> Report:
     return _report(context, manifest, reused=True)
 
 
-def _rejects(recipe: Recipe, attempt: Attempt, records: Sequence[Record], tally: Tally) -> list[str]:
-    """Write the rejects file, if a row was rejected; names what publishes it."""
+def _rejects(recipe: Recipe, attempt: Attempt, records: Sequence[Record], tally: Tally) -> tuple[list[str], list[str], str]:
+    """Write the rejects file, if a row was rejected; names what publishes it, the first rejects and what to do about the first."""
     if not tally.counts["rows_rejected"]:
-        return []
+        return [], [], ""
     sidecar(attempt.directory, REJECTS).unlink(missing_ok=True)  # of an earlier run, whose sources may have been called otherwise
     with attempt.shard(REJECTS) as writer:
-        count, _ = join(attempt.directory, records, recipe.plan.shards, writer.path(REJECTS))
+        count, first, advice = join(attempt.directory, records, recipe.plan.shards, writer.path(REJECTS))
         if count != tally.counts["rows_rejected"]:
             raise DataError(f"{count} rejects were written, {tally.counts['rows_rejected']} counted", "This is a bug in ftcli.")
         writer.commit([REJECTS], {})
-    return [REJECTS]
+    return [REJECTS], first, advice
 
 
-def _refuse_nothing(context: Context, recipe: Recipe, tally: Tally, names: Sequence[str] | None) -> None:
+def _refuse_nothing(
+    context: Context, recipe: Recipe, tally: Tally, names: Sequence[str] | None, rejects: Sequence[str], advice: str
+) -> None:
     """Note what came out empty or not as planned; nothing to train on is a `DataError`."""
     empty = [split for split in recipe.splits() if not tally.rows[split]]
     counts, longest = tally.counts, f"longer than max_length {recipe.policy.max_length:,}"
     if "train" in empty or len(empty) == len(recipe.splits()):
+        rejected = counts["rows_rejected"] > counts["rows_filtered"]
         parts = {
             f"{counts['rows_too_long']:,} of them {longest}": counts["rows_too_long"],
             f"{counts['rows_untargeted']:,} of them without a token to learn": counts["rows_untargeted"],
         }
         raise DataError(
             f"no row was left to write: {counts['rows_read']} read, {counts['rows_rejected']} rejected, {counts['rows_filtered']} filtered"
-            + "".join(f", {words}" for words, count in parts.items() if count),
-            "Raise --max-length, or keep a part of long texts: --truncation-strategy keep_start."
+            + "".join(f", {words}" for words, count in parts.items() if count)
+            + (f". The first: {rejects[0]}" if rejected else ""),
+            (advice or ROW_HINT)
+            if rejected
+            else "Raise --max-length, or keep a part of long texts: --truncation-strategy keep_start."
             if counts["rows_too_long"]
             else "No row has an answer."
             if counts["rows_unanswered"] == counts["rows_untargeted"] > 0

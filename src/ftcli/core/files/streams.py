@@ -111,6 +111,12 @@ def head(path: str, size: int = 1 << 20) -> bytes:
     return start.removeprefix(BOM)
 
 
+def ends_in_cr(path: str) -> bool:
+    """Whether a text's lines end in CR alone, by its first 64 KiB."""
+    start = head(path, 1 << 16)
+    return b"\n" not in start and start.rstrip(b"\r").count(b"\r") > 0
+
+
 def content(path: str, most: int | None = None) -> tuple[int, bytes]:
     """The decompressed content without a byte order mark, and where it begins; no more than `most` bytes."""
     with data_errors(path), open_stream(path) as stream:

@@ -125,6 +125,7 @@ def _encode(
             break
     if over:
         where = desk.directory / "records" / REJECTS
-        raise budget.refusal(join(desk.directory, [*records, *made], recipe.plan.shards, where)[1], where)
+        _, first, advice = join(desk.directory, [*records, *made], recipe.plan.shards, where)
+        raise budget.refusal(first, advice, where)
     progress.close()
     return records, made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable
 
 from ftcli.core.reading.columns import BadValue, Role
@@ -53,13 +54,17 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
         return
     if name in names:
         raise BadValue(0, "duplicate-key", f"the column {name!r} exists {names.count(name)} times", name, "Rename one of them.")
-    near = difflib.get_close_matches(name, names, n=1, cutoff=ALIKE) or usual_columns(role, names)
+    composed = unicodedata.normalize("NFC", name)
+    same = [column for column in names if unicodedata.normalize("NFC", column) == composed][:1]
+    near = same or difflib.get_close_matches(name, names, n=1, cutoff=ALIKE) or usual_columns(role, names)
     flag = "--text-pair-column" if role == "pair" else f"--{role}-column"
     meant = f"Did you mean {flag} {' or '.join(map(as_argument, near))}?" if near else f"Name one with {flag}."
-    if role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
+    if same:
+        meant += " It looks the same and is written otherwise (as macOS takes letters apart, NFD): copy it from here."
+    elif role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
         meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
     elif len(names) > 1 and all(map(role_of, names)):
-        meant = f"These are splits: write each as a file of its own, jq .{names[0]} OLD > {names[0]}.json"
+        meant = f"These are splits: write each as a file of its own (of a .json: jq .{names[0]} OLD > {names[0]}.json)."
     elif names == [str(number) for number in range(len(names))]:
         meant = "The columns have no names and are counted: --text-column 0 --label-column 1."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ftcli.contracts import Columns, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
-from ftcli.core.files.streams import data_errors
+from ftcli.core.files.streams import data_errors, ends_in_cr
 from ftcli.core.reading.class_labels import names_in
 from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 CHAT_FORMATS = ("jsonl", "json", "parquet", "arrow", "hf", "csv")
 """Formats that know how to read conversations."""
 HASH_THREADS = 4
+LOOKED_AT = 100
+"""Text files whose line ends are looked at: there may be a million."""
 MOST_PIECES = 4096
 """Pieces in a shard: many small files cost by their number, and 100,000 of them must not be the work of one core."""
 HASH_GROUP, HASH_GROUP_BYTES = 256, 4 << 20
@@ -149,8 +151,15 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
         raise DataError(f"{', '.join(empty[:5])}: no rows", "Check that the data were written.")
     finder.notes.extend(f"{path}: no rows" for path in empty)
     filled = [file for file, planned in zip(found, pieces, strict=True) if planned]
-    if dataset.text_column.isdecimal() and any(file.format == "csv" for file in found):
+    tables = [file.path for file in filled if file.format == "csv"] if dataset.text_column.isdecimal() else []
+    if any(not cast("OwnFormat", finder.formats["csv"]).found_columns(path, settings) for path in tables):
         finder.notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
+    lines = [file.path for file in filled if file.format == "text" and dataset.sample_by == "line"]
+    finder.notes.extend(
+        f"{path}: one row, because its lines end in CR alone (tr '\\r' '\\n' < OLD > NEW makes them lines)"
+        for path in lines[:LOOKED_AT]
+        if ends_in_cr(path)
+    )
     there = _found_columns(filled, finder.formats, settings) if read.chat is not None or settings.train.mode is None else {}
     if (
         read.chat is None

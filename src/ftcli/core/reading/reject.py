@@ -167,7 +167,7 @@ class Rejects:
 
 
 class _Run:
-    """Bad rows in the order of the shard, in a temporary file: JSON of (piece, place in it, whether the line was counted from the piece's start, entry)."""
+    """Bad rows in the order of the shard, in a temporary file: JSON of (piece, place in it, whether the line was counted from the piece's start, entry, hint)."""
 
     def __init__(self, writer: ShardWriter, name: str) -> None:
         self._writer, self._name = writer, name
@@ -199,7 +199,7 @@ class _Run:
             "raw": None if raw is None else base64.b64encode(raw[:RAW_BYTES]).decode(),
             "reason": bad.reason,
         }
-        self._file.write(json.dumps([index, _key(bad), bad.line is None, entry]).encode() + b"\n")
+        self._file.write(json.dumps([index, _key(bad), bad.line is None, entry, bad.hint]).encode() + b"\n")
         self.rows[bad.path] += 1
 
     def close(self) -> bool:
@@ -215,12 +215,13 @@ def whole(directory: Path, record: Mapping[str, Any]) -> bool:
     return record["rejects"] is None or damage_of(_folder(directory), record["rejects"], full=True) is None
 
 
-def join(directory: Path, records: Iterable[Mapping[str, Any]], shards: Sequence[ShardPlan], target: Path) -> tuple[int, list[str]]:
-    """Write the rejects of all shards into one file, in the order of the shards; how many there are, and the first three in words.
+def join(directory: Path, records: Iterable[Mapping[str, Any]], shards: Sequence[ShardPlan], target: Path) -> tuple[int, list[str], str]:
+    """Write the rejects of all shards into one file, in the order of the shards; how many there are, the first three in words, and what to do
+    about the first ("" where nobody knows).
 
     Paths are those of `shards`: a shard may have been finished when its source was called otherwise.
     """
-    count, first = 0, list[str]()
+    count, first, advice = 0, list[str](), ""
     lines: tuple[str, LineCounter] | None = None
     with writing(target), target.open("wb") as out:
         for record in sorted(records, key=lambda record: int(record["shard"])):
@@ -229,7 +230,7 @@ def join(directory: Path, records: Iterable[Mapping[str, Any]], shards: Sequence
             pieces, base = shards[record["shard"]].pieces, (-1, 0)
             with (_folder(directory) / record["rejects"]["path"]).open("rb") as part:
                 for line in part:
-                    index, _, counted, entry = json.loads(line)
+                    index, _, counted, entry, *hint = json.loads(line)  # none in a shard that an earlier version finished
                     piece = pieces[index]
                     if counted and piece.unit == "bytes" and piece.start:
                         if lines is None or lines[0] != piece.path:
@@ -239,9 +240,10 @@ def join(directory: Path, records: Iterable[Mapping[str, Any]], shards: Sequence
                         entry["line"] += base[1]
                     out.write(json.dumps({"path": piece.path, **entry}, ensure_ascii=False).encode() + b"\n")
                     count += 1
+                    advice = advice if first else next(iter(hint), "")
                     if len(first) < 3:
                         first.append(f"{_where(piece.path, entry['line'], entry['byte_start'], entry['row'])}: {entry['reason']}")
-    return count, first
+    return count, first, advice
 
 
 class Budget:
@@ -266,12 +268,12 @@ class Budget:
         rest = DENSER * self.read * self._left / max(1, self._done)
         return self.rejected > self._limit * (self.read + rest)
 
-    def refusal(self, first: Sequence[str], where: Path) -> DataError:
-        """The error that names rows, share and the first rejects, which can be read at `where`."""
+    def refusal(self, first: Sequence[str], advice: str, where: Path) -> DataError:
+        """The error that names rows, share and the first rejects, which can be read at `where`, with what to do about the first."""
         return DataError(
             f"{self.rejected:,} of {self.read:,} rows read cannot be used ({self.rejected / max(1, self.read):.4%}), dataset.max_bad allows "
             f"{self._limit:.4%}; nothing is published. The first: {'; '.join(first)}",
-            f"All of them are in {where}. Correct the sources, or allow more with --max-bad: finished shards are kept.",
+            f"{advice + ' ' if advice else ''}All of them are in {where}. Correct the sources, or allow more with --max-bad: finished shards are kept.",
         )
 
 
