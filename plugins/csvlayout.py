@@ -112,7 +112,7 @@ def _before_header(text: str, names: list[str]) -> str:
     if not above or not any(set(names) <= set(_first(rest, mark) or []) for mark in DELIMITERS):
         return ""
     what = "Before the header stands a line that is" if above == 1 else f"Before the header stand {above} lines that are"
-    return f"{what} none of the table ({lines[0].strip()[:60]}): sed 1,{above}d OLD > NEW"
+    return f"{what} none of the table ({lines[0].strip()[:60]}): sed {'1' if above == 1 else f'1,{above}'}d OLD > NEW"
 
 
 def _is_remark(line: str) -> bool:
