@@ -16,12 +16,16 @@ from pathlib import Path
 import pytest
 
 from cli_process import ended, plugin, spawn
+from ftcli import home
 from ftcli.cli import main as main_module
+from ftcli.cli.logs import keep_traceback
 from ftcli.commands import predict as predict_command
 from ftcli.commands import settings as settings_command
 from ftcli.context import Context
 from ftcli.errors import InterruptedRun
 from ftcli.records import Report
+from ftcli.settings import Settings, cache_folder
+from ftcli.sources import user_profiles
 from ftcli.testing import run
 from timing import PATIENCE, until
 
@@ -323,3 +327,24 @@ def test_the_report_of_json_can_be_read_back() -> None:
 def test_a_run_in_a_thread_leaves_signals_alone() -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(run, "settings").result().exit_code == 0
+
+
+def test_a_user_without_a_home_folder_has_one_in_the_temporary_folder(tmp_path, monkeypatch):
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    stand_in = tmp_path / f"ftcli-home-{os.getuid()}"
+    assert cache_folder(Settings()) == stand_in / ".cache/ftcli"
+    assert user_profiles() == stand_in / ".config/ftcli/profiles"
+    assert stand_in.stat().st_mode & 0o777 == 0o700
+    kept = keep_traceback(ValueError("wrong"))
+    assert kept is not None
+    assert kept.parent == stand_in / ".cache/ftcli/bugs"
+    home._stand_in.cache_clear()
+    stand_in.chmod(0o777)  # as of somebody who waits for what others believe
+    assert home.home() != stand_in
+    home._stand_in.cache_clear()

@@ -24,6 +24,7 @@ LAYERS = (
     {"ftcli", "errors", "records", "contracts", "contracts_executor", "contracts_export", "hookspecs", "markers"},
     {
         "fields",
+        "home",
         "masking",
         "settings",
         "settings_train",

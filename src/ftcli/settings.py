@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 from ftcli.fields import LocalFolder, MaybeDay, MaybeLocalFolder, RayAddress, Section, Share, setting
+from ftcli.home import home
 from ftcli.settings_launch import LaunchSettings
 from ftcli.settings_train import TrainSettings
 
@@ -235,7 +236,7 @@ def get(settings: Settings, key: str) -> Any:
 
 def cache_folder(settings: Settings) -> Path:
     """Where proofs, hashes, tokenizers and copies of objects are kept from run to run."""
-    return settings.runtime.cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ftcli"
+    return settings.runtime.cache_dir or Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache") / "ftcli"
 
 
 def template_day(settings: Settings) -> str:

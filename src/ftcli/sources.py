@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from ftcli.errors import FtcliError, SettingsError
 from ftcli.fields import variable_of
+from ftcli.home import home
 from ftcli.masking import masked_values
 from ftcli.records import Value
 from ftcli.settings import Settings, sections, walk
@@ -173,7 +174,7 @@ def profile_layer(name: str) -> Layer:
 
 
 def user_profiles() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ftcli" / "profiles"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or home() / ".config") / "ftcli" / "profiles"
 
 
 def profile_names() -> list[str]:

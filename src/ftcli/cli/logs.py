@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ftcli.errors import UsageError
+from ftcli.home import home
 from ftcli.masking import masked, printable
 
 LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
@@ -39,7 +40,7 @@ def _to_stderr(message: str) -> None:
 def keep_traceback(error: BaseException) -> Path | None:
     """Write the traceback to a new file in the cache folder, else in the temporary one; its path, or None when neither can be written."""
     text = "".join(traceback.format_exception(error))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ftcli" / "bugs"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache") / "ftcli" / "bugs"
     for folder in (cache, Path(tempfile.gettempdir())):
         path = folder / f"ftcli-bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
         try:

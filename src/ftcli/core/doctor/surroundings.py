@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ftcli.core.doctor.part import Found
+from ftcli.home import home
 from ftcli.masking import NOT_SHOWN
 
 GIB = 2**30
@@ -63,9 +64,9 @@ def variables(settings: Collection[str]) -> Found:
 
 def places() -> Found:
     """Free space where ftcli works, and whether it may write there."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache")
-    hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME") or home / "huggingface"
-    wanted = {"working directory": Path.cwd(), "cache": home / "ftcli", "Hugging Face cache": Path(hub)}
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache")
+    hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME") or caches / "huggingface"
+    wanted = {"working directory": Path.cwd(), "cache": caches / "ftcli", "Hugging Face cache": Path(hub)}
     broken = []
     try:
         wanted["temporary files"] = Path(tempfile.gettempdir())
