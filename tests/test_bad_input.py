@@ -29,7 +29,7 @@ from ftcli.core.files import streams
 from ftcli.core.publishing.publish import check_published
 from ftcli.errors import DataError, FtcliError
 from ftcli.records import BadCode
-from reading import accounted, write
+from reading import accounted, refusal, write
 from reading import rows as read_rows
 from reliability import size
 from timing import PATIENCE, bytecodes
@@ -480,3 +480,16 @@ def test_positive_control_damage_that_datasets_takes_for_data(tmp_path: Path) ->
 
     assert list(loaded) != ["first", "null", "third"]
     assert accounted(file, on_bad="quarantine")[0] == ["first", "null", "third"]
+
+
+def test_a_name_that_is_not_utf8_is_refused_in_words(tmp_path):
+    name = os.fsencode(tmp_path) + b"/\xb0\xa1's.jsonl"
+    with open(name, "wb") as file:  # noqa: PTH123 - a name of bytes
+        file.write(b'{"text": "a"}\n')
+    said = refusal(tmp_path)
+    assert said.message == f"{tmp_path}/\\xb0\\xa1\\'s.jsonl: the name is not UTF-8"
+    assert f"mv $'{tmp_path}/\\xb0\\xa1\\'s.jsonl' NEW" in said.hint
+    printf = subprocess.run(
+        ["bash", "-c", said.hint.partition("mv ")[2].partition(" NEW")[0].join(("printf %s ", ""))], capture_output=True
+    )
+    assert printf.stdout == name

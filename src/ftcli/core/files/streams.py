@@ -54,6 +54,21 @@ def codec_of(path: str) -> str | None:
     return CODECS.get(os.path.splitext(path)[1].lower())  # noqa: PTH122
 
 
+def refuse_undecodable(path: str) -> None:
+    """
+    Raises:
+        DataError: the name is not UTF-8, as names of archives from Korean or Japanese Windows are: neither Arrow nor a report can hold it.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = repr(os.fsencode(path))[2:-1].replace("'", "\\'").replace("\\\\'", "\\'")
+        raise DataError(
+            f"{shown}: the name is not UTF-8",
+            f"Rename it: mv $'{shown}' NEW; or all below a folder: convmv -f CP949 -t UTF-8 -r --notest FOLDER",
+        ) from None
+
+
 def open_stream(path: str) -> pa.NativeFile:
     """The file's content, decompressed on the way; it can seek when it is not compressed."""
     return decompressed(pa.OSFile(path), codec_of(path))

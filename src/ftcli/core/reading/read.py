@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ftcli.contracts import Columns, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
-from ftcli.core.files.streams import data_errors, ends_in_cr
+from ftcli.core.files.streams import data_errors, ends_in_cr, refuse_undecodable
 from ftcli.core.reading.class_labels import names_in
 from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
@@ -94,7 +94,10 @@ def find_sources(settings: Settings, formats: AnyRegistry, progress: Progress | 
         DataError: a source is missing or cannot be used.
     """
     finder = Finder(settings, formats, progress)
-    return finder, sorted(finder.find(), key=lambda file: SPLITS.index(file.split or "train"))
+    found = finder.find()
+    for file in found:
+        refuse_undecodable(file.path)
+    return finder, sorted(found, key=lambda file: SPLITS.index(file.split or "train"))
 
 
 def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | None = None, hashes: SourceHashes | None = None) -> Plan:
