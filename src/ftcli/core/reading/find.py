@@ -28,14 +28,11 @@ from ftcli.settings import Settings
 if TYPE_CHECKING:
     from ftcli.context import Progress
 
+_HELD_OUT: Split = "validation"
 ALIASES: dict[str, Split] = {
     "train": "train",
     "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "eval": "validation",
+    **dict.fromkeys(("validation", "valid", "val", "dev", "eval"), _HELD_OUT),
     "test": "test",
 }
 """Names of splits, before `=` and as words of a file's name."""
