@@ -75,8 +75,8 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
     for key in known:  # in the table's order: where two keys mean one setting, the first of the table decides
         told[key] = list(_key(found, table, key, config[key], context))
     for key, value in config.items():
-        unknown = ("no effect", "not set") if value is None else ("no counterpart", UNKNOWN.format(name=table["name"]))
-        found.lines += told.get(key) or [Line(str(key), *unknown)]
+        unset, unknown = Line(str(key), "no effect", "not set"), Line(str(key), "no counterpart", UNKNOWN.format(name=table["name"]))
+        found.lines += told.get(key) or [unset if value is None else unknown]
     for default in table.get("defaults", ()):
         silent = default["to"] not in found.values and not any(config.get(key) for key in default.get("unless", ()))
         if silent and _holds(default.get("when", {}), {**context, **found.values}):
