@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,28 @@ def test_the_best_is_reported_and_saved_with_its_reason(home: Path, tmp_path: Pa
     assert resolve({}, profile="best", environ={}).settings.dataset.num_proc == 1
     assert "faster" in (home / "best.toml").read_text()
     assert Path(report.paths["html"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("values", "held"), [({"train.mode": "sft"}, "conversations"), ({"dataset.label_columns": ["a", "b"]}, "several label columns")]
+)
+def test_sources_of_more_than_texts_and_a_label_are_named(tmp_path: Path, values: Any, held: str) -> None:
+    source = write(tmp_path / "data.jsonl", corpus(20))
+    context = Context.make({"dataset.sources": [str(source)], "tokenizer.path": "anything", **values})
+    with pytest.raises(UsageError, match=f"hold {held}"):
+        full_path.cut(context, context.settings, tmp_path / "cut", 10)
+
+
+def test_a_sweep_that_compared_nothing_says_that_no_profile_was_saved(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(dropped={}, untried=[], seconds=1.0, best="a", rungs=[])
+    monkeypatch.setattr(sweep, "_work", lambda *_: ({"a": {"dataset.num_proc": 1}}, None))
+    monkeypatch.setattr(sweep, "search", lambda *_, **__: found)
+    monkeypatch.setattr(sweep, "_result", lambda *_: ({"rungs": []}, {}))
+    context = Context.make({"dataset.sources": ["x"], "tokenizer.path": "y", "benchmark.save_profile": "best"})
+    looks: Any = SimpleNamespace(look=lambda: None)
+    sweep.sweep(context, ["tokenize"], looks)
+    assert context.notes[-1] == "nothing was compared, so no profile best was saved"
+    assert not (home / "best.toml").exists()
 
 
 @pytest.mark.parametrize("what", [[], ["everything"], ["batch", "train"]])

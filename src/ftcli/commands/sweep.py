@@ -85,6 +85,8 @@ def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, 
         saved_profile.write(path, f"Measured: benchmark sweep {what[0]}", _justified(context, found), best)
         context.note(f"saved: ftcli … --profile {save} ({path})")
         metrics["profile"] = str(path)
+    elif save:
+        context.note(f"nothing was compared, so no profile {save} was saved")
     return metrics, details
 
 

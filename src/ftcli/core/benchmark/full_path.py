@@ -55,7 +55,7 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
     """The first `rows` training texts with their labels as JSON lines in `folder`; prepared data stay where they are.
 
     Raises:
-        UsageError: there is no source.
+        UsageError: there is no source, or one of more than texts and one label.
         DataError: a source cannot be read.
     """
     sources = settings.dataset.sources or []
@@ -66,6 +66,12 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
     if not sources:
         raise UsageError(
             "a configuration names no data: dataset.sources is unset", 'Add [dataset] sources = ["corpus.jsonl"], or give --dataset.'
+        )
+    more = "conversations" if settings.train.mode == "sft" else "several label columns" if settings.dataset.label_columns else None
+    if more is not None:
+        raise UsageError(
+            f"a benchmark writes the texts that it measures anew, with one label at most, and these sources hold {more}",
+            "Prepare them (ftcli tokenize) and give that directory; sweep tokenize measures plain texts: leave that setting out there.",
         )
     formats = context.plugins.registry("source")
     plan = make_plan(settings, formats)
