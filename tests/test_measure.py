@@ -10,7 +10,7 @@ import pytest
 
 from ftcli.core.benchmark import measure as core
 from ftcli.core.benchmark import pace as pace_module
-from ftcli.core.benchmark.measure import Variant, interval, measure, ratio, summarise
+from ftcli.core.benchmark.measure import Variant, interval, measure, middle, ratio, summarise
 from ftcli.core.benchmark.pace import Pace
 
 
@@ -130,3 +130,10 @@ def test_the_interval_is_reproducible_and_holds_the_median():
     low, high = interval(samples)
     assert low <= np.median(samples) <= high
     assert summarise("a", "s", samples.tolist()).median == np.median(samples)
+
+
+@pytest.mark.parametrize("pairs", [[2.0], [1.0, 4.0], [0.3, 0.5, 0.9], [0.2, 0.4, 0.9, 3.0]])
+def test_ratios_turned_round_have_the_turned_median(pairs: list[float]) -> None:
+    ratios = np.array(pairs)
+    assert middle(1 / ratios) == pytest.approx(1 / middle(ratios), rel=1e-12)
+    assert ratio("a / b", ratios, "runs")["median"] == middle(ratios)

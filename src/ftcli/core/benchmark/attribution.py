@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ftcli.core.benchmark.measure import LEAST_RUNS, SURE, interval, verdict_of
+from ftcli.core.benchmark.measure import LEAST_RUNS, SURE, interval, middle, verdict_of
 from ftcli.core.benchmark.student import ratio_interval
 
 Setup = frozenset[str]
@@ -137,7 +137,7 @@ def effect(ratios: Floats) -> dict[str, Any]:
     rates = [(1 / high, 1 / low), *((1 / b, 1 / a if a else math.inf) for a, b in [ratio_interval(ratios, SURE)])]
     exact = bool(np.ptp(ratios) == 0 and ratios[0] == 1)  # a factor that is counted and changes nothing
     verdict = "no difference" if exact else verdict_of(len(ratios), *rates)
-    return {"median": float(np.median(ratios)), "low": low, "high": high, "n": len(ratios), "verdict": verdict}
+    return {"median": middle(ratios), "low": low, "high": high, "n": len(ratios), "verdict": verdict}
 
 
 def contributions(plan: Plan, rounds: Rounds) -> dict[str, Floats]:
@@ -189,7 +189,7 @@ def attribution(plan: Plan, rounds: Rounds) -> dict[str, Any]:
     everything, order = set(plan.names), ranking(plan, rounds)
     total = between(plan, rounds, (), everything)
     logs = contributions(plan, rounds)
-    whole, overall = math.log(float(np.median(total))), effect(total)
+    whole, overall = math.log(middle(total)), effect(total)
     decided = overall["verdict"] in {"faster", "slower"}
     factors = [
         {
@@ -208,7 +208,7 @@ def attribution(plan: Plan, rounds: Rounds) -> dict[str, Any]:
         "total": overall,
         "factors": factors,
         "interactions": [_interaction(plan, rounds, pair) for pair in combinations(plan.factors, 2) if _known(plan, rounds, pair)],
-        "unexplained": {**effect(rest), "share": math.log(float(np.median(rest))) / whole if decided and whole else None},
+        "unexplained": {**effect(rest), "share": math.log(middle(rest)) / whole if decided and whole else None},
     }
 
 
