@@ -235,6 +235,14 @@ def drawn() -> None:
 
 
 @pytest.fixture
+def hangup() -> Iterator[None]:
+    """SIGHUP ends what is started here, also where the tests run under nohup, whose ignoring is inherited."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
 def one_thread() -> Iterator[None]:
     """torch computes on one thread, so that sums come out alike, and leaves its random state as it was."""
     import torch  # 1.3 s, and most tests do without

@@ -135,6 +135,7 @@ def test_text_that_fits_is_written() -> None:
 SENT = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP], ids=lambda number: number.name)
 
 
+@pytest.mark.usefixtures("hangup")
 @SENT
 def test_what_a_scheduler_sends_is_an_interruption_inside_and_as_before_outside(number: signal.Signals) -> None:
     before = signal.getsignal(number)
@@ -154,6 +155,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("hangup")
 @SENT
 def test_a_forked_child_dies_of_it_as_ever(number: signal.Signals) -> None:
     code = (

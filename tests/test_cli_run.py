@@ -72,6 +72,7 @@ def test_exit_code_2_names_key_value_and_flag() -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_exit_code_3_when_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     folder, mark = plugin(tmp_path / "plugins", SLOW), tmp_path / "started"
@@ -88,6 +89,7 @@ def test_exit_code_3_when_interrupted(tmp_path: Path, number: signal.Signals) ->
     assert result.report["error"]["code"] == "interrupted"
 
 
+@pytest.mark.usefixtures("hangup")
 def test_a_terminal_that_is_closed_is_an_interruption(tmp_path: Path) -> None:
     folder, mark = plugin(tmp_path / "plugins", SLOW), tmp_path / "started"
     words = [sys.executable, "-m", "ftcli", "verify", "--plugins-dir", str(folder), "--tokenizer-path", str(mark)]

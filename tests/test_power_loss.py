@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -83,7 +84,7 @@ class Medium:
     def __init__(self, image: Path, folder: Path) -> None:
         self.image, self.folder = image, folder
         self.output = folder / "out"
-        self._copy = image.with_suffix(".copy")
+        self._copies = count()
 
     def sync(self) -> None:
         subprocess.run(["sync", "--file-system", str(self.folder)], check=True)
@@ -97,15 +98,20 @@ class Medium:
     def without_power(self, *pids: int) -> Iterator[Path]:
         """The output as it is found after a power loss at this moment; the processes and their children are stopped meanwhile."""
         processes = stopped(pids)
+        # a file of its own: what is still open in the copy before, which is unmounted lazily, goes on writing there
+        copy = self.image.with_suffix(f".copy{next(self._copies)}")
         while True:  # until nothing was written during the copy, by the kernel's own threads
-            subprocess.run(["cp", "--sparse=always", str(self.image), str(self._copy)], check=True)
-            if filecmp.cmp(self.image, self._copy, shallow=False):
+            subprocess.run(["cp", "--sparse=always", str(self.image), str(copy)], check=True)
+            if filecmp.cmp(self.image, copy, shallow=False):
                 break
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
-        with mounted(self._copy, self._copy.with_suffix(".mount")) as folder:
-            yield folder / "out"
+        try:
+            with mounted(copy, self.image.with_suffix(".mount")) as folder:
+                yield folder / "out"
+        finally:
+            copy.unlink()
 
 
 def stopped(pids: Iterable[int]) -> list[psutil.Process]:

@@ -459,7 +459,7 @@ def test_a_run_that_fails_leaves_no_model_of_the_run_that_it_replaces(
 
 
 @pytest.mark.parametrize(
-    ("place", "words"), [("a file", "Not a directory"), ("a file/below/it", "Not a directory"), ("x" * 300, "File name too long")]
+    ("place", "words"), [("a file", "File exists"), ("a file/below/it", "Not a directory"), ("x" * 300, "File name too long")]
 )
 def test_a_folder_that_cannot_be_made_is_named_before_the_model_is_loaded(
     bench: Bench, classify: Path, place: str, words: str, monkeypatch: pytest.MonkeyPatch

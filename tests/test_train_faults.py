@@ -122,6 +122,7 @@ def test_an_interrupt_in_an_evaluation_does_not_wait_for_its_end(
 
 @pytest.mark.fault
 @pytest.mark.reliability(17, "a signal in a save")
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_in_a_save_ends_the_run_with_that_checkpoint(
     bench: Bench, stores: dict[str, Path], number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
