@@ -84,7 +84,7 @@ def run(command: Sequence[str], cpus: Collection[int], env: Mapping[str, str], d
                     break
                 pids = family(process.pid)
                 rss = max(rss, resident_bytes(pids))
-                if samples % PSS_EVERY == 0:
+                if samples < PSS_EVERY or samples % PSS_EVERY == 0:  # a short command has no second look
                     resident, proportional = _walked_bytes(pids)
                     rss, pss = max(rss, resident), max(pss, proportional)
                 samples += 1

@@ -309,7 +309,7 @@ def test_a_launched_rank_shows_its_progress_its_stack_and_its_end(tmp_path: Path
         assert (first.rank, first.pid, first.watched) == (1, os.getpid(), False)
         rank.mark("in step 4")
         rank.watched = True
-        later = until(lambda: (found := read(beat_file(tmp_path, 1), Beat)).marks == 1 and found)
+        later = until(lambda: (found := read(beat_file(tmp_path, 1), Beat)) and found.marks == 1 and found)
         assert (later.where, later.watched, later.beats > first.beats) == ("in step 4", True, True)
         os.kill(os.getpid(), pulse.DUMP)
         assert "test_a_launched_rank_shows_its_progress" in until(lambda: stack_file(tmp_path, 1).read_text())
@@ -336,7 +336,7 @@ def test_a_full_disk_silences_no_rank(tmp_path: Path, monkeypatch: pytest.Monkey
         with monkeypatch.context() as patched:
             patched.setattr(pulse, "write", full)
             until(refused.is_set)
-        until(lambda: read(beat_file(tmp_path, 1), Beat).beats > first.beats + 1)
+        until(lambda: (found := read(beat_file(tmp_path, 1), Beat)) and found.beats > first.beats + 1)
     finally:
         rank.stop()
     assert rank.end(0, None, told=True) == 0

@@ -34,22 +34,21 @@ ALONE = {
 }
 SENDER = '''
 """Rank 0 sends rank 1 a signal after the third step: a step needs both, so that rank 1 is in its fourth at most."""
-import json
 import os
 import signal
 import time
 from pathlib import Path
 
 from ftcli import hookimpl
+from ftcli.core.distributed import pulse
 
 
 @hookimpl
 def on_step(step):
     if step.step == 3:
-        path = Path(os.environ["FTCLI_LAUNCH"]) / "beat-1.json"
-        while not path.exists():
+        while (beat := pulse.read(Path(os.environ["FTCLI_LAUNCH"]) / "beat-1.json", pulse.Beat)) is None:
             time.sleep(0.05)
-        os.kill(json.loads(path.read_text())["pid"], getattr(signal, os.environ["SENT"]))
+        os.kill(beat.pid, getattr(signal, os.environ["SENT"]))
 '''
 
 
@@ -116,7 +115,7 @@ def test_two_processes_train_and_evaluate_like_one_and_end_with_one_document(ben
     assert document["metrics"]["eval_loss"] == pytest.approx(alone.metrics["eval_loss"], rel=1e-5)
     assert torch.allclose(weights(bench.folder / "two"), weights(bench.folder / "alone"), atol=1e-6)
     assert any("OMP_NUM_THREADS=1 is yours and kept" in note for note in document["notes"]) or document["machine"]["cores"] // 2 <= 1
-    assert "[rank 0] train: done" in log, "one log, with the number of the rank before every line"
+    assert "[rank 0] mode classify: " in log, "one log, with the number of the rank before every line"
 
 
 def test_all_ranks_are_refused_where_another_run_is_at_work(bench: Bench, store: Path) -> None:
