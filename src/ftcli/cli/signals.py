@@ -33,9 +33,10 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     rank = pulse.current()
     if rank is not None and rank.closing:
         return
-    signal.signal(number, signal.SIG_DFL)
-    if number == signal.SIGHUP:
+    if number == signal.SIGHUP:  # not by way of the default: the second may come in between
         hung_up()
+    else:
+        signal.signal(number, signal.SIG_DFL)
     raise KeyboardInterrupt
 
 
