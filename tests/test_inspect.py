@@ -244,14 +244,14 @@ def test_a_tokenizer_that_was_named_from_another_folder_is_found_from_there_and_
     tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "tok").symlink_to(world / "tok")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "tok").symlink_to(world / "tok")
     monkeypatch.chdir(tmp_path / "elsewhere")
     for name, path in (("here", "tok"), ("gone", "../gone/tok")):
-        write_store(tmp_path / "work" / "data" / name, {"train": [([70, 71], None, [2])]}, tokenizer={"path": path, "hash": None})
+        write_store(tmp_path / "job" / "data" / name, {"train": [([70, 71], None, [2])]}, tokenizer={"path": path, "hash": None})
 
-    assert text_of(look(Path("../work/data/here")))[1] == "  d│⟦e⟧"
-    gone = look(Path("../work/data/gone"))
+    assert text_of(look(Path("../job/data/here")))[1] == "  d│⟦e⟧"
+    gone = look(Path("../job/data/gone"))
     assert any("the tokenizer ../gone/tok of the manifest is not here" in note for note in gone.notes)
     assert text_of(gone)[1] == "  70│⟦71⟧"
 
