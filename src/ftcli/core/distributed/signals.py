@@ -65,16 +65,14 @@ class Signals:
     def _remember(self, number: int, _: FrameType | None) -> None:
         if self.received is None:
             self.received, self._since = signal.Signals(number).name, time.monotonic()
-            if not self.apart:
-                self._restore()
             if number == signal.SIGHUP:
-                self._before.setdefault(signal.SIGHUP, signal.getsignal(signal.SIGHUP))
                 hung_up()
+            if not self.apart:
+                self._restore(but=number if number == signal.SIGHUP else None)
         elif time.monotonic() - self._since >= self.apart:
             self._restore()
             signal.raise_signal(number)
 
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+    def _restore(self, but: int | None = None) -> None:
+        for number in [number for number in self._before if number != but]:
+            signal.signal(number, self._before.pop(number))
