@@ -21,6 +21,8 @@ KEEP_UP_TO = str(2**30)
 """Blocks up to 1 GiB come from the heap."""
 TRIM_ABOVE = str(2**31 - 1)
 """The most that mallopt takes."""
+KEEP_HEAPS = str(2**27)
+"""More than a heap of a thread: none of them is given back while it is empty."""
 
 
 @hookimpl
@@ -34,6 +36,7 @@ def environment(settings: Settings, machine: Machine) -> dict[str, Tweak]:
     if _glibc() and not machine.gpus:
         wanted["MALLOC_MMAP_THRESHOLD_"] = Tweak(KEEP_UP_TO, MALLOC_REASON)
         wanted["MALLOC_TRIM_THRESHOLD_"] = Tweak(TRIM_ABOVE, MALLOC_REASON)
+        wanted["MALLOC_TOP_PAD_"] = Tweak(KEEP_HEAPS, MALLOC_REASON)
     return wanted
 
 

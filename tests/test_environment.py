@@ -178,7 +178,7 @@ def test_ranks_on_one_machine_share_the_cores(machine: Machine, monkeypatch: pyt
 
 
 def test_malloc_is_told_to_keep_memory_only_for_glibc_without_a_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
+    names = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"}
     monkeypatch.setattr(os, "confstr", lambda _: "glibc 2.36")
     assert names <= built_in(machine).keys()
     assert not names & built_in(replace(machine, gpus=(Gpu("H200", 1),))).keys()

@@ -27,6 +27,7 @@ from ftcli.core.models import lean_layers
 from ftcli.core.models.adapter_base import inner
 from ftcli.core.models.draws import dropping
 from ftcli.core.models.lean_proof import EXACT, HALF
+from ftcli.core.training import huge_pages
 
 if TYPE_CHECKING:
     from ftcli.core.training.trainer import FtcliTrainer
@@ -98,6 +99,7 @@ class Halves:
 
     def _serve(self) -> None:
         torch.set_num_threads(self.threads - self.threads // 2)
+        huge_pages.reserve(*huge_pages.THREAD)
         torch.set_autocast_cache_enabled(False)  # it is the process's, and whichever thread ends first would clear it
         while (asked := self._asked.get()) is not None:
             context, second = asked

@@ -20,7 +20,7 @@ from ftcli.core.models.held_out import figures_of
 from ftcli.core.models.model import build
 from ftcli.core.models.side_by_side import Texts
 from ftcli.core.storage.store import SplitData, Store
-from ftcli.core.training import gate
+from ftcli.core.training import gate, huge_pages
 from ftcli.core.training.arguments import check_metric, make_arguments
 from ftcli.core.training.claim import Claim
 from ftcli.errors import SettingsError, UsageError
@@ -117,6 +117,8 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
         context.note(batches.said)
     gate.check_batches(arguments, len(train), fixed=batches is None)
     balance(context, task, train, store.label_names)
+    if arguments.device.type == "cpu":
+        huge_pages.reserve(*huge_pages.MAIN)
     with undivided(arguments):
         model = build(context, task, store, tokenizer)
     splits = ["train", *([store.eval_split] if store.eval_split else [])]
