@@ -16,6 +16,8 @@ from functools import cache
 
 import torch
 
+from ftcli.core.models.scripted import scripted
+
 Tensor = torch.Tensor
 BLOCK = 64
 """Queries; 108 and 128 were slower for 216 tokens, and no different for longer texts."""
@@ -29,12 +31,11 @@ LONGEST = 1_024
 class Kept:
     """What the backward pass needs; queries in rows of position times the heads that share keys, [B × K, S × G, D]."""
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    folded: list[Tensor]
+    """q, k and v."""
     shares: list[Tensor]
     """Of each block, [B × K, queries × G, keys seen]; none: they are computed again."""
-    sizes: tuple[int, int, int, int]
+    sizes: list[int]
     """B, S, K (heads of keys), D."""
     scale: float
 
@@ -46,70 +47,84 @@ def fits(width: int, kind: torch.dtype) -> bool:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float, kind: torch.dtype) -> tuple[Tensor, Kept]:
     """`q` [B, S, H, D], `k` and `v` [B, S, K, D], K a divisor of H → [B, S, H, D] in `kind`, and what the backward pass needs."""
-    rows, width, heads, size = k.shape
-    sizes = rows, width, heads, size
-    group = q.shape[2] // heads
-    q, k, v = (_folded(part, sizes, kind) for part in (q, k, v))
-    out, shares = torch.empty_like(q), []
-    for begin, end in _blocks(width):
-        share = _share(q, k, begin, end, scale)
-        out[:, begin * group : end * group] = torch.bmm(share, v[:, :end])
-        if width <= KEPT:
-            shares.append(share)
-    return _unfolded(out, sizes), Kept(q, k, v, shares, sizes, scale)
+    _, width, heads, _ = sizes = list(k.shape)
+    out, folded, shares = _attend(q, k, v, scale, _later(q.shape[2] // heads, kind), BLOCK, width <= KEPT)
+    return out, Kept(folded, shares, sizes, scale)
 
 
 def attend_back(grad: Tensor, kept: Kept) -> tuple[Tensor, Tensor, Tensor]:
     """`grad` [B, S, H, D] → gradients of q, k and v as `attend` got them; that of q in the products' type, the others in float32."""
-    q, k, v, scale = kept.q, kept.k, kept.v, kept.scale
-    _, width, heads, _ = kept.sizes
-    group = grad.shape[2] // heads
-    grad = _folded(grad, kept.sizes, q.dtype)
+    later = _later(grad.shape[2] // kept.sizes[2], kept.folded[0].dtype)
+    return _attend_back(grad, kept.folded, kept.shares, kept.sizes, kept.scale, later, BLOCK)
+
+
+@scripted
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, later: Tensor, block: int, keep: bool
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    sizes = list(k.shape)
+    group, width = q.shape[2] // sizes[2], sizes[1]
+    q, k, v = _folded(q, sizes, later.dtype), _folded(k, sizes, later.dtype), _folded(v, sizes, later.dtype)
+    out = torch.empty_like(q)
+    shares: list[Tensor] = []
+    for begin in range(0, width, block):
+        end = min(begin + block, width)
+        share = _share(q, k, begin, end, scale, later)
+        out[:, begin * group : end * group] = torch.bmm(share, v[:, :end])
+        if keep:
+            shares.append(share)
+    return _unfolded(out, sizes), [q, k, v], shares
+
+
+@scripted
+def _attend_back(
+    grad: Tensor, folded: list[Tensor], shares: list[Tensor], sizes: list[int], scale: float, later: Tensor, block: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = folded
+    group, width = grad.shape[2] // sizes[2], sizes[1]
+    grad = _folded(grad, sizes, q.dtype)
     dq = torch.empty_like(q)
-    dk, dv = (torch.zeros(k.shape, dtype=torch.float32) for _ in range(2))
-    for number, (begin, end) in enumerate(_blocks(width)):
-        part = slice(begin * group, end * group)
-        share = kept.shares[number] if kept.shares else _share(q, k, begin, end, scale)
-        dv[:, :end] += torch.bmm(share.transpose(1, 2), grad[:, part])
-        dshare = torch.bmm(grad[:, part], v[:, :end].transpose(1, 2))
+    dk, dv = torch.zeros(k.shape, dtype=torch.float32), torch.zeros(k.shape, dtype=torch.float32)
+    for begin in range(0, width, block):
+        end = min(begin + block, width)
+        first, last = begin * group, end * group
+        share = shares[begin // block] if len(shares) > 0 else _share(q, k, begin, end, scale, later)
+        dv[:, :end] += torch.bmm(share.transpose(1, 2), grad[:, first:last])
+        dshare = torch.bmm(grad[:, first:last], v[:, :end].transpose(1, 2))
         dscores = torch._softmax_backward_data(dshare, share, -1, share.dtype)
-        dq[:, part] = _times(dscores, k[:, :end], scale)
-        dk[:, :end] += torch.bmm(dscores.transpose(1, 2), q[:, part])
-    return _unfolded(dq, kept.sizes), _unfolded(dk.mul_(scale), kept.sizes), _unfolded(dv, kept.sizes)
+        dq[:, first:last] = _times(dscores, k[:, :end], scale)
+        dk[:, :end] += torch.bmm(dscores.transpose(1, 2), q[:, first:last])
+    return _unfolded(dq, sizes), _unfolded(dk.mul_(scale), sizes), _unfolded(dv, sizes)
 
 
-def _blocks(width: int) -> list[tuple[int, int]]:
-    return [(begin, min(begin + BLOCK, width)) for begin in range(0, width, BLOCK)]
-
-
-def _share(q: Tensor, k: Tensor, begin: int, end: int, scale: float) -> Tensor:
+def _share(q: Tensor, k: Tensor, begin: int, end: int, scale: float, later: Tensor) -> Tensor:
     """What the queries of a block take from the keys that they see."""
     group = q.shape[1] // k.shape[1]
     scores = _times(q[:, begin * group : end * group], k[:, :end].transpose(1, 2), scale)
-    scores[:, :, begin:] += _later(end - begin, group, q.dtype)
+    scores[:, :, begin:] += later[: (end - begin) * group, : end - begin]
     return torch.softmax(scores, -1)
 
 
 def _times(a: Tensor, b: Tensor, scale: float) -> Tensor:
     """The scaled product, rounded once."""
-    return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=scale)
+    return torch.baddbmm(torch.empty([1], dtype=a.dtype), a, b, beta=0, alpha=scale)
 
 
 @cache
-def _later(count: int, group: int, kind: torch.dtype) -> Tensor:
-    """-inf where a key comes after the query; [count × group, count]."""
-    return torch.full((count, count), -torch.inf, dtype=kind).triu(1).repeat_interleave(group, 0)
+def _later(group: int, kind: torch.dtype) -> Tensor:
+    """-inf where a key of a block comes after the query; [block × group, block]."""
+    return torch.full((BLOCK, BLOCK), -torch.inf, dtype=kind).triu(1).repeat_interleave(group, 0)
 
 
-def _folded(x: Tensor, sizes: tuple[int, int, int, int], kind: torch.dtype) -> Tensor:
+def _folded(x: Tensor, sizes: list[int], kind: torch.dtype) -> Tensor:
     """[B, S, K × G, D] → [B × K, S × G, D]."""
     rows, width, heads, size = sizes
     group = x.shape[2] // heads
-    folded = torch.empty(rows, heads, width, group, size, dtype=kind)
+    folded = torch.empty([rows, heads, width, group, size], dtype=kind)
     folded.copy_(x.view(rows, width, heads, group, size).transpose(1, 2))
     return folded.view(rows * heads, width * group, size)
 
 
-def _unfolded(x: Tensor, sizes: tuple[int, int, int, int]) -> Tensor:
+def _unfolded(x: Tensor, sizes: list[int]) -> Tensor:
     rows, width, heads, size = sizes
     return x.view(rows, heads, width, -1, size).transpose(1, 2).contiguous().view(rows, width, -1, size)

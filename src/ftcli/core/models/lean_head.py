@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
 from ftcli.core.batches.tasks import IGNORED, Pretrain
+from ftcli.core.models.scripted import scripted
 from ftcli.core.models.sizing import LOGITS_AT_ONCE
 
 Tensor = torch.Tensor
@@ -40,15 +41,11 @@ class LinearCrossEntropy(torch.autograd.Function):
         share = 1.0 / items.to(torch.float32)
         narrow, narrow_weight = hidden.to(kind), weight.to(kind)
         for some, logits in _pieces(narrow, narrow_weight):
-            for part, scores, wanted, sums, loss in _parts(logits, targets[some]):
-                total += loss
-                scores.mul_(share / sums).scatter_add_(1, wanted, (-share).expand(wanted.shape))
-                if part.dtype != scores.dtype:
-                    part.copy_(scores)
+            total += _lost(logits, targets[some], _few(logits), share)
             ahead[some] = logits @ narrow_weight
             if ctx.needs_input_grad[1]:
                 more = logits.t() @ narrow[some]
-                outer = more.float() if outer is None else outer.add_(more)
+                outer = more.float() if outer is None else outer.add_(more.float())
         ctx.save_for_backward(ahead, None if outer is None else outer.to(weight.dtype))
         return (total / items).float()
 
@@ -68,23 +65,37 @@ def _pieces(narrow: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield some, narrow[some] @ weight.t()
 
 
-def _parts(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-    """Of a few rows at a time: the logits, in float32 e to them beside the largest (in their place where they are), the targets, sums, and the summed loss."""
-    few = max(1, IN_CACHE * torch.get_num_threads() // logits.shape[1]) if logits.is_cpu else len(logits)
-    for part, wanted in zip(torch.split(logits, few), torch.split(targets.unsqueeze(1), few), strict=True):
+def _few(logits: Tensor) -> int:
+    return max(1, IN_CACHE * torch.get_num_threads() // logits.shape[1]) if logits.is_cpu else len(logits)
+
+
+@scripted
+def _lost(logits: Tensor, targets: Tensor, few: int, share: Tensor | None) -> Tensor:
+    """The summed cross-entropy, in float64; the logits become their gradient where `share`, a row's part of the loss, is given, and are used up in any case.
+
+    Args:
+        few: rows at a time.
+    """
+    total = torch.zeros([], dtype=torch.float64, device=logits.device)
+    for start in range(0, len(logits), few):
+        part, wanted = logits[start : start + few], targets[start : start + few].unsqueeze(1)
         scores = part.float()
         right = scores.gather(1, wanted)
-        most = scores.amax(1, keepdim=True)
+        most = scores.amax([1], keepdim=True)
         sums = scores.sub_(most).exp_().sum(1, keepdim=True)
-        yield part, scores, wanted, sums, (sums.log() + most - right).sum(dtype=torch.float64)
+        total += (sums.log() + most - right).sum(dtype=torch.float64)
+        if share is not None:
+            scores.mul_(share / sums).scatter_add_(1, wanted, (-share).expand(wanted.shape))
+            if part.dtype != scores.dtype:
+                part.copy_(scores)
+    return total
 
 
 def _measured(hidden: Tensor, weight: Tensor, targets: Tensor, kind: torch.dtype, items: Tensor) -> Tensor:
     """What `LinearCrossEntropy` gives, without the work for its gradients."""
     total = torch.zeros((), dtype=torch.float64, device=hidden.device)
     for some, logits in _pieces(hidden.to(kind), weight.to(kind)):
-        for *_, loss in _parts(logits, targets[some]):
-            total += loss
+        total += _lost(logits, targets[some], _few(logits), None)
     return (total / items).float()
 
 

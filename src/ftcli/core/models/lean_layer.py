@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from ftcli.core.models import blocked
 from ftcli.core.models.blocked import Kept
+from ftcli.core.models.scripted import scripted
 from ftcli.core.models.varlen import Documents, attend
 
 Tensor = torch.Tensor
@@ -73,81 +74,37 @@ class LeanLayer(torch.autograd.Function):
         wu: Tensor,
         wd: Tensor,
     ) -> Tensor:
-        rows, width, hidden = x.shape
-        x = x.reshape(-1, hidden)
-        inner = shape.heads * shape.head_dim
-        into, kept_in = _folded(kind, norm1, wq, wk, wv)
-        normed1, root1 = _normalised(x, shape.norm_eps[0], kind)
-        qkv = normed1 @ into.t()
-        if bq is not None and bk is not None and bv is not None:
-            qkv += torch.cat((bq, bk, bv))
-        parts = qkv.view(rows, width, -1, shape.head_dim)
-        q, k, v = torch.split(parts, [shape.heads, shape.kv_heads, shape.kv_heads], 2)
-        turned_q, kept_q, root_q = _turned(q, q_norm, cos, sin, shape.norm_eps[2])
-        turned_k, kept_k, root_k = _turned(k, k_norm, cos, sin, shape.norm_eps[3])
-        seen, attention = _attend(turned_q, turned_k, v, mask, shape.scale, kind)
-        attended = seen.reshape(-1, inner)
-        out, down = wo.to(kind), wd.to(kind)
-        middle = _added(x, attended, out)
-        across, kept_across = _folded(kind, norm2, wg, wu)
-        normed2, root2 = _normalised(middle, shape.norm_eps[1], kind)
-        both = normed2 @ across.t()
-        gate, up = both.chunk(2, 1)
-        opened = functional.silu(gate)
-        product = opened * up
-        ctx.save_for_backward(
-            normed1, root1, kept_q, root_q, kept_k, root_k, attended, normed2, root2, both, opened, product,
-            cos, sin, norm1, wq, wk, wv, q_norm, k_norm, out, norm2, wg, wu, down, kept_in, kept_across,
-        )  # fmt: skip
-        ctx.attention, ctx.shape, ctx.sizes, ctx.biased = attention, shape, (rows, width, hidden), bq is not None
-        return _added(middle, product, down).view(rows, width, hidden)
+        biases = [bias for bias in (bq, bk, bv) if bias is not None]
+        heads, eps = [shape.heads, shape.kv_heads, shape.head_dim], list(shape.norm_eps)
+        (q, k, v), before = _before(kind, x, cos, sin, heads, eps, norm1, [wq, wk, wv], biases, q_norm, k_norm)
+        seen, attention = _attend(q, k, v, mask, shape.scale, kind)
+        result, after = _after(kind, x, seen, eps, wo, norm2, [wg, wu], wd)
+        ctx.save_for_backward(cos, sin, norm1, wq, wk, wv, q_norm, k_norm, norm2, wg, wu, *before, *after)
+        ctx.attention, ctx.heads, ctx.kept = attention, heads, len(before)
+        ctx.biased = bool(biases)
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        (
-            normed1, root1, kept_q, root_q, kept_k, root_k, attended, normed2, root2, both, opened, product,
-            cos, sin, norm1, wq, wk, wv, q_norm, k_norm, out, norm2, wg, wu, down, kept_in, kept_across,
-        ) = ctx.saved_tensors  # fmt: skip
-        rows, width, hidden = ctx.sizes
-        shape: Shape = ctx.shape
-        grad = grad.reshape(-1, hidden)
-        narrow = grad.to(product.dtype)
-        dwd = narrow.t() @ product
-        dproduct = narrow @ down
-        gate, up = both.chunk(2, 1)
-        dboth = torch.empty_like(both)
-        dgate, dup = dboth.chunk(2, 1)
-        torch.mul(dproduct, opened, out=dup)
-        torch.ops.aten.silu_backward.grad_input(dproduct.mul_(up), gate, grad_input=dgate)
-        dmiddle, dnorm2, dgu = _back(dboth, torch.cat((wg, wu)), kept_across, norm2, normed2, root2, grad)
-        dwg, dwu = dgu.chunk(2)
-
-        narrow = dmiddle.to(attended.dtype)
-        dwo = narrow.t() @ attended
+        cos, sin, norm1, wq, wk, wv, q_norm, k_norm, norm2, wg, wu, *kept = ctx.saved_tensors
+        before, after = kept[: ctx.kept], kept[ctx.kept :]
+        dmiddle, dseen, dwo, dnorm2, dwg, dwu, dwd = _after_back(grad, ctx.heads, after, norm2, [wg, wu])
         attention: Kept | Graph = ctx.attention
         ctx.attention = None
-        dseen = (narrow @ out).view(rows, width, shape.heads, shape.head_dim)
-        dq, dk, dv = blocked.attend_back(dseen, attention) if isinstance(attention, Kept) else attention.back(dseen)
-        dqkv = torch.empty(rows, width, shape.heads + 2 * shape.kv_heads, shape.head_dim, dtype=dseen.dtype)
-        into_q, into_k, into_v = torch.split(dqkv, [shape.heads, shape.kv_heads, shape.kv_heads], 2)
-        dq_norm = _turned_back(dq, kept_q, root_q, q_norm, cos, sin, into_q)
-        dk_norm = _turned_back(dk, kept_k, root_k, k_norm, cos, sin, into_k)
-        into_v.copy_(dv)
-        flat = dqkv.view(rows * width, -1)
-        dx, dnorm1, dw = _back(flat, torch.cat((wq, wk, wv)), kept_in, norm1, normed1, root1, dmiddle)
-        sizes = [len(wq), len(wk), len(wv)]
-        biases = torch.split(flat.sum(0), sizes) if ctx.biased else (None, None, None)
-        weights = torch.split(dw, sizes)
+        heads = blocked.attend_back(dseen, attention) if isinstance(attention, Kept) else attention.back(dseen)
+        dx, dnorm1, weights, biases, dq_norm, dk_norm = _before_back(
+            list(heads), dmiddle, ctx.heads, before, cos, sin, norm1, [wq, wk, wv], q_norm, k_norm, ctx.biased
+        )
         return (
             None,
-            dx.view(rows, width, hidden),
+            dx,
             None,
             None,
             None,
             None,
             dnorm1,
             *weights,
-            *biases,
+            *(biases if ctx.biased else (None, None, None)),
             dq_norm,
             dk_norm,
             dwo,
@@ -156,6 +113,105 @@ class LeanLayer(torch.autograd.Function):
             dwu,
             dwd,
         )
+
+
+@scripted
+def _before(
+    kind: torch.dtype,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    heads: list[int],
+    eps: list[float],
+    norm: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor],
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    """A layer until its attention: queries, keys and values [B, S, h, D], and what the backward pass needs. `heads`: of queries, of keys, and their size."""
+    rows, width, hidden = x.shape
+    into, kept = _folded(kind, norm, weights)
+    normed, root = _normalised(x.reshape(-1, hidden), eps[0], kind)
+    qkv = normed @ into.t()
+    if len(biases) > 0:
+        qkv += torch.cat(biases)
+    q, k, v = torch.split(qkv.view(rows, width, -1, heads[2]), [heads[0], heads[1], heads[1]], 2)
+    turned_q, kept_q, root_q = _turned(q, q_norm, cos, sin, eps[2])
+    turned_k, kept_k, root_k = _turned(k, k_norm, cos, sin, eps[3])
+    return [turned_q, turned_k, v], [normed, root, kept, kept_q, root_q, kept_k, root_k]
+
+
+@scripted
+def _after(
+    kind: torch.dtype, x: Tensor, seen: Tensor, eps: list[float], wo: Tensor, norm: Tensor, weights: list[Tensor], wd: Tensor
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The rest of a layer, from what attention gave [B, S, h, D]: its output, and what the backward pass needs."""
+    hidden = x.shape[-1]
+    out, down = wo.to(kind), wd.to(kind)
+    attended = seen.reshape(-1, out.shape[1])
+    middle = _added(x.reshape(-1, hidden), attended, out)
+    across, kept = _folded(kind, norm, weights)
+    normed, root = _normalised(middle, eps[1], kind)
+    both = normed @ across.t()
+    gate, up = both.chunk(2, 1)
+    opened = functional.silu(gate)
+    product = opened * up
+    return _added(middle, product, down).view(x.shape), [attended, out, down, kept, normed, root, both, opened, product]
+
+
+@scripted
+def _after_back(
+    grad: Tensor, heads: list[int], kept: list[Tensor | None], norm: Tensor, weights: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Through `_after`: gradients of the sum behind attention [B × S, H], of what attention gave, and of the weights."""
+    attended, out, down = _there(kept[0]), _there(kept[1]), _there(kept[2])
+    normed, root, both, opened, product = _there(kept[4]), _there(kept[5]), _there(kept[6]), _there(kept[7]), _there(kept[8])
+    rows, width, hidden = grad.shape
+    grad = grad.reshape(-1, hidden)
+    narrow = grad.to(product.dtype)
+    dwd = narrow.t() @ product
+    dproduct = narrow @ down
+    gate, up = both.chunk(2, 1)
+    dboth = torch.empty_like(both)
+    dgate, dup = dboth.chunk(2, 1)
+    torch.mul(dproduct, opened, out=dup)
+    torch.ops.aten.silu_backward(dproduct.mul_(up), gate, grad_input=dgate)
+    dmiddle, dnorm, dgu = _back(dboth, weights, kept[3], norm, normed, root, grad)
+    dwg, dwu = dgu.chunk(2)
+    narrow = dmiddle.to(attended.dtype)
+    dwo = narrow.t() @ attended
+    return dmiddle, (narrow @ out).view(rows, width, heads[0], heads[2]), dwo, dnorm, dwg, dwu, dwd
+
+
+@scripted
+def _before_back(
+    grads: list[Tensor],
+    dmiddle: Tensor,
+    heads: list[int],
+    kept: list[Tensor | None],
+    cos: Tensor,
+    sin: Tensor,
+    norm: Tensor,
+    weights: list[Tensor],
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    biased: bool,
+) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor], Tensor | None, Tensor | None]:
+    """Through `_before`, from the gradients of queries, keys and values: those of x, of the norm, of the projections, of their biases, and of the heads' norms."""
+    dq, dk, dv = grads
+    normed, root = _there(kept[0]), _there(kept[1])
+    rows, width = dq.shape[0], dq.shape[1]
+    dqkv = torch.empty([rows, width, heads[0] + 2 * heads[1], heads[2]], dtype=normed.dtype)
+    into_q, into_k, into_v = torch.split(dqkv, [heads[0], heads[1], heads[1]], 2)
+    dq_norm = _turned_back(dq, kept[3], kept[4], q_norm, cos, sin, into_q)
+    dk_norm = _turned_back(dk, kept[5], kept[6], k_norm, cos, sin, into_k)
+    into_v.copy_(dv)
+    flat = dqkv.view(rows * width, -1)
+    dx, dnorm, dw = _back(flat, weights, kept[2], norm, normed, root, dmiddle)
+    sizes = [len(weight) for weight in weights]
+    biases = list(torch.split(flat.sum(0), sizes)) if biased else weights[:0]
+    return dx.view(rows, width, -1), dnorm, list(torch.split(dw, sizes)), biases, dq_norm, dk_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,32 +251,45 @@ def _attend(
     return seen.detach(), Graph(seen, leaves)
 
 
-def _folded(kind: torch.dtype, norm: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor | None]:
+def _there(x: Tensor | None) -> Tensor:
+    assert x is not None
+    return x
+
+
+def _folded(kind: torch.dtype, norm: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor | None]:
     """Projections of one input with its norm's weight in them; and once more, to be kept for the backward pass, where they are narrower than the weights."""
     folded = torch.cat(weights) * norm
-    return (folded, None) if kind == folded.dtype else (narrow := folded.to(kind), narrow)
+    if kind == folded.dtype:
+        return folded, None
+    narrow = folded.to(kind)
+    return narrow, narrow
 
 
 def _added(residual: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    return torch.addmm(residual, x, weight.t()) if x.dtype == residual.dtype else torch.add(residual, x @ weight.t())
+    if x.dtype == residual.dtype:
+        return torch.addmm(residual, x, weight.t())
+    return (x @ weight.t()).to(residual.dtype).add_(residual)
 
 
 def _normalised(x: Tensor, eps: float, kind: torch.dtype) -> tuple[Tensor, Tensor]:
     """x over its root mean square, and one over that, [..., 1]."""
-    root = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    root = torch.linalg.vector_norm(x, dim=[-1], keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return (x * root).to(kind), root
 
 
 def _back(
-    dout: Tensor, weight: Tensor, kept: Tensor | None, norm: Tensor, normed: Tensor, root: Tensor, residual: Tensor
+    dout: Tensor, weights: list[Tensor], kept: Tensor | None, norm: Tensor, normed: Tensor, root: Tensor, residual: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Through projection and norm: gradients of the norm's input (with the residual's added), of the norm's weight and of the projection's."""
-    dfolded = (dout.t() @ normed).to(weight.dtype)
-    dnormed = (dout @ (weight * norm if kept is None else kept)).to(weight.dtype)
-    normed = normed.to(weight.dtype)
-    share = (dnormed * normed).sum(-1, keepdim=True).div_(normed.shape[-1])
-    dnormed.addcmul_(normed, share, value=-1)
-    dnorm = (dfolded * weight).sum(0)
+    """Through projections and norm: gradients of the norm's input (with the residual's added), of the norm's weight and of the projections'."""
+    dfolded = (dout.t() @ normed).to(norm.dtype)
+    if kept is None:
+        kept = torch.cat(weights) * norm
+    dnormed = (dout @ kept).to(norm.dtype)
+    normed = normed.to(norm.dtype)
+    shared = dnormed * normed
+    # dnormed has the norm's weight in it: the sum over dfolded's columns times their weights without going through both
+    dnorm = shared.sum(0).div_(norm) if bool(norm.all()) else (dfolded * torch.cat(weights)).sum(0)
+    dnormed.addcmul_(normed, shared.sum(-1, keepdim=True).div_(normed.shape[-1]), value=-1)
     return torch.addcmul(residual, dnormed, root), dnorm, dfolded.mul_(norm)
 
 
@@ -228,15 +297,17 @@ def _turned(x: Tensor, norm: Tensor | None, cos: Tensor, sin: Tensor, eps: float
     """Heads [B, S, h, D] normalised where `norm` is given, then turned by their positions; what the backward pass needs."""
     cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
     half = x.shape[-1] // 2
-    root = None
     x = x.to(cos.dtype)
+    root: Tensor | None = None
+    kept: Tensor | None = None
     if norm is not None:
         x, root = _normalised(x, eps, x.dtype)
+        kept = x
         cos, sin = cos * norm, sin * norm.roll(half)
     turned = x * cos
     turned[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
     turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
-    return turned, None if norm is None else x, root
+    return turned, kept, root
 
 
 def _turned_back(
@@ -247,7 +318,7 @@ def _turned_back(
     half = grad.shape[-1] // 2
     grad = grad.to(cos.dtype)
     direct = norm is None and out.dtype == grad.dtype
-    back = torch.mul(grad, cos, out=out if direct else None)
+    back = torch.mul(grad, cos, out=out) if direct else grad * cos
     back[..., :half].addcmul_(grad[..., half:], sin[..., half:])
     back[..., half:].addcmul_(grad[..., :half], sin[..., :half], value=-1)
     if norm is None or kept is None or root is None:
