@@ -72,6 +72,15 @@ def test_exit_code_2_names_key_value_and_flag() -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("option", ["--output-dir", "--tokenizer-path", "--dataset"])
+def test_a_folder_whose_name_is_not_utf8_is_refused_in_words(option: str) -> None:
+    result = ended(spawn("tokenize", option, os.fsdecode(b"/nowhere/\xb0\xa1")))
+
+    assert result.exit_code == 2
+    assert "/nowhere/\\xb0\\xa1: not UTF-8" in result.stderr
+    assert "convmv -f CP949" in result.stderr
+
+
 @pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_exit_code_3_when_interrupted(tmp_path: Path, number: signal.Signals) -> None:

@@ -90,3 +90,10 @@ def test_a_bad_row_is_named_and_an_output_in_the_way_is_left_alone(tmp_path: Pat
         file.write("{broken\n")
     with pytest.raises(DataError, match=r"data\.jsonl:6"):
         train_tokenizer.run(context(dataset__sources=[str(source)]), "bpe", 500, tmp_path / "tokenizer")
+
+
+def test_training_a_tokenizer_proposes_no_label_column(tmp_path):
+    source = tmp_path / "data.jsonl"
+    source.write_text("".join(f'{{"text": "some words {i}", "label": "a{i % 2}"}}\n' for i in range(50)), encoding="utf-8")
+    report = train_tokenizer.run(context(dataset__sources=[str(source)]), "bpe", 300, tmp_path / "tokenizer")
+    assert not [note for note in report.notes if "label" in note]

@@ -214,7 +214,7 @@ def load_file(path: Path) -> dict[str, Any]:
         elif path.suffix in {".yaml", ".yml"}:
             loaded = _yaml(path, text)
         elif path.suffix == ".json":
-            loaded = json.loads(text)
+            loaded = json.loads(text, object_pairs_hook=lambda pairs: _once(path, pairs))
         else:
             raise SettingsError(f"{path}: a config file ends in .toml, .yaml, .yml or .json", "Rename it.")
     except FtcliError:
@@ -238,6 +238,8 @@ def _yaml(path: Path, text: str) -> Any:
 
     try:
         loaded = yaml.safe_load(text) or {}
+        if twice := _repeated(yaml.compose(text, yaml.SafeLoader)):
+            raise SettingsError(f"{path}: {twice.value} stands twice, again in line {twice.start_mark.line + 1}", "Leave one of them out.")
     except yaml.MarkedYAMLError as error:  # its own words quote the file, which may hold a token
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise SettingsError(f"{path} cannot be read: {error.problem}{line}", "Mend the file.") from None
@@ -249,6 +251,35 @@ def _yaml(path: Path, text: str) -> Any:
         if values > MOST_VALUES:
             raise SettingsError(f"{path}: its aliases stand for more than {MOST_VALUES:,} values", "Write the values out.")
     return loaded
+
+
+def _repeated(root: Any) -> Any:
+    """The node of a key that stands twice in one mapping of a YAML tree, where the last one would win in silence; what `<<` brings in may be there again."""
+    waiting, seen = [root], set()
+    while waiting:
+        node = waiting.pop()
+        children = getattr(node, "value", None)
+        if id(node) in seen or not isinstance(children, list):
+            continue
+        seen.add(id(node))
+        keys = set()
+        for child in children:
+            key = child[0] if isinstance(child, tuple) else None
+            if key is not None and isinstance(key.value, str) and key.value != "<<":
+                if key.value in keys:
+                    return key
+                keys.add(key.value)
+            waiting += child if isinstance(child, tuple) else (child,)
+    return None
+
+
+def _once(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise SettingsError(f"{path}: {twice} stands twice", "Leave one of them out.")
+    return found
 
 
 def _from_tree(tree: Mapping[str, Any], origin: str) -> Layer:

@@ -50,6 +50,7 @@ def _run(words: list[str]) -> int:
     from ftcli.errors import FtcliError
 
     try:
+        _decodable(words)
         from ftcli.cli.app import PROGRAM, Root
 
         code = Root(_execute).main(words, prog_name=PROGRAM, standalone_mode=False)
@@ -60,6 +61,24 @@ def _run(words: list[str]) -> int:
     except SystemExit as end:  # completion ends this way
         return end.code if isinstance(end.code, int) else 0
     return INTERRUPTED if code == 130 else int(code or 0)  # Typer's code for an interruption while parsing
+
+
+def _decodable(words: list[str]) -> None:
+    """
+    Raises:
+        UsageError, DataError: a word has bytes that are not UTF-8, as a name from another system may: neither Arrow nor a report can hold it.
+    """
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            from ftcli.core.files.streams import refuse_undecodable
+            from ftcli.errors import UsageError
+
+            if os.path.exists(word):  # noqa: PTH110 - pathlib is not imported yet
+                refuse_undecodable(word)
+            raise UsageError(
+                f"{repr(os.fsencode(word))[2:-1]}: not UTF-8",
+                "Names and texts have to be. All names below a folder: convmv -f CP949 -t UTF-8 -r --notest FOLDER",
+            )
 
 
 def _get_ready(words: list[str]) -> None:

@@ -190,7 +190,7 @@ def _justified(context: Context, found: Found) -> list[str]:
         ratio = found.ratio
         span = between(ratio["low"], ratio["high"], "×")
         lines.append(
-            f"{ratio['name']}: {quantity(ratio['median'], '×')} ({span}, {ratio['n']} runs) by {ratio['unit']}: {ratio['verdict']}."
+            f"{ratio['name']}: {quantity(ratio['median'], '×')} ({span}, {ratio['n']} run{'s' if ratio['n'] != 1 else ''}) by {ratio['unit']}: {ratio['verdict']}."
         )
     if found.best == PRESENT:
         lines.append("Nothing was faster than these settings beyond the noise.")

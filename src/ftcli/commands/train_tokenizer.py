@@ -30,7 +30,7 @@ def run(context: Context, kind: str, vocab_size: int, output: Path) -> Report:
         raise UsageError(f"there is no tokenizer kind {kind!r}", f"Kinds: {', '.join(kinds)}.")
     refuse_url(output, "a tokenizer")
     formats = context.plugins.registry("source")
-    plan = make_plan(settings, formats, context.progress)
+    plan = make_plan(settings, formats, context.progress, texts_alone=True)
     for note in plan.notes:
         context.note(note)
 

@@ -100,10 +100,20 @@ def find_sources(settings: Settings, formats: AnyRegistry, progress: Progress | 
     return finder, sorted(found, key=lambda file: SPLITS.index(file.split or "train"))
 
 
-def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | None = None, hashes: SourceHashes | None = None) -> Plan:
+def make_plan(
+    settings: Settings,
+    formats: AnyRegistry,
+    progress: Progress | None = None,
+    hashes: SourceHashes | None = None,
+    *,
+    texts_alone: bool = False,
+) -> Plan:
     """Find the sources, cut them into shards of about `dataset.shard_bytes` (or `shard_size`), settle the label's kind and hash every file.
 
     The result depends on the files and on `sources`, `shard_bytes` and what says how a file is read; on nothing else.
+
+    Args:
+        texts_alone: whoever asks has no use for labels, and no option for them.
 
     Raises:
         UsageError: no source was named, or text and label are one column.
@@ -166,6 +176,7 @@ def make_plan(settings: Settings, formats: AnyRegistry, progress: Progress | Non
     there = _found_columns(filled, finder.formats, settings) if read.chat is not None or settings.train.mode is None else {}
     if (
         read.chat is None
+        and not texts_alone
         and not dataset.labelled
         and (usual := usual_columns("label", [name for name in there if name != dataset.text_column]))
     ):
