@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from ftcli.core.distributed import pulse
-from ftcli.core.distributed.signals import heeded, hung_up
+from ftcli.core.distributed.signals import heeded, hung_up, put_back
 
 SENT = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
@@ -25,8 +25,7 @@ def termination_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        put_back(before)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:

@@ -20,7 +20,7 @@ import psutil
 
 from ftcli.core.distributed.launch import Death, Ended, Plan, command, is_terminal, judge
 from ftcli.core.distributed.pulse import DUMP, VARIABLE, Beat, End, read, stack_file
-from ftcli.core.distributed.signals import heeded, hung_up
+from ftcli.core.distributed.signals import heeded, hung_up, put_back
 from ftcli.core.distributed.stalls import LOOK_SECONDS, Stall, Stalls
 from ftcli.errors import RankError
 
@@ -172,8 +172,7 @@ class Agent:
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            put_back(before)
 
     def _forward(self, number: int, _: FrameType | None) -> None:
         """The ranks have sessions of their own, so that a Ctrl-C reaches them through here only."""

@@ -8,7 +8,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any, Self
 
@@ -36,6 +36,13 @@ def hung_up() -> None:
                 nothing = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nothing, descriptor)
                 os.close(nothing)
+
+
+def put_back(before: Mapping[signal.Signals, Any]) -> None:
+    """Give signals their handlers back; after `hung_up` SIGHUP stays ignored, since the second one may come as late as when the process ends."""
+    for number, handler in before.items():
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 class Signals:
@@ -68,11 +75,11 @@ class Signals:
             if number == signal.SIGHUP:
                 hung_up()
             if not self.apart:
-                self._restore(but=number if number == signal.SIGHUP else None)
+                self._restore()
         elif time.monotonic() - self._since >= self.apart:
             self._restore()
             signal.raise_signal(number)
 
-    def _restore(self, but: int | None = None) -> None:
-        for number in [number for number in self._before if number != but]:
-            signal.signal(number, self._before.pop(number))
+    def _restore(self) -> None:
+        put_back(self._before)
+        self._before = {}
