@@ -17,16 +17,34 @@ from torch import nn
 from ftcli.commands.train import run
 from ftcli.core.batches.collate import Dynamic
 from ftcli.core.batches.tasks import Classify, Pretrain
+from ftcli.core.models.flops import multiplied
 from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean import lean
 from ftcli.core.training import halves
-from ftcli.core.training.halves import Halves, cut, differs, why_not
+from ftcli.core.training.halves import Halves, cut, differs, too_little, why_not
 from runs import VOCABULARY, Bench, StopAt
 from stores import learnable, packed, rows_of, spec_for
 from test_lean import TEXTS, arguments, batches_of, model_of
 from test_resume import STEPS, _weights
 
 Tensor = torch.Tensor
+
+
+@pytest.fixture(autouse=True)
+def _whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests have small batches."""
+    monkeypatch.setattr(halves, "LEAST", 0)
+
+
+def test_a_second_gradient_is_made_only_where_a_batch_has_work_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    model = model_of("qwen3")
+    weights = sum(weight.numel() for weight in model.parameters())
+    enough = halves.LEAST * weights / multiplied(model)
+    assert too_little(model, enough + 1) is None
+    assert "a second gradient of " in str(too_little(model, enough - 1))
+    model.resize_token_embeddings(5_000)
+    assert too_little(model, enough + 1) is not None
 
 
 @pytest.fixture(autouse=True)

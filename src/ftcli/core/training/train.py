@@ -168,11 +168,13 @@ def _whole(
 ) -> RunStatus:
     """Steps, last evaluation and result; or, after a signal, a checkpoint."""
     try:
-        wanted = run.context.settings.train.lean_step
+        settings = run.context.settings.train
+        wanted = settings.lean_step
+        tokens = settings.max_tokens_per_batch or run.arguments.per_device_train_batch_size * float(run.train.lengths.mean())
         uses = trainer.use_head, trainer.use_texts
         with lean(run.model, run.task, few, run.arguments, *uses, wanted=wanted, texts=run.texts) as said:
             run.context.note(said)
-            with _compiled(run, trainer, checkpoint), halves(trainer, few[0], wanted=wanted) as halved:
+            with _compiled(run, trainer, checkpoint), halves(trainer, few[0], wanted=wanted, tokens=tokens) as halved:
                 if halved:
                     run.context.note(halved)
                 _steps(trainer, checkpoint)
