@@ -47,6 +47,17 @@ def test_a_second_gradient_is_made_only_where_a_batch_has_work_for_it(monkeypatc
     assert too_little(model, enough + 1) is not None
 
 
+def test_a_second_gradient_too_large_for_a_threads_heap_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("qwen3")
+    largest = max(weight.numel() for weight in model.parameters())
+    monkeypatch.setattr(halves, "HEAP", 4 * largest)
+    assert too_little(model, 100) is None
+    monkeypatch.setattr(halves, "HEAP", 4 * largest - 1)
+    assert "does not stay in memory from step to step" in str(too_little(model, 100))
+    next(weight for weight in model.parameters() if weight.numel() == largest).requires_grad = False
+    assert too_little(model, 100) is None
+
+
 @pytest.fixture(autouse=True)
 def _two_threads() -> Iterator[None]:
     threads, state, switch = torch.get_num_threads(), torch.get_rng_state(), sys.getswitchinterval()

@@ -252,24 +252,46 @@ def test_a_part_that_computes_something_else_is_taken_out_with_the_reason(
     assert ("the gradient of" in said) == (fault == "gradient")
 
 
-def test_the_cross_entropy_of_any_number_of_pieces_targets_and_items_is_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["blocks of ids", "whole rows"])
+def test_the_cross_entropy_of_any_number_of_pieces_blocks_targets_and_items_is_the_tasks(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = torch.Generator().manual_seed(0)
     model = model_of("llama", Pretrain())
     head = LeanHead(model)
-    for piece, few, ignored in ((2**20, 2**18, 0.0), (2**20, 50 * 7, 0.0), (50 * 32, 2**18, 0.3), (50 * 32, 50, 0.95)):
-        monkeypatch.setitem(lean_head.LOGITS_AT_ONCE, "cpu", piece)
+    if whole:
+        monkeypatch.setattr(lean_head.lean_vocabulary, "cross_entropy", lean_head._whole_rows)
+    monkeypatch.setitem(lean_head.LOGITS_AT_ONCE, "cpu", 1)
+    for rows, few, ignored in ((2**20, 2**18, 0.0), (2**20, 50 * 7, 0.0), (32, 2**18, 0.3), (32, 50, 0.95), (32, 50, 1.0)):
+        monkeypatch.setattr(lean_head, "LEAST_ROWS", rows)
         monkeypatch.setattr(lean_head, "IN_CACHE", few)
+        monkeypatch.setattr(lean_head.lean_vocabulary, "BLOCK", few)
+        monkeypatch.setattr(lean_head.lean_vocabulary, "NARROWEST", 7)
         hidden = torch.randn(3, 41, 32, generator=generator).requires_grad_()
         labels = torch.randint(0, 50, (3, 41), generator=generator)
         labels[torch.rand(3, 41, generator=generator) < ignored] = -100
         for items in (None, 77, torch.tensor(123)):
+            if items is None and ignored == 1:
+                continue
             for learned in (True, False):
                 head.layer.weight.requires_grad = learned
                 leaves = [hidden, head.layer.weight] if learned else [hidden]
                 losses = (head.loss(hidden, labels, items), Pretrain().loss(head.layer(hidden), labels, items))
-                found = [(loss.detach(), *torch.autograd.grad(loss * (3 if few > 50 else 1), leaves)) for loss in losses]
+                with torch.no_grad(), head.measuring():
+                    assert torch.allclose(head.loss(hidden, labels, items), losses[1], rtol=1e-5)
+                found = [(loss.detach(), *torch.autograd.grad(loss * (3 if few > 50 else 1), leaves, allow_unused=True)) for loss in losses]
                 for ours, theirs in zip(*found, strict=True):
-                    assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+                    assert ours is None or torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+                    assert (ours is None) <= (ignored == 1)
+
+
+def test_a_batch_that_the_model_is_sure_of_loses_nothing() -> None:
+    """The target's logit and the sum over all are of one product, so that no rounding makes a loss negative."""
+    weight = torch.nn.functional.normalize(torch.randn(700, 16, generator=torch.Generator().manual_seed(0)))
+    targets = torch.arange(0, 700, 7)
+    hidden = 1e4 * weight[targets]
+    lost = lean_head.lean_vocabulary.cross_entropy(hidden, weight, targets, None, None, None, more=False)
+    assert float(lost) == 0
 
 
 def test_a_mask_is_left_out_only_where_it_was_proved_to_say_nothing(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
 from ftcli.core.batches.tasks import IGNORED, Pretrain
+from ftcli.core.models import lean_vocabulary
 from ftcli.core.models.scripted import scripted
 from ftcli.core.models.sizing import LOGITS_AT_ONCE
 
@@ -25,6 +26,8 @@ Tensor = torch.Tensor
 IN_CACHE = 2**18
 """Logits of a core that the passes between two products take at a time: a megabyte of float32 stays in its cache from one pass to the next. 1,020 targets of 8,192 ids,
 one core of a Xeon with amx_bf16, in bfloat16: 40 to 45 ms in place of 54 to 57."""
+LEAST_ROWS = 256
+"""Of a piece, however large the vocabulary: each reads and writes the gradient of the whole output layer."""
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -36,16 +39,8 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, items: Tensor, kind: torch.dtype) -> Tensor:
         ahead = torch.empty_like(hidden)
-        outer: Tensor | None = None
-        total = torch.zeros((), dtype=torch.float64, device=hidden.device)
-        share = 1.0 / items.to(torch.float32)
-        narrow, narrow_weight = hidden.to(kind), weight.to(kind)
-        for some, logits in _pieces(narrow, narrow_weight):
-            total += _lost(logits, targets[some], _few(logits), share)
-            ahead[some] = logits @ narrow_weight
-            if ctx.needs_input_grad[1]:
-                more = logits.t() @ narrow[some]
-                outer = more.float() if outer is None else outer.add_(more.float())
+        outer = torch.empty_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] and len(hidden) else None
+        total = _in_pieces(hidden.to(kind), weight.to(kind), targets, 1.0 / items.to(torch.float32), ahead, outer)
         ctx.save_for_backward(ahead, None if outer is None else outer.to(weight.dtype))
         return (total / items).float()
 
@@ -57,12 +52,29 @@ class LinearCrossEntropy(torch.autograd.Function):
         return ahead * grad, None if outer is None else outer * grad, None, None, None
 
 
-def _pieces(narrow: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Some rows at a time, and their logits."""
-    step = max(32, LOGITS_AT_ONCE["cpu" if narrow.is_cpu else "gpu"] // len(weight))
-    for start in range(0, len(narrow), step):
+def _in_pieces(hidden: Tensor, weight: Tensor, targets: Tensor, share: Tensor | None, ahead: Tensor | None, outer: Tensor | None) -> Tensor:
+    """What `lean_vocabulary.cross_entropy` gives, of any number of rows."""
+    total = torch.zeros((), dtype=torch.float64, device=hidden.device)
+    way = lean_vocabulary.cross_entropy if hidden.is_cpu and hidden.dtype == torch.float32 else _whole_rows
+    step = max(LEAST_ROWS, LOGITS_AT_ONCE["cpu" if hidden.is_cpu else "gpu"] // len(weight))
+    for start in range(0, len(hidden), step):
         some = slice(start, start + step)
-        yield some, narrow[some] @ weight.t()
+        total += way(hidden[some], weight, targets[some], share, None if ahead is None else ahead[some], outer, more=start > 0)
+    return total
+
+
+def _whole_rows(
+    hidden: Tensor, weight: Tensor, targets: Tensor, share: Tensor | None, ahead: Tensor | None, outer: Tensor | None, *, more: bool
+) -> Tensor:
+    """What `lean_vocabulary.cross_entropy` gives, where products are in a narrower type or on a GPU."""
+    logits = hidden @ weight.t()
+    total = _lost(logits, targets, _few(logits), share)
+    if ahead is not None:
+        ahead.copy_(logits @ weight)
+    if outer is not None:
+        product = logits.t() @ hidden
+        _ = outer.add_(product) if more else outer.copy_(product)
+    return total
 
 
 def _few(logits: Tensor) -> int:
@@ -89,14 +101,6 @@ def _lost(logits: Tensor, targets: Tensor, few: int, share: Tensor | None) -> Te
             if part.dtype != scores.dtype:
                 part.copy_(scores)
     return total
-
-
-def _measured(hidden: Tensor, weight: Tensor, targets: Tensor, kind: torch.dtype, items: Tensor) -> Tensor:
-    """What `LinearCrossEntropy` gives, without the work for its gradients."""
-    total = torch.zeros((), dtype=torch.float64, device=hidden.device)
-    for some, logits in _pieces(hidden.to(kind), weight.to(kind)):
-        total += _lost(logits, targets[some], _few(logits), None)
-    return (total / items).float()
 
 
 def why_not(model: PreTrainedModel, task: Task) -> str | None:
@@ -168,6 +172,6 @@ class LeanHead:
         with torch.autocast(hidden.device.type, enabled=False):
             before = before.to(weight.dtype)
             if not torch.is_grad_enabled():
-                return _measured(before, weight, targets, kind, count)
+                return (_in_pieces(before.to(kind), weight.to(kind), targets, None, None, None) / count).float()
             total: Tensor = LinearCrossEntropy.apply(before, weight, targets, count, kind)  # type: ignore[no-untyped-call]
         return total
