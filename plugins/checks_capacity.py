@@ -75,7 +75,7 @@ def space(probe: Probe) -> Check:
 
 
 def step_memory(probe: Probe) -> Check:
-    from ftcli.core.models.sizing import LOGITS_AT_ONCE, loss_in_pieces, training_step
+    from ftcli.core.models.sizing import loss_in_pieces, training_step
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import noted, passed, warned
 
@@ -99,7 +99,7 @@ def step_memory(probe: Probe) -> Check:
         half=bool(train.bf16 or train.fp16 or (train.bf16 is None and _has_bf16(probe))),
         half_weights=model.dtype in {"bfloat16", "float16"},
         recompute=bool(train.gradient_checkpointing),
-        at_once=None if whole else LOGITS_AT_ONCE["gpu" if on_gpu else "cpu"],
+        pieces_on=None if whole else "gpu" if on_gpu else "cpu",
     )
     if step is None:
         raise Missing("the number of weights cannot be told from this configuration")

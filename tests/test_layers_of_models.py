@@ -108,11 +108,13 @@ def test_what_is_no_transformer_has_no_window() -> None:
 def test_logits_are_counted_as_they_are_there() -> None:
     config = config_of("qwen3", num_hidden_layers=2, vocab_size=100_000)
     asked = {"rows": 64, "width": 512, "optimizer": "adamw", "half": True, "half_weights": False, "recompute": False}
-    whole, pieces = (sizing.training_step(config, head=None, at_once=at_once, **asked) for at_once in (None, 2**22))
+    whole, pieces, on_gpu = (sizing.training_step(config, head=None, pieces_on=pieces_on, **asked) for pieces_on in (None, "cpu", "gpu"))
     assert whole is not None
     assert pieces is not None
+    assert on_gpu is not None
     assert whole.logits == 64 * 512 * 100_000 * 10
-    assert pieces.logits == 2**22 * 10
+    assert pieces.logits == 256 * 100_000 * 10
+    assert on_gpu.logits == 2**27 * 10
     assert pieces.total - pieces.logits == whole.total - whole.logits
 
 

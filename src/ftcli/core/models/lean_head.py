@@ -20,14 +20,12 @@ from ftcli.contracts import Task
 from ftcli.core.batches.tasks import IGNORED, Pretrain
 from ftcli.core.models import lean_vocabulary
 from ftcli.core.models.scripted import scripted
-from ftcli.core.models.sizing import LOGITS_AT_ONCE
+from ftcli.core.models.sizing import logits_at_once
 
 Tensor = torch.Tensor
 IN_CACHE = 2**18
 """Logits of a core that the passes between two products take at a time: a megabyte of float32 stays in its cache from one pass to the next. 1,020 targets of 8,192 ids,
 one core of a Xeon with amx_bf16, in bfloat16: 40 to 45 ms in place of 54 to 57."""
-LEAST_ROWS = 256
-"""Of a piece, however large the vocabulary: each reads and writes the gradient of the whole output layer."""
 
 
 class LinearCrossEntropy(torch.autograd.Function):
@@ -56,7 +54,7 @@ def _in_pieces(hidden: Tensor, weight: Tensor, targets: Tensor, share: Tensor | 
     """What `lean_vocabulary.cross_entropy` gives, of any number of rows."""
     total = torch.zeros((), dtype=torch.float64, device=hidden.device)
     way = lean_vocabulary.cross_entropy if hidden.is_cpu and hidden.dtype == torch.float32 else _whole_rows
-    step = max(LEAST_ROWS, LOGITS_AT_ONCE["cpu" if hidden.is_cpu else "gpu"] // len(weight))
+    step = logits_at_once("cpu" if hidden.is_cpu else "gpu", len(weight)) // len(weight)
     for start in range(0, len(hidden), step):
         some = slice(start, start + step)
         total += way(hidden[some], weight, targets[some], share, None if ahead is None else ahead[some], outer, more=start > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ftcli.core.models.layers import UNREADABLE, Layer, layers
 
@@ -58,6 +58,8 @@ STATES = {"sgd": 0, "adafactor": 0, "lion": 1, "lomo": 0}
 LOGITS_AT_ONCE = {"cpu": 2**22, "gpu": 2**27}
 """Of the next token's loss in pieces. 16 MB on a CPU: with a vocabulary of 8,192 that took 0.93 to 0.97 of the usual way's CPU seconds, pieces of 2 MB 1.1 to 1.3 times
 them. On a GPU 1 GB: each piece reads and writes the gradient of the whole output layer, at this size a quarter of its passes over memory."""
+ROWS_AT_ONCE = 256
+"""Of such a piece at least: with 151,936 ids and the 32 rows of 16 MB a step on a CPU took twice as long (decision 0051)."""
 RESCALING = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 BIASED_OUTPUTS = frozenset(["codegen", "gptj", "phi"])
 
@@ -115,7 +117,7 @@ def training_step(
     half: bool,
     half_weights: bool,
     recompute: bool,
-    at_once: int | None = None,
+    pieces_on: Literal["cpu", "gpu"] | None = None,
 ) -> Step | None:
     """Estimate of one step's memory; None where the number of weights is unknown.
 
@@ -126,7 +128,7 @@ def training_step(
     Args:
         head: labels, or None for a language model.
         rows, width: of the largest batch.
-        at_once: logits, where a language model's loss is computed in pieces.
+        pieces_on: where a language model's loss is computed in pieces; None: of all logits.
     """
     count = parameters(config, head)
     if count is None:
@@ -139,7 +141,9 @@ def training_step(
     hidden, tokens = int(text.hidden_size), rows * width
     saved = [_saved(text, layer, half=half and not half_weights, half_weights=half_weights) for layer in layers(text)]
     inputs = len(saved) * hidden * (2 if half_weights else 4)
-    outputs = rows * head if head is not None else min(tokens * int(text.vocab_size), at_once or 2**63)
+    outputs = rows * head if head is not None else tokens * int(text.vocab_size)
+    if head is None and pieces_on is not None:
+        outputs = min(outputs, logits_at_once(pieces_on, int(text.vocab_size)))
     return Step(
         weights=count * (size + (2 if half and not half_weights else 0)),
         gradients=count * size,
@@ -147,6 +151,11 @@ def training_step(
         activations=tokens * (inputs + max(saved) if recompute else sum(saved)),
         logits=outputs * (8 + (2 if kept == 2 else 0)),
     )
+
+
+def logits_at_once(device: Literal["cpu", "gpu"], vocabulary: int) -> int:
+    """Logits of a piece of the next token's loss."""
+    return max(LOGITS_AT_ONCE[device], ROWS_AT_ONCE * vocabulary)
 
 
 def loss_in_pieces(config: Any) -> bool:
