@@ -22,6 +22,7 @@ from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.lean_proof import coarser, computed, difference
 from ftcli.core.training.run import prepare
 from ftcli.core.training.train import fit
+from ftcli.errors import ModelError
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed, rows_of, spec_for, split_of
 
@@ -292,6 +293,31 @@ def test_a_batch_that_the_model_is_sure_of_loses_nothing() -> None:
     hidden = 1e4 * weight[targets]
     lost = lean_head.lean_vocabulary.cross_entropy(hidden, weight, targets, None, None, None, more=False)
     assert float(lost) == 0
+
+
+@pytest.mark.parametrize("target", [50, 10**6, -1])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_target_that_the_output_layer_does_not_have_is_refused(target: int, kind: torch.dtype) -> None:
+    """A clamped one would have the loss of whatever was in memory."""
+    head = LeanHead(model_of("llama", Pretrain()))
+    labels = torch.full((2, 9), 3)
+    labels[1, 4] = target
+    with head.at_work(kind), pytest.raises(ModelError, match=r"a token to learn has the id .*, the model's output layer has 50 rows"):
+        head.loss(torch.randn(2, 9, 32), labels, None)
+
+
+def test_logits_that_overflow_in_one_block_are_powers_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lean_head.lean_vocabulary, "BLOCK", 1)
+    monkeypatch.setattr(lean_head.lean_vocabulary, "NARROWEST", 8)
+    hidden, weight = torch.ones(4, 2).requires_grad_(), torch.zeros(17, 2)
+    weight[16] = -3e38
+    weight.requires_grad_()
+    targets = torch.full((4,), 7)
+    ours = lean_head.LinearCrossEntropy.apply(hidden, weight, targets, torch.tensor(4.0), torch.float32)
+    theirs = torch.nn.functional.cross_entropy(hidden @ weight.t(), targets)
+    assert torch.allclose(ours, theirs)
+    for mine, its in zip(torch.autograd.grad(ours, [hidden, weight]), torch.autograd.grad(theirs, [hidden, weight]), strict=True):
+        assert torch.allclose(mine[:16], its[:16], atol=1e-7)
 
 
 def test_a_mask_is_left_out_only_where_it_was_proved_to_say_nothing(tmp_path: Path) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ftcli.core.models import blocked, lean_head, lean_layer, scripted
+from ftcli.core.models import blocked, lean_head, lean_layer, lean_vocabulary, scripted
 from ftcli.core.models.lean_layer import LeanLayer, Shape
 
-PARTS = {lean_layer: ("_before", "_after", "_after_back", "_before_back"), blocked: ("_attend", "_attend_back"), lean_head: ("_lost",)}
+PARTS = {
+    lean_layer: ("_before", "_after", "_after_back", "_before_back"),
+    blocked: ("_attend", "_attend_back"),
+    lean_head: ("_lost",),
+    lean_vocabulary: ("_spread", "_gradient"),
+}
 FUNCTIONS = [getattr(module, name) for module, names in PARTS.items() for name in names]
 Found = list[torch.Tensor]
 

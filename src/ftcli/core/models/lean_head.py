@@ -21,6 +21,7 @@ from ftcli.core.batches.tasks import IGNORED, Pretrain
 from ftcli.core.models import lean_vocabulary
 from ftcli.core.models.scripted import scripted
 from ftcli.core.models.sizing import logits_at_once
+from ftcli.errors import ModelError
 
 Tensor = torch.Tensor
 IN_CACHE = 2**18
@@ -51,9 +52,21 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 def _in_pieces(hidden: Tensor, weight: Tensor, targets: Tensor, share: Tensor | None, ahead: Tensor | None, outer: Tensor | None) -> Tensor:
-    """What `lean_vocabulary.cross_entropy` gives, of any number of rows."""
+    """What `lean_vocabulary.cross_entropy` gives, of any number of rows.
+
+    Raises:
+        ModelError: on a CPU, a target is no row of `weight`.
+    """
+    if hidden.is_cpu and len(targets):
+        lowest, highest = (int(target) for target in targets.aminmax())
+        if lowest < 0 or highest >= len(weight):
+            raise ModelError(
+                f"a token to learn has the id {lowest if lowest < 0 else highest:,}, the model's output layer has {len(weight):,} rows",
+                f"Use the model's own tokenizer; tokens that are not to be learned have the label {IGNORED}.",
+            )
     total = torch.zeros((), dtype=torch.float64, device=hidden.device)
-    way = lean_vocabulary.cross_entropy if hidden.is_cpu and hidden.dtype == torch.float32 else _whole_rows
+    kinds = {each.dtype for each in (hidden, weight, ahead, outer) if each is not None}
+    way = lean_vocabulary.cross_entropy if hidden.is_cpu and kinds == {torch.float32} else _whole_rows
     step = logits_at_once("cpu" if hidden.is_cpu else "gpu", len(weight)) // len(weight)
     for start in range(0, len(hidden), step):
         some = slice(start, start + step)

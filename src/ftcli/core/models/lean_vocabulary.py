@@ -26,7 +26,7 @@ def cross_entropy(
     Args:
         hidden: [N, H].
         weight: [V, H].
-        targets: [N].
+        targets: [N], each a row of `weight`.
         share: a row's part of the loss; None: no gradients are wanted.
         ahead: [N, H] gets the gradient of `hidden`.
         outer: [V, H] gets that of `weight`, where it is trained.
@@ -64,7 +64,7 @@ def _spread(block: Tensor, targets: Tensor, right: Tensor, highest: Tensor, sums
     inside = (targets >= 0) & (targets < block.shape[1])
     found = block.gather(1, targets.clamp(0, block.shape[1] - 1).unsqueeze(1)).squeeze(1)
     right.copy_(torch.where(inside, found, right))
-    highest.copy_(block.amax([1]))
+    highest.copy_(block.amax([1]).clamp(min=-3.4e38))  # of a block whose logits all overflowed, -inf - -inf would not be a number
     block.sub_(highest.unsqueeze(1)).exp_()
     sums.copy_(block.sum(1))
 

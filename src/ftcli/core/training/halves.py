@@ -203,7 +203,7 @@ def too_little(model: PreTrainedModel, tokens: float) -> str | None:
     sizes = [weight.numel() for weight in model.parameters() if weight.requires_grad]
     if tokens * multiplied(model) < LEAST * sum(sizes):
         return f"a second gradient of {sum(sizes):,} weights costs more than halves of {tokens:,.0f} tokens save"
-    if 4 * max(sizes) > HEAP:
+    if 4 * max(sizes, default=0) > HEAP:
         return f"a second gradient of {4 * max(sizes) / 2**20:,.0f} MB for one of its weights does not stay in memory from step to step"
     return None
 
