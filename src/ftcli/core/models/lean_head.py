@@ -2,7 +2,7 @@
 
 The usual way writes and reads an array of tokens × vocabulary eight times (logits, their logarithm, its gradient …), and for every position, learned or
 not. Here only positions with a target are multiplied by the output layer, and a piece is done with before the next one: where all are targets, that saves
-memory and hardly time.
+memory and hardly time. In float32 on a CPU a piece goes by blocks of ids (`lean_vocabulary.py`), which saves time as well.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ def _whole_rows(
         ahead.copy_(logits @ weight)
     if outer is not None:
         product = logits.t() @ hidden
-        _ = outer.add_(product) if more else outer.copy_(product)
+        if more:
+            outer.add_(product)
+        else:
+            outer.copy_(product)
     return total
 
 

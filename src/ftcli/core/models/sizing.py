@@ -128,7 +128,7 @@ def training_step(
     Args:
         head: labels, or None for a language model.
         rows, width: of the largest batch.
-        pieces_on: where a language model's loss is computed in pieces; None: of all logits.
+        pieces_on: the device where a language model's loss is computed in pieces; None: all logits are there at once.
     """
     count = parameters(config, head)
     if count is None:
