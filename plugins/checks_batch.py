@@ -44,7 +44,7 @@ def shapes(probe: Probe) -> Check:
         )
     words = (
         ", ".join(f"{name} {'×'.join(map(str, size))}" for name, size in sizes.items())
-        + f"; {padding:.1%} padding, since the shortest and the longest rows are among them"
+        + f"; {padding:.1%} padding, since short and long rows are among them"
     )
     mask = batch.get("attention_mask")
     if mask is None:
@@ -109,8 +109,8 @@ def pooling(probe: Probe) -> Check:
                 "Use a pad_token that no text contains, and prepare the data again.",
                 **evidence,
             )
-        return noted(f"{words}, not at its end: every row's last token is the one that is pooled", **evidence)
-    return passed("every row's last token is the one that is pooled", rows=len(ids))
+        return noted(f"{words}, not at its end: what pools the last token of a text finds it", **evidence)
+    return passed("PAD stands in none of the texts: what pools the last token of a text finds it", rows=len(ids))
 
 
 def _pad_in_texts(probe: Probe) -> Check:

@@ -77,7 +77,7 @@ def gradients(probe: Probe) -> Check:
             cut=cut[:8],
             **evidence,
         )
-    words = f"gradient norm {result.total:.3g}; sound models of different families start anywhere from 0.3 to 42"
+    words = f"gradient norm {result.total:.3g}; clean models of 32 families started from 0.3 to 42, and it is not judged"
     if trained < all_of_them:
         return noted(f"{words}. {trained / all_of_them:.1%} of the weights are trained, the others are frozen", **evidence)
     return passed(words, **evidence)

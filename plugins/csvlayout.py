@@ -20,7 +20,7 @@ from ftcli.settings import Settings
 if TYPE_CHECKING:
     from ftcli.core.reading.columns import Kind, Role
 
-COUNTED = "Where the first line is a row and no header, count the columns from 0: --text-column 0 --label-column 1."
+COUNTED = "Where the first line is a row and no header, count the columns from 0: --text-column 0"
 HEADER_ALONE = 1 << 16
 """Characters of a file beyond which it is taken to have rows."""
 MOST_BEFORE = 50
@@ -91,7 +91,8 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         if not header or "Did you mean" in error.hint:
             raise
         way = _before_header(text, names) or _elsewhere(path, first, names)
-        raise DataError(error.message, way or f"{error.hint} {COUNTED}") from None
+        counted = COUNTED + (" --label-column 1." if any(role == "label" for role, *_ in wanted(columns)) else ".")
+        raise DataError(error.message, way or f"{error.hint} {counted}") from None
     return _told_empty(layout, text)
 
 

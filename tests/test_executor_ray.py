@@ -140,7 +140,7 @@ def tokenized(folder: Path, output: Path, cluster: Any = None, **values: Any) ->
 def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("local") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ftcli.commands.tokenize.write_report", lambda *_: {})
+        patch.setattr("ftcli.commands.tokenize.filed", lambda report, *_: report)
         tokenized(folder, output)
     return output
 
@@ -254,7 +254,7 @@ def test_workers_and_a_node_die_and_the_bytes_are_those_of_local(
     capsys: pytest.CaptureFixture[str],
     tally: Callable[..., None],
 ) -> None:
-    monkeypatch.setattr("ftcli.commands.tokenize.write_report", lambda *_: {})
+    monkeypatch.setattr("ftcli.commands.tokenize.filed", lambda report, *_: report)
     monkeypatch.setattr("ftcli.plugins.executor_ray.Ray", Slow)
     output = tmp_path / "out"
     rounds = size(1, 4)

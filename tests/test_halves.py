@@ -228,7 +228,7 @@ def test_what_rules_it_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     own = model_of("qwen3", task)
     assert why_not(own, arguments(tmp_path), 2) == "its decoder layers compute in a way of their own"
     with lean(own, task, batches_of(task), arguments(tmp_path), wanted="auto"):
-        assert why_not(own, arguments(tmp_path), 1) == "there is one core"
+        assert why_not(own, arguments(tmp_path), 1) == "one thread computes"
         several: Any = SimpleNamespace(device=torch.device("cpu"), world_size=2)
         assert why_not(own, several, 2) == "every process has its own cores"
         hooked = next(own.parameters()).register_post_accumulate_grad_hook(lambda _: None)

@@ -187,3 +187,29 @@ def test_two_meanings_of_a_number_are_refused(kinds, tmp_path):
     hf([0, 1], ["pos", "neg"]).to_parquet(tmp_path / "test.parquet")
     with pytest.raises(DataError, match=r"the label 0 of the column 'label' is '(neg|pos)' in .* and '(neg|pos)' in"):
         prepare(kinds["bpe"], tmp_path / "*.parquet", tmp_path / "out", dataset__label_column="label")
+
+
+def test_names_that_differ_by_spaces_only_are_noted(labelled):
+    assert "the labels '2' and '2  ' differ by spaces only, and are two classes" in labelled(["1", "2", "2  "])[2]
+
+
+def test_names_with_nothing_odd_are_not_noted(labelled):
+    assert not any("differ by spaces" in note or "digits" in note or "decimals" in note for note in labelled(["0", "1", "2"])[2])
+
+
+def test_digits_in_the_order_of_text_are_noted(labelled):
+    _, names, notes = labelled([str(number) for number in range(12)])
+    assert names[:4] == ["0", "1", "10", "11"]
+    assert any("the 12 labels are digits in the order of text (10 has the id 2)" in note for note in notes)
+
+
+def test_numbers_with_decimals_as_classes_are_noted(labelled):
+    notes = labelled(["0.5", "1.25", "3"])[2]
+    assert any("3 labels are numbers with decimals (0.5 to 3), each a class of its own: --mode regress" in note for note in notes)
+
+
+def test_a_file_for_label_names_is_told_how_names_are_given(tmp_path):
+    (tmp_path / "label.txt").write_text("a\nb\n")
+    with pytest.raises(UsageError) as caught:
+        by_name([str(tmp_path / "label.txt")], integers=False)
+    assert "A file is not read" in caught.value.hint

@@ -27,6 +27,7 @@ from ftcli.core.prepare.recipe import settle
 from ftcli.core.prepare.space import Shortage, estimate
 from ftcli.core.publishing import place
 from ftcli.core.publishing.place import check_place
+from ftcli.core.reports.report import filed
 from ftcli.core.storage import store
 from ftcli.core.storage.store import Store
 from ftcli.errors import EngineError, FtcliError, PublishError, StoreError
@@ -169,7 +170,8 @@ def test_a_cache_and_a_report_folder_that_cannot_be_written_are_notes(kinds, sou
     def refuse(*_: object) -> dict[str, str]:
         raise PublishError("cannot write file/reports: Not a directory")
 
-    monkeypatch.setattr(tokenize, "write_report", refuse)
+    monkeypatch.setattr(tokenize, "filed", filed)
+    monkeypatch.setattr("ftcli.core.reports.report.write_report", refuse)
     report = tokenize.run(context(kinds["bpe"], source, tmp_path / "out", runtime__cache_dir=tmp_path / "file/cache"))
     assert Store.open(tmp_path / "out").split_names == ["train"]
     assert any(note.startswith(f"nothing is kept for the next run: cannot write {tmp_path}/file") for note in report.notes)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ftcli.core.reports import plot
-from ftcli.core.reports.report import render_html, write_report
+from ftcli.core.reports.report import render_html, write_document, write_report
 from ftcli.errors import PublishError
 from ftcli.records import Check, PluginInfo, Report, Value
 from report_samples import CHECKS, FULL, MACHINE, benchmark_report, tokenize_report, train_report, verify_report
@@ -320,6 +322,21 @@ def test_a_failed_write_leaves_the_old_report_and_no_litter(tmp_path: Path, monk
         write_report(Report("train", "failed", 2.0, {}), tmp_path)
     assert Path(paths["json"]).read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_link_is_followed_and_a_pipe_is_written_to(tmp_path: Path) -> None:
+    """As root, a rename over /dev/null would take it from the whole machine."""
+    (tmp_path / "kept").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    write_document(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "kept").read_text(encoding="utf-8") == "new"
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit((tmp_path / "pipe").read_text, "utf-8")
+        write_document(tmp_path / "pipe", "through")
+        assert read.result(30) == "through"
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])

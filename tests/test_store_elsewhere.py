@@ -31,7 +31,7 @@ VOCABULARY = 640
 
 @pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftcli.commands.tokenize.write_report", lambda *_: {})
+    monkeypatch.setattr("ftcli.commands.tokenize.filed", lambda report, *_: report)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ftcli.core.benchmark.measure import LEAST_RUNS, Variant, measure
 from ftcli.core.benchmark.pace import CROWDED, Pace
 from ftcli.core.figures import percent
 from ftcli.core.publishing.fetched_set import opened
-from ftcli.core.reports.report import write_report
+from ftcli.core.reports.report import filed
 from ftcli.errors import UsageError
 from ftcli.records import Measurement, Report, RunStatus
 
@@ -112,8 +112,7 @@ def say_machine(context: Context, pace: Pace) -> None:
 def written(context: Context, action: str, metrics: Mapping[str, Any], details: Mapping[str, Any], status: RunStatus = "ok") -> Report:
     """The report, with its HTML and JSON in the report folder."""
     report = context.report(f"benchmark {action}", metrics, details=details, status=status)
-    paths = write_report(report, context.settings.runtime.report_dir, f"benchmark-{action}")
-    return context.report(f"benchmark {action}", metrics, details=details, status=status, paths=paths)
+    return filed(report, context.settings.runtime.report_dir, f"benchmark-{action}", context.note)
 
 
 def _engines(context: Context) -> Sequence[Variant]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,9 @@ from ftcli.core.reading.read import Plan
 from ftcli.core.reading.receipt import still_there
 from ftcli.core.reading.reject import HINT as ROW_HINT
 from ftcli.core.reading.reject import REJECTS, accept, join
-from ftcli.core.reports.report import get_ready, write_report
+from ftcli.core.reports.report import filed, get_ready
 from ftcli.core.tokenizer.without_torch import Light, without_torch
-from ftcli.errors import DataError, PublishError, UsageError
+from ftcli.errors import DataError, UsageError
 from ftcli.records import MANIFEST_NAME, Report, to_json
 
 
@@ -335,8 +334,4 @@ def _report(
     report = context.report("tokenize", to_json(metrics), paths=paths, details=details)
     if this_rank():
         return report
-    try:
-        return replace(report, paths={**paths, **write_report(report, context.settings.runtime.report_dir, "tokenize")})
-    except PublishError as error:  # the data are published: that is what was asked for
-        context.note(f"no report: {error.message}")
-        return replace(report, notes=(*report.notes, context.notes[-1]))
+    return filed(report, context.settings.runtime.report_dir, "tokenize", context.note)

@@ -11,7 +11,7 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.contracts import CheckKind
 from ftcli.core.publishing.fetched_set import opened
-from ftcli.core.reports.report import write_document, write_report
+from ftcli.core.reports.report import filed, rendered, write_document
 from ftcli.core.tokenizer.without_torch import Light, without_torch
 from ftcli.core.verify.catalogue import page_of
 from ftcli.core.verify.mend import Mended, mend, proposed
@@ -75,7 +75,7 @@ def run(
         details["mended"] = _told(mended, first.checks, last.checks)
     status: RunStatus = "failed" if worst(first.checks) >= FAIL_ON[fail_on] else "ok"
     report = context.report("verify", first.metrics, status=status, checks=first.checks, details=details)
-    report = replace(report, paths=write_report(report, context.settings.runtime.report_dir, "verify"))
+    report = filed(report, context.settings.runtime.report_dir, "verify", context.note)
     return _formatted(report, format, output, FAIL_ON[fail_on])
 
 
@@ -178,7 +178,11 @@ def _formatted(report: Report, kind: str, output: Path | None, fail_on: int) -> 
 
         text = junit(report, fail_on)
     else:
-        text = Path(report.paths[kind]).read_text(encoding="utf-8")
+        text = (
+            Path(report.paths[kind]).read_text(encoding="utf-8")
+            if kind in report.paths
+            else rendered(report, "html" if kind == "html" else "json")
+        )
     if output is None:
         return replace(report, details={**report.details, "lines": text.splitlines()})
     write_document(output, text)

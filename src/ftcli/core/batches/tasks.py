@@ -211,6 +211,11 @@ def label_names(store: Store) -> list[str]:
         DataError: there are no labels, or fewer than two.
     """
     names = store.label_names
+    if not names and store.manifest.get("task") == "regress":
+        raise DataError(
+            f"{store.path} holds numbers to be predicted (mode regress), not labels",
+            "Leave --mode out, or prepare it again with --mode classify.",
+        )
     if not names:
         raise DataError(f"{store.path} was prepared without labels", "Prepare it with --label-column, or train with --mode pretrain.")
     if len(names) < 2:

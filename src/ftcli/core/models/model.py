@@ -56,9 +56,11 @@ def build(context: Context, task: Task, store: Store, tokenizer: PreTrainedToken
 def check_given(settings: Settings) -> None:
     """Raises `UsageError` unless one model is given."""
     if (settings.model.config is None) == (settings.model.name_or_path is None):
-        which = "no model: neither" if settings.model.config is None else "two models: both"
+        none = settings.model.config is None
         raise UsageError(
-            f"{which} --model-config and --model-name-or-path are given",
+            "no model: neither --model-config nor --model-name-or-path is given"
+            if none
+            else "two models: both --model-config and --model-name-or-path are given",
             "Give --model-config FILE.json for random weights, or --model-name-or-path for trained ones.",
         )
 

@@ -21,6 +21,7 @@ from ftcli.settings import DatasetSettings
 Label = str | int
 KEPT = "found.json"
 ITEM = r"""(?:-?\d+(?:\.\d*)?|'[^']*'|"[^"]*")"""
+NUMBER = re.compile(r"-?[0-9]+(?:[.][0-9]+)?")
 LIST = re.compile(rf"[\[({{]\s*(?:{ITEM}(?:\s*,\s*|\s+))*{ITEM}?\s*[\])}}]")
 """A list as Python or numpy prints it: [3, 10], ['x' 'y'], (3,). Labels in brackets without quotes, such as [neg], are none."""
 FIRST, LAST = re.compile(rf"[\[({{]\s*{ITEM}"), re.compile(rf"{ITEM}\s*[\])}}]")
@@ -70,7 +71,27 @@ def label_map(
     moved = next((label for label, place in ids.items() if isinstance(label, int) and label != place), None)
     if moved is not None:
         context.note(f"the {len(ids)} labels {names[0]} to {names[-1]} get the ids 0 to {len(ids) - 1} ({moved} is {ids[moved]})")
+    _note_odd(context, names)
     return names, ids
+
+
+def _note_odd(context: Context, names: list[str]) -> None:
+    """Names that are told apart, or ordered, as nobody may have meant."""
+    if len(names) > 2 and all(map(NUMBER.fullmatch, names)) and any("." in name for name in names):
+        context.note(
+            f"the {len(names)} labels are numbers with decimals ({names[0]} to {names[-1]}), each a class of its own: --mode regress predicts the number itself"
+        )
+    elif names != (by_value := sorted(names, key=lambda name: (len(name), name))) and all(map(str.isdigit, names)):
+        moved = next(name for place, name in enumerate(names) if by_value[place] != name)
+        context.note(
+            f"the {len(names)} labels are digits in the order of text ({moved} has the id {names.index(moved)}): to keep the order of numbers, "
+            "name them with --label-names"
+        )
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(" ".join(name.split()), name)) is not name:
+            context.note(f"the labels {other!r} and {name!r} differ by spaces only, and are two classes")
+            return
 
 
 def named_labels(dataset: DatasetSettings, plan: Plan) -> tuple[list[str], dict[Label, int]] | None:
@@ -144,7 +165,9 @@ def by_name(names: Sequence[str], *, integers: bool) -> dict[Label, int]:
     if len(ids) < len(names) or len(set(names)) < len(names):
         raise UsageError(f"dataset.label_names names a label twice: {', '.join(names)[:200]}", "Name each label once.")
     if len(ids) < 2:
-        raise UsageError(f"dataset.label_names names {len(ids)} label: {', '.join(names)}", "A classifier needs two.")
+        file = "".join(names)
+        hint = "A file is not read: write the names themselves, with commas." if os.path.isfile(file) else "A classifier needs two."  # noqa: PTH113 - a name may be too long for a path
+        raise UsageError(f"dataset.label_names names {len(ids)} label: {', '.join(names)}", hint)
     return ids
 
 

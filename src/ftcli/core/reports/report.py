@@ -32,13 +32,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ftcli.core import figures
 from ftcli.core.figures import number
@@ -69,10 +69,26 @@ def write_report(report: Report, directory: Path, stem: str = "report") -> dict[
     """
     paths = {"html": str(directory / f"{stem}.html"), "json": str(directory / f"{stem}.json")}
     report = replace(report, paths={**report.paths, **paths})
-    document = json.dumps(to_json(report), ensure_ascii=False, indent=2, allow_nan=False)
-    _write(Path(paths["json"]), document + "\n")  # first: the page is made from it and can be made again
-    _write(Path(paths["html"]), render_html(report, datetime.now().astimezone()))
+    _write(Path(paths["json"]), rendered(report, "json"))  # first: the page is made from it and can be made again
+    _write(Path(paths["html"]), rendered(report, "html"))
     return paths
+
+
+def rendered(report: Report, kind: Literal["json", "html"]) -> str:
+    """The document as it is written."""
+    if kind == "html":
+        return render_html(report, datetime.now().astimezone())
+    return json.dumps(to_json(report), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def filed(report: Report, directory: Path, stem: str, note: Callable[[str], None]) -> Report:
+    """The report with the paths of what `write_report` wrote. Where it cannot be written the figures are what was asked for: that is noted."""
+    try:
+        return replace(report, paths={**report.paths, **write_report(report, directory, stem)})
+    except PublishError as error:
+        words = f"no report: {error.message}"
+        note(words)
+        return replace(report, notes=(*report.notes, masked(words)))
 
 
 def get_ready() -> None:
@@ -120,15 +136,23 @@ def render_html(report: Report, when: datetime | None = None) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """What a link leads to is replaced, not the link; a device or a pipe is written to, not replaced."""
+    text = printable(masked(text))
+    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(printable(masked(text)), encoding="utf-8", errors="backslashreplace")
-        temporary.replace(path)
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            return
+        place = path.resolve()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        temporary.replace(place)
     except OSError as error:
         with suppress(OSError):
-            temporary.unlink()
-        hint = "free space, or choose a folder that you may write to"
+            if temporary is not None:
+                temporary.unlink()
+        hint = "Free space there, or choose another place: --report-dir DIR, and --output FILE where a command has it."
         raise PublishError(f"the report {path} cannot be written: {error.strerror}", hint) from error
 
 

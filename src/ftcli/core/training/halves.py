@@ -178,7 +178,7 @@ def halves(trainer: FtcliTrainer, batch: Batch, *, wanted: str, tokens: float) -
 def why_not(model: PreTrainedModel, arguments: TrainingArguments, threads: int) -> str | None:
     """Why it cannot be tried. What is known to compute nothing but its own rows, and to keep nothing from one call to the next, is the lean step's layers."""
     if threads < 2:
-        return "there is one core"
+        return "one thread computes"
     if arguments.world_size > 1:
         return "every process has its own cores"
     own = inner(model)

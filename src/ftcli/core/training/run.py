@@ -158,7 +158,7 @@ def _task(context: Context, store: Store) -> Task:
         }.get(mode, "were made for it")
         context.note(f"mode {mode}: the prepared data {why}")
     prepared = store.manifest.get("task")
-    if prepared and prepared != mode:
+    if prepared and prepared != mode and {prepared, mode} != {"classify", "regress"}:
         context.note(f"the data were prepared for {prepared}, and mode is {mode}: check that texts end as they should (--add-eos)")
     return task
 
