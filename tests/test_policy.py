@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcli.contracts import Encoded
+from ftcli.core.prepare.pairs import SECOND, PairTemplate
 from ftcli.core.prepare.policy import Counts, LengthPolicy, TooLong
 from ftcli.core.ragged import to_offsets
 
@@ -66,6 +67,46 @@ def test_a_text_without_tokens_is_not_lost_when_others_are_split():
 
 def test_eos_is_never_doubled():
     assert apply(LengthPolicy(9, 0, "keep_start", eos=2), [[1, 2], [1], []])[0] == [[1, 2], [1, 2], [2]]
+
+
+SPLIT = [[5, 6, 7, 2], [5, 6, 7, 2], [5, 6, 7, 2], [8, 2], [5, 6, 7, 2], [8, 2]]
+
+
+@pytest.mark.parametrize(
+    ("truncation", "out", "cut", "mark"),
+    [
+        *(("keep_start", [[5, 6, 7, 2], [5, 6, 7, 2], [5, 6, 7, 2], [5, 6, 7, 2]], 2, mark) for mark in (0, int(SECOND))),
+        *(("keep_end", [[5, 6, 7, 2], [5, 6, 7, 2], [6, 7, 8, 2], [6, 7, 8, 2]], 2, mark) for mark in (0, int(SECOND))),
+        *(("drop", [[5, 6, 7, 2], [5, 6, 7, 2]], 0, mark) for mark in (0, int(SECOND))),
+        *(("error", [2, 3], 0, mark) for mark in (0, int(SECOND))),
+        ("split", SPLIT, 0, 0),  # pairs are not split
+    ],
+)
+def test_an_eos_of_a_texts_own_takes_the_place_of_the_one_that_would_be_added(truncation, out, cut, mark):
+    pair = PairTemplate((), (), (), types=False) if mark else None
+    rows = [[id_ | mark for id_ in row] for row in ([5, 6, 7], [5, 6, 7, 2], [5, 6, 7, 8], [5, 6, 7, 8, 2])]
+    policy = LengthPolicy(4, 1, truncation, eos=2, pair=pair)
+    if truncation == "error":
+        with pytest.raises(TooLong) as found:
+            apply(policy, rows)
+        assert (found.value.rows, found.value.limit) == (dict.fromkeys(out, 4), 3)
+        return
+    got, _, counts = apply(policy, rows)
+    assert [[id_ & ~int(SECOND) for id_ in row] for row in got] == out
+    assert (counts.tokens_cut, counts.rows_truncated) == (cut, cut)
+
+
+@pytest.mark.parametrize("kept", ["keep_start", "keep_end"])
+def test_of_a_pair_whose_first_text_is_cut_the_second_keeps_its_eos(kept):
+    second = [id_ | int(SECOND) for id_ in (8, 2)]
+    out, _, counts = apply(LengthPolicy(4, 1, kept, eos=2, pair=PairTemplate((), (), (), types=False)), [[5, 6, 7, *second]])
+    assert out == [[*([5, 6] if kept == "keep_start" else [6, 7]), *second]]
+    assert (counts.tokens_cut, counts.rows_truncated) == (1, 1)
+
+
+def test_a_packed_text_that_fits_with_its_own_eos_is_not_dropped():
+    out, _, counts = apply(LengthPolicy(4, 1, "drop", eos=2, packed=True), [[5, 6, 7, 2], [5, 6, 7, 8]])
+    assert (out, counts.rows_too_long) == ([[5, 6, 7, 2]], 1)
 
 
 def test_a_packed_long_text_has_one_eos_at_its_very_end():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from ftcli.plugins import csvfile
+from ftcli.plugins import csvfile, csvquotes
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -71,7 +71,7 @@ def test_a_line_end_inside_quotes_survives_every_block_border(tmp_path: Path, mo
 def test_the_stream_for_pyarrow_never_parts_cr_from_lf(tmp_path: Path) -> None:
     file = str(write(tmp_path / "a.csv", b"a\r\r\nbc\r"))
     for span, chunks in (((0, None), [b"a\r\r\n", b"b", b"c\r", b""]), ((4, 6), [b"bc", b"", b"", b""])):
-        stream = csvfile._Whole(file, span)
+        stream = csvquotes.Whole(file, span)
         assert [stream.read(2), stream.read(1), stream.read(9), stream.read(9)] == chunks
         stream.close()
 
@@ -311,3 +311,20 @@ def test_only_a_table_without_a_header_is_said_to_have_none(tmp_path: Path) -> N
     pandas, bare = write(tmp_path / "a.csv", "0,1\na,x\n"), write(tmp_path / "b.csv", "b,y\n")
     assert plan(pandas, **counted).notes == ()
     assert "to have no header line" in plan(pandas, bare, **counted).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("rest", "noted"),
+    [('5" disk\tx\n', ""), ('"hi" he said\ty\nfour\tx\n', "at line 4 a quote is not closed"), ('"hi\ty\n', "a quote is not closed")],
+    ids=["quoted", "stray", "open"],
+)
+def test_a_tsv_whose_quotes_look_like_quotes_and_are_none_is_noted(tmp_path: Path, rest: str, noted: str) -> None:
+    file = write(tmp_path / "a.tsv", 'text\tlabel\n"one ""a"" b"\tx\n"two"\ty\n' + rest)
+    notes = plan(file, label_column="label").notes
+    assert [noted in note and "quotes are characters and stay in the texts" in note for note in notes] == [True] * bool(noted)
+    assert rows(file, label_column="label")[0][0] == ('"one ""a"" b"' if noted else 'one "a" b')
+
+
+def test_a_ragged_row_is_not_told_to_quote_where_quotes_quote_nothing(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.tsv", 'text\tlabel\n"open\ty\n"two\tz"\ty\n')
+    assert "Quotes quote nothing in this file" in refusal(file, label_column="label").hint

@@ -46,6 +46,14 @@ def surround(values: Ids, lengths: Ints, prefix: Ids, suffix: Ids) -> tuple[Ids,
     return joined, grown
 
 
+def lacking(values: Ids, lengths: Ints, token: int) -> NDArray[np.bool_]:
+    """Which rows do not end with `token`."""
+    filled = lengths > 0
+    found = np.ones(len(lengths), np.bool_)
+    found[filled] = values[to_offsets(lengths)[1:][filled] - 1] != token
+    return found
+
+
 def append_where(values: Ids, lengths: Ints, where: NDArray[np.bool_], token: int) -> tuple[Ids, Ints]:
     """`token` behind the rows that `where` marks, and the new lengths."""
     ends = to_offsets(lengths)[1:][where]

@@ -35,7 +35,7 @@ class Backend:
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     constant: bool
-    """Whether the post-processor adds `prefix` and `suffix` to every text and nothing else."""
+    """Whether `prefix` and `suffix`, and `ends`, are all that is added to a text."""
     added_tokens: tuple[str, ...]
     id_limit: int
     """One more than the largest id."""
@@ -46,6 +46,8 @@ class Backend:
     """Of a hub id."""
     trust: bool = False
     """Whether the tokenizer's own Python code may run, where it is loaded again."""
+    ends: int | None = None
+    """EOS where the tokenizer's Python class adds it to texts that do not end with it already, as ByT5's does."""
 
     def reference(self, threads: int, add_special_tokens: bool) -> Encoder:
         """See `load_reference`."""
@@ -67,7 +69,9 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str, revi
             plain, whole = (tokenizer(probes, add_special_tokens=special, **options)["input_ids"] for special in (False, True))
         if not problem and [encoding.ids for encoding in _live(tokenizer).encode_batch_fast(probes, add_special_tokens=False)] != plain:
             problem = f"{type(tokenizer).__name__} gives other ids than its own backend"
-    affixes = _affixes(plain, whole)
+    affixes, ends = _affixes(plain, whole), None
+    if affixes is None and (eos := tokenizer.eos_token_id) is not None and whole == [ended(row, eos) for row in plain]:
+        affixes, ends = ((), ()), int(eos)
     if problem:
         notes.append(f"{problem}: only the reference engine hf can encode with it")
     if affixes is None:
@@ -88,7 +92,13 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str, revi
         notes=tuple(notes),
         revision=revision,
         trust=trust,
+        ends=ends,
     )
+
+
+def ended(ids: Sequence[int], eos: int) -> list[int]:
+    """The ids, which end with EOS."""
+    return [*ids] if ids and ids[-1] == eos else [*ids, eos]
 
 
 _ENCODING = ("__call__", "_encode_plus", "_convert_encoding", "set_truncation_and_padding", "backend_tokenizer")

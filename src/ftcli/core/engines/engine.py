@@ -77,6 +77,11 @@ class EncoderSpec:
         """Special tokens to put behind the ids of `encode`."""
         return self.backend.suffix if self.add_special_tokens else ()
 
+    @property
+    def ends(self) -> int | None:
+        """EOS to put behind those ids of `encode` that do not end with it."""
+        return self.backend.ends if self.add_special_tokens else None
+
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
@@ -136,7 +141,7 @@ class RowEncoder:
 
     def encode_whole(self, texts: pa.Array) -> Encoded:
         """Ids as `tokenizer(text)["input_ids"]` gives them."""
-        return with_affixes(self.encode(texts), self.spec.prefix, self.spec.suffix)
+        return with_affixes(self.encode(texts), self.spec.prefix, self.spec.suffix, self.spec.ends)
 
     def _by_engine(self, encoder: Encoder, texts: pa.Array) -> Encoded:
         name = f"{self.spec.engine} {self.spec.version}"

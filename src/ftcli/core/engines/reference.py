@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -17,7 +18,7 @@ from ftcli.contracts import Encoded, Encoder
 from ftcli.core.arrays import values
 from ftcli.core.engines.guard import limited_pool
 from ftcli.core.engines.unigram_scores import restore
-from ftcli.core.ragged import Ids, surround, take_ranges, to_offsets
+from ftcli.core.ragged import Ids, append_where, lacking, surround, take_ranges, to_offsets
 from ftcli.errors import TokenizerError
 
 CHUNK_BYTES = 1_000_000
@@ -47,9 +48,11 @@ def taken(encoded: Encoded, rows: NDArray[np.int64]) -> Encoded:
     return Encoded(take_ranges(encoded.ids, encoded.offsets[rows], lengths), to_offsets(lengths))
 
 
-def with_affixes(encoded: Encoded, prefix: Sequence[int], suffix: Sequence[int]) -> Encoded:
-    """Every row with `prefix` before and `suffix` behind it."""
+def with_affixes(encoded: Encoded, prefix: Sequence[int], suffix: Sequence[int], eos: int | None = None) -> Encoded:
+    """Every row with `prefix` before and `suffix` behind it, and with `eos` at its end if it has another one."""
     ids, lengths = surround(encoded.ids, np.diff(encoded.offsets), np.array(prefix, np.int32), np.array(suffix, np.int32))
+    if eos is not None:
+        ids, lengths = append_where(ids, lengths, lacking(ids, lengths, eos), eos)
     return Encoded(ids, to_offsets(lengths))
 
 
@@ -82,7 +85,8 @@ class PythonEncoder:
 
     def _chunk(self, rows: list[str]) -> Encoded:
         options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-        return to_encoded(self._tokenizer(rows, add_special_tokens=self._special, **options)["input_ids"])
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # ByT5's, of a text that ends with EOS
+            return to_encoded(self._tokenizer(rows, add_special_tokens=self._special, **options)["input_ids"])
 
 
 def load_reference(

@@ -52,7 +52,7 @@ class SampledRows:
         self.backend = backend
         self._tokenizer = tokenizer
         self._whole = special and not backend.constant
-        self._affixes = (backend.prefix, backend.suffix) if special else ((), ())
+        self._affixes = (backend.prefix, backend.suffix, backend.ends) if special else ((), (), None)
         self._expected = self._ids(special, cache_dir)
 
     def _ids(self, special: bool, cache_dir: Path | None) -> Encoded:
@@ -91,7 +91,7 @@ class SampledRows:
         return None
 
     def _check_affixes(self, row: int) -> None:
-        if self._whole or not any(self._affixes):
+        if self._whole or self._affixes == ((), (), None):
             return
         plain = with_affixes(self._encode(self.texts.slice(row, 1), special=False), *self._affixes)
         if row_of(self._expected, row).tolist() != plain.ids.tolist():

@@ -108,7 +108,8 @@ class _Reading:
     def _keep(self, members: Group, encoded: Encoded, faults: dict[int, Fault], documents: Documents) -> None:
         batch = as_batch(members)
         kept = np.delete(np.arange(batch.num_rows), list(faults))
-        lengths = np.diff(encoded.offsets)
+        policy = self.job.policy
+        lengths = np.diff(encoded.offsets) - (0 if policy.packed else policy.own_eos(encoded))
         for row in np.unique(documents.source).tolist():
             label = batch.column("label")[int(kept[row])].as_py() if "label" in batch.schema.names else None
             shown = together(map(str, sorted(set(label)))) if isinstance(label, list) else None if label is None else str(label)

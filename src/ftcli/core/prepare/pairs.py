@@ -47,6 +47,11 @@ class PairTemplate:
     """Whether the model wants to be told which tokens are the second text's."""
 
     @property
+    def ending(self) -> tuple[int, ...]:
+        """The ids behind both texts, without marks."""
+        return tuple(id_ & ~int(SECOND) for id_ in self.suffix)
+
+    @property
     def added(self) -> int:
         """Tokens beside those of the texts."""
         return len(self.prefix) + len(self.middle) + len(self.suffix)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftcli.contracts import Encoded
-from ftcli.core.prepare.pairs import PairTemplate, composed, cut_pairs, second_lengths, unmarked
-from ftcli.core.ragged import Ids, Ints, append_where, surround, take_ranges, to_offsets
+from ftcli.core.prepare.pairs import SECOND, PairTemplate, composed, cut_pairs, second_lengths, unmarked
+from ftcli.core.ragged import Ids, Ints, append_where, lacking, surround, take_ranges, to_offsets
 from ftcli.core.targets import TARGET, has_target
 
 Truncation = Literal["keep_start", "keep_end", "drop", "split", "error"]
@@ -79,7 +79,7 @@ class LengthPolicy:
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
     eos: int | None = None
-    """Appended to texts that do not end with it already."""
+    """Appended to texts that do not end with it already; one of a text's own takes its place and counts as no token of text."""
     packed: bool = False
     packer_splits: bool = False
     """The packer cuts long texts itself, where packs end."""
@@ -107,9 +107,9 @@ class LengthPolicy:
         starts = encoded.offsets[:-1]
         counts.rows_read += len(lengths)
         keep = lengths >= self.min_length
-        limit = self.max_length if self.packed else self.room
+        ended = self.own_eos(encoded)
         if self.truncation == "drop":
-            fits = lengths + (self.max_length - self.room if self.packed else 0) <= limit
+            fits = lengths - ended <= self.room
             counts.rows_too_long += int((keep & ~fits).sum())
             keep &= fits
         if self.targets:
@@ -117,13 +117,21 @@ class LengthPolicy:
         source = np.flatnonzero(keep)
         counts.rows_kept += len(source)
         counts.rows_filtered += len(lengths) - len(source)
-        starts, lengths = starts[source], lengths[source]
+        starts, lengths, ended = starts[source], lengths[source], ended[source]
         if self.packed:
             return self._parts(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source, counts)
         if self.pair is not None:
-            return Documents(*self._pairs(self.pair, encoded.ids, starts, lengths, source, counts), source)
-        starts, lengths, source = self._cut(starts, lengths, source, self.room, counts)
+            return Documents(*self._pairs(self.pair, encoded.ids, starts, lengths, ended, source, counts), source)
+        starts, lengths, source = self._cut(starts, lengths, ended, source, self.room, counts)
         return Documents(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source)
+
+    def own_eos(self, encoded: Encoded) -> Ints:
+        """1 for each text, or second text of a pair, that ends with the EOS that rows are to end with."""
+        lengths = np.diff(encoded.offsets)
+        behind, mark = (self.suffix, 0) if self.pair is None else (self.pair.suffix, int(SECOND))
+        if self.eos is None or behind:
+            return np.zeros_like(lengths)
+        return (~lacking(encoded.ids, lengths, self.eos | mark)).astype(np.int64)
 
     def _with_target(self, encoded: Encoded, lengths: Ints, keep: NDArray[np.bool_], counts: Counts) -> NDArray[np.bool_]:
         starts, stops = encoded.offsets[:-1], encoded.offsets[1:]
@@ -143,46 +151,50 @@ class LengthPolicy:
     def _ended(self, ids: Ids, lengths: Ints) -> tuple[Ids, Ints]:
         if self.eos is None:
             return ids, lengths
-        ends = to_offsets(lengths)[1:]
-        missing = np.ones(len(lengths), np.bool_)
-        filled = lengths > 0
-        missing[filled] = unmarked(ids[ends[filled] - 1]) != self.eos
-        return append_where(ids, lengths, missing, self.eos)
+        return append_where(ids, lengths, lacking(unmarked(ids), lengths, self.eos), self.eos)
 
-    def _pairs(self, template: PairTemplate, ids: Ids, starts: Ints, lengths: Ints, source: Ints, counts: Counts) -> tuple[Ids, Ints]:
+    def _pairs(
+        self, template: PairTemplate, ids: Ids, starts: Ints, lengths: Ints, ended: Ints, source: Ints, counts: Counts
+    ) -> tuple[Ids, Ints]:
         """Rows of two texts, of which the longer one is cut first."""
         second = second_lengths(ids, starts, lengths)
         first = lengths - second
-        long = lengths > self.room
+        text = lengths - ended
+        long = text > self.room
         if self.truncation == "error" and long.any():
-            raise TooLong(dict(zip(source[long].tolist(), lengths[long].tolist(), strict=True)), self.room)
-        kept = cut_pairs(first, second, self.room)
+            raise TooLong(dict(zip(source[long].tolist(), text[long].tolist(), strict=True)), self.room)
+        kept = cut_pairs(first, second - ended, self.room)
         counts.rows_truncated += int(long.sum())
-        counts.tokens_cut += int((lengths - sum(kept)).sum())
-        return self._ended(*composed(template, ids, starts, (first, second), kept, ends=self.truncation == "keep_end"))
+        counts.tokens_cut += int((text - sum(kept)).sum())
+        ends = self.truncation == "keep_end"
+        kept = kept[0], kept[1] + np.where(ends | (kept[1] == second - ended), ended, 0)
+        return self._ended(*composed(template, ids, starts, (first, second), kept, ends=ends))
 
     def _parts(self, ids: Ids, lengths: Ints, source: Ints, counts: Counts) -> Documents:
         if self.packer_splits and self.truncation == "split":
             return Documents(ids, lengths, source)
         starts = to_offsets(lengths)[:-1]
-        starts, lengths, source = self._cut(starts, lengths, source, self.max_length, counts)
+        starts, lengths, source = self._cut(starts, lengths, np.zeros_like(lengths), source, self.max_length, counts)
         return Documents(take_ranges(ids, starts, lengths), lengths, source)
 
-    def _cut(self, starts: Ints, lengths: Ints, source: Ints, limit: int, counts: Counts) -> tuple[Ints, Ints, Ints]:
-        long = lengths > limit
+    def _cut(self, starts: Ints, lengths: Ints, ended: Ints, source: Ints, limit: int, counts: Counts) -> tuple[Ints, Ints, Ints]:
+        """The ranges of texts that become rows: of at most `limit` tokens, and an EOS of their own where `ended` is 1."""
+        text = lengths - ended
+        long = text > limit
         if not long.any():
             return starts, lengths, source
         if self.truncation == "error":
-            raise TooLong(dict(zip(source[long].tolist(), lengths[long].tolist(), strict=True)), limit)
+            raise TooLong(dict(zip(source[long].tolist(), text[long].tolist(), strict=True)), limit)
         if self.truncation == "split":
             counts.texts_split += int(long.sum())
-            parts = np.maximum(1, -(-lengths // limit))  # a text without tokens stays one row
+            parts = np.maximum(1, -(-text // limit))  # a text without tokens stays one row
             counts.parts_added += int(parts.sum()) - len(lengths)
             which = np.repeat(np.arange(len(lengths)), parts)
             place = np.arange(len(which)) - np.repeat(to_offsets(parts)[:-1], parts)
-            return starts[which] + place * limit, np.minimum(lengths[which] - place * limit, limit), source[which]
+            last = np.where(place == parts[which] - 1, ended[which], 0)
+            return starts[which] + place * limit, np.minimum(text[which] - place * limit, limit) + last, source[which]
         counts.rows_truncated += int(long.sum())
-        counts.tokens_cut += int((lengths[long] - limit).sum())
+        counts.tokens_cut += int((text[long] - limit).sum())
         if self.truncation == "keep_end":
-            starts = np.where(long, starts + lengths - limit, starts)
-        return starts, np.minimum(lengths, limit), source
+            return np.where(long, starts + text - limit, starts), np.where(long, limit + ended, lengths), source
+        return starts, np.where(long, limit, lengths), source

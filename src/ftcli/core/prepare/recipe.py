@@ -235,13 +235,16 @@ def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packi
         raise UsageError(f"packing = {packing} cuts conversations anywhere", "Use --packing bfd, which keeps them whole.")
     if pair is not None and truncation == "split":
         raise UsageError("truncation_strategy = split would part one text from the other", "Use keep_start, keep_end, drop or error.")
+    eos = backend.ends if special and pair is None else None
+    if eos is None and not chat:
+        eos = _eos(context, tokenizer, task, suffix if pair is None else pair.ending)
     policy = LengthPolicy(
         max_length=max_length,
         min_length=settings.packing.min_length,
         truncation=truncation,
         prefix=prefix,
         suffix=suffix,
-        eos=None if chat else _eos(context, tokenizer, task, suffix),
+        eos=eos,
         packed=packed,
         packer_splits=packed and context.plugins.registry("packer").get(packing)().splits,
         targets=chat,
@@ -283,6 +286,7 @@ def _inputs(
 ) -> Mapping[str, Any]:
     """What the fingerprint covers: content and policies, no paths, no execution knobs."""
     dataset = context.settings.dataset
+    ends_rows = not policy.packed or policy.truncation == "drop"
     spoken = template and {
         "chat template": template["template"],
         **({DAY: template["day"]} if "day" in template else {}),
@@ -324,5 +328,6 @@ def _inputs(
         "ids before a text": policy.prefix,
         "ids behind a text": policy.suffix,
         "EOS behind a text": policy.eos,
+        **({"an EOS of a text's own": "takes its place"} if policy.eos is not None and ends_rows else {}),
         "plugins": changing_plugins(context.plugins),
     }

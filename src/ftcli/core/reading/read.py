@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 from ftcli.contracts import Columns, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
-from ftcli.core.files.streams import data_errors, ends_in_cr, refuse_undecodable
+from ftcli.core.files.streams import data_errors, refuse_undecodable
 from ftcli.core.reading.class_labels import names_in
 from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
 from ftcli.core.reading.conversation import columns_of
 from ftcli.core.reading.copies import notes_on_copies
+from ftcli.core.reading.file_notes import OwnFormat, notes_on_files
 from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
@@ -37,20 +38,10 @@ if TYPE_CHECKING:
 CHAT_FORMATS = ("jsonl", "json", "parquet", "arrow", "hf", "csv")
 """Formats that know how to read conversations."""
 HASH_THREADS = 4
-LOOKED_AT = 100
-"""Text files whose line ends are looked at: there may be a million."""
 MOST_PIECES = 4096
 """Pieces in a shard: many small files cost by their number, and 100,000 of them must not be the work of one core."""
 HASH_GROUP, HASH_GROUP_BYTES = 256, 4 << 20
 """Files that a thread hashes at a time: handing over a small file takes longer than hashing it."""
-
-
-class OwnFormat(SourceFormat, Protocol):
-    """A format of ftcli's own."""
-
-    def found_columns(self, path: str, settings: Settings) -> Mapping[str, bool]:
-        """The columns by the header or the first row, each with whether it holds texts, lists or objects: for notes on those that are not read."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +155,7 @@ def make_plan(
         raise DataError(f"{', '.join(empty[:5])}: no rows", "Check that the data were written.")
     finder.notes.extend(f"{path}: no rows" for path in empty)
     filled = [file for file, planned in zip(found, pieces, strict=True) if planned]
-    tables = [file.path for file in filled if file.format == "csv"] if dataset.text_column.isdecimal() else []
-    if any(not cast("OwnFormat", finder.formats["csv"]).found_columns(path, settings) for path in tables):
-        finder.notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
-    lines = [file.path for file in filled if file.format == "text" and dataset.sample_by == "line"]
-    finder.notes.extend(
-        f"{path}: one row, because its lines end in CR alone (tr '\\r' '\\n' < OLD > NEW makes them lines)"
-        for path in lines[:LOOKED_AT]
-        if ends_in_cr(path)
-    )
+    finder.notes.extend(notes_on_files(filled, finder.formats, settings))
     there = _found_columns(filled, finder.formats, settings) if read.chat is not None or settings.train.mode is None else {}
     if (
         read.chat is None

@@ -1,0 +1,47 @@
+"""What is said of files before they are read: what a guess about their rows was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+from ftcli.contracts import SourceFormat
+from ftcli.core.files.streams import ends_in_cr
+from ftcli.core.reading.find import Found
+from ftcli.settings import Settings
+
+LOOKED_AT = 100
+"""Files of a kind that are looked at: there may be a million."""
+
+
+class OwnFormat(SourceFormat, Protocol):
+    """A format of ftcli's own."""
+
+    def found_columns(self, path: str, settings: Settings) -> Mapping[str, bool]:
+        """The columns by the header or the first row, each with whether it holds texts, lists or objects: for notes on those that are not read."""
+        ...
+
+
+class Tables(OwnFormat, Protocol):
+    """.csv and .tsv."""
+
+    def quoting_note(self, path: str, settings: Settings) -> str | None:
+        """What to say of a file whose quotes are characters, though fields of it look quoted."""
+        ...
+
+
+def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> list[str]:
+    """Of tables without a header, of quotes that quote nothing, and of lines that end in CR alone."""
+    notes = []
+    tables = [file.path for file in files if file.format == "csv"]
+    reader = cast("Tables", formats["csv"])
+    if settings.dataset.text_column.isdecimal() and any(not reader.found_columns(path, settings) for path in tables):
+        notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
+    notes += [note for path in tables[:LOOKED_AT] if (note := reader.quoting_note(path, settings))]
+    lines = [file.path for file in files if file.format == "text" and settings.dataset.sample_by == "line"]
+    notes += [
+        f"{path}: one row, because its lines end in CR alone (tr '\\r' '\\n' < OLD > NEW makes them lines)"
+        for path in lines[:LOOKED_AT]
+        if ends_in_cr(path)
+    ]
+    return notes

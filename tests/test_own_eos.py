@@ -1,0 +1,78 @@
+"""Texts that end with EOS themselves, and a tokenizer that adds EOS where it is missing: rows are Hugging Face's, and none is lost."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer, ByT5Tokenizer
+
+from ftcli.core.inspect.look_raw import of_sources
+from ftcli.core.inspect.picked import Picked
+from tokenizing import context, manifest, prepare, rows
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXTS = ("short", "exactly", "exactly</s>", "a longer text", "a longer one</s>", "안녕하세요", "twice</s></s>", "</s>")
+
+
+@pytest.fixture(scope="module")
+def byt5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("byt5")
+    ByT5Tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[None]:
+    with warnings.catch_warnings(action="error", category=UserWarning):
+        yield
+
+
+def wanted(folder: Path, *texts: tuple[str, ...], length: int) -> list[list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with warnings.catch_warnings(action="ignore"):
+        found: list[list[int]] = tokenizer(*map(list, texts), truncation=True, max_length=length)["input_ids"]
+    return found
+
+
+def source(folder: Path) -> Path:
+    path = folder / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text, "other": "words", "label": "ab"[at % 2]}) + "\n" for at, text in enumerate(TEXTS)))
+    return path
+
+
+@pytest.mark.parametrize("length", [8, 100])
+@pytest.mark.parametrize("how", ["keep_start", "keep_end"])
+def test_byt5_ends_its_texts_when_they_are_cut_too(byt5: Path, tmp_path: Path, length: int, how: str) -> None:
+    values = {"packing__max_length": length, "packing__truncation_strategy": how, "packing__strategy": "none"}
+    prepare(byt5, source(tmp_path), tmp_path / "out", **values)
+    whole = wanted(byt5, TEXTS, length=100)
+    # From the left, Hugging Face's cuts the first byte of a text that fits with its own EOS.
+    expected = wanted(byt5, TEXTS, length=length) if how == "keep_start" else [ids[-length:] for ids in whole]
+    assert [row["input_ids"] for row in rows(tmp_path / "out")] == expected
+    assert manifest(tmp_path / "out")["inputs"]["EOS behind a text"] == 1
+
+
+def test_pairs_of_byt5_are_those_of_transformers(byt5: Path, tmp_path: Path) -> None:
+    firsts = tuple(text for text in TEXTS if "</s>" not in text)
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(
+        "".join(json.dumps({"first": text, "second": "the other", "label": "ab"[at % 2]}) + "\n" for at, text in enumerate(firsts))
+    )
+    columns = {"dataset__text_column": "first", "dataset__text_pair_column": "second", "dataset__label_column": "label"}
+    for length in (14, 100):
+        prepare(byt5, path, tmp_path / f"out{length}", **columns, packing__max_length=length)
+        expected = wanted(byt5, firsts, ("the other",) * len(firsts), length=length)
+        assert [row["input_ids"] for row in rows(tmp_path / f"out{length}")] == expected
+
+
+def test_inspect_says_cut_of_texts_that_are_cut(byt5: Path, tmp_path: Path) -> None:
+    values = {"packing__max_length": 8, "packing__truncation_strategy": "keep_start", "packing__strategy": "none"}
+    run = context(byt5, source(tmp_path), tmp_path / "out", **values)
+    looked, _, _ = of_sources(run, "train", Picked.of_words(f"0-{len(TEXTS) - 1}", None, 0))
+    longer = ["a longer text", "a longer one</s>", "안녕하세요"]
+    assert [text for at, text in enumerate(TEXTS) if looked.notes.get(at)] == longer
