@@ -96,7 +96,7 @@ def label_shift(probe: Probe) -> Check:
 
     rows, batch = probe.excerpt
     if probe.task.needs_labels:
-        raise Missing(f"mode {probe.task_name} has one label a row")
+        raise Missing(f"mode {probe.task_name} learns labels of rows, not the next token")
     places = token_places(batch["input_ids"].numpy(), rows)[0]
     if not places.any():
         raise Missing("the batch does not hold the rows as they were prepared (see FT301)")

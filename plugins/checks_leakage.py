@@ -48,7 +48,7 @@ def leakage(probe: Probe) -> Check:
     name = max(names, key=lambda split: (whole[split], shares[split]))
     share, rows = whole[name], _texts(probe, name).index[again[name]]
     evidence: dict[str, Any] = {"split": name, "rows": len(rows), "of": len(_hashes(probe, name)[0]), "first_rows": rows[:5].tolist()}
-    evidence |= {"shares": shares, "train_rows_looked_at": round(taken, 4), "with_unknown_tokens": (unspelled := _unspelled(probe, name))}
+    evidence |= {"shares": shares, "train_share_looked_at": round(taken, 4), "with_unknown_tokens": (unspelled := _unspelled(probe, name))}
     found = "found" if taken < 1 else "stand"
     words = f"{share:.2%} of the {name} rows ({len(rows) - passages[name]:,}) {found} in train as well"
     if passages[name]:
@@ -178,7 +178,7 @@ def duplicates(probe: Probe) -> Check:
     evidence: dict[str, Any] = {
         "duplicate_share": round(share, 5),
         "most_copies": int(counts.max(initial=0)),
-        "rows_looked_at": round(taken, 4),
+        "share_looked_at": round(taken, 4),
     }
     flags, rows, lengths = probe.train_split.flags, _texts(probe, "train").index, _texts(probe, "train").ids.lengths
     labels: Any = probe.train_split.labels if flags is None else flags.codes

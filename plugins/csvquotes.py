@@ -63,9 +63,7 @@ def quoting_note(path: str, delimiter: str, longest: int) -> str | None:
             for _ in reader:
                 pass
         except csv.Error:
-            found = (
-                f"at line {reader.line_num:,} a quote is not closed, or text follows the closing one"
-            )
+            found = f"at line {reader.line_num:,} a quote is not closed, or text follows the closing one"
         else:
             found = "read as quoted, rows would go over several lines of which each is a row"
     return f"{path}: quotes are characters and stay in the texts, though some fields look quoted: {found}"

@@ -60,6 +60,13 @@ def test_several_labels_hold_each_by_its_own_probability(tmp_path: Path) -> None
     assert answer["holds"] == [one["label"] for one in answer["labels"] if one["probability"] >= 0.5]
 
 
+def test_a_threshold_that_decides_nothing_is_noted(tmp_path: Path) -> None:
+    several = _model(tmp_path / "several", labels=4, problem_type="multi_label_classification")
+    for folder, noted in ((several, False), (_model(tmp_path / "one", labels=4), True)):
+        notes = testing.run("predict", str(folder), ASKED[0], "--threshold", "0.9", "--json").report["notes"]
+        assert any("threshold = 0.9 is for runs whose texts may have several labels" in note for note in notes) == noted
+
+
 def test_answers_are_those_of_the_plain_model_whatever_stands_in_the_batch(tmp_path: Path) -> None:
     folder = _model(tmp_path / "speaks")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)

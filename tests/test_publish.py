@@ -116,7 +116,7 @@ def test_what_ftcli_did_not_make_is_never_replaced(output: Path) -> None:
     output.mkdir()
     (output / "thesis.tex").touch()
     for replace in (False, True):
-        with pytest.raises(PublishError, match=r"holds 1 entries and no ftcli-manifest\.json: ftcli did not make it"):
+        with pytest.raises(PublishError, match=r"holds 1 entry and no ftcli-manifest\.json: ftcli did not make it"):
             Attempt.open(output, "f", replace=replace)
     output.rename(output.with_name("moved"))
     output.touch()

@@ -87,7 +87,7 @@ def public() -> Iterator[Path]:
     [
         ("file/out", "Not a directory", "A part of the path is a file"),
         ("file", "exists and is not a directory", "Choose another"),
-        ("full", "holds 1 entries and no ftcli-manifest.json", "Choose another"),
+        ("full", "holds 1 entry and no ftcli-manifest.json", "Choose another"),
         ("n" * 240, "File name too long", "Choose a shorter name"),
         ("n" * 300, "File name too long", "Choose a shorter name"),
         ("deep/" + "n" * 300, "File name too long", "Choose a shorter name"),

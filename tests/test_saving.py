@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
 import tempfile
@@ -168,6 +169,20 @@ def _predicts(folder: Path) -> torch.Tensor | None:
     except (OSError, ValueError):
         return None
     return torch.cat([parameter.detach().flatten() for _, parameter in sorted(model.named_parameters())])
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027])
+def test_weights_can_be_read_by_whom_the_umask_lets(trainer: FtcliTrainer, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        run = _fresh(trainer, 2, (1,))
+        _save(trainer, 2)
+        saving.save_model(trainer, {"step": 2})
+    finally:
+        os.umask(before)
+    for folder in (run, run / "checkpoint-2"):
+        for name in ("model.safetensors", "config.json"):
+            assert (folder / name).stat().st_mode & 0o777 == 0o666 & ~umask, f"{folder.name}/{name}"
 
 
 @pytest.mark.fault

@@ -139,7 +139,7 @@ def test_every_string_and_whole_number_type_is_read(tmp_path: Path, way: str, ty
 def test_a_number_beyond_64_bits_is_named_by_its_row(tmp_path: Path) -> None:
     table = pa.table({"text": ["a", "b"], "label": pa.array([1, 2**63], pa.uint64())})
     path = save(tmp_path, "stream", table)
-    assert refusal(path, label_column="label").message == f"{path}: row 2: 'label' is beyond 64 bits"
+    assert refusal(path, label_column="label").message == f"{path}: row 2: 'label' is beyond 64 bits with a sign"
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,12 @@ ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 def _share(value: Any) -> Any:
     text = value.strip() if isinstance(value, str) else ""
-    return float(text[:-1]) / 100 if text.endswith("%") else value
+    share = float(text[:-1]) / 100 if text.endswith("%") else value
+    with suppress(TypeError, ValueError):  # pydantic says what is no number
+        share = float(share)
+    if isinstance(share, float) and share > 1:
+        raise ValueError(f"a share is 1 at most; {share:g} of a hundred are written {share:g}%")
+    return share
 
 
 Share = Annotated[float, BeforeValidator(_share)]

@@ -129,7 +129,7 @@ def _explain(error: ValidationError, layers: list[Layer]) -> str:
     for problem in error.errors(include_url=False, include_input=False):
         key = ".".join(str(part) for part in problem["loc"][:2])
         value, origin = next((layer.values[key] for layer in layers if key in layer.values), ("", "default"))
-        lines.append(f"{key} = {value!r} (from {origin}): {problem['msg']}")
+        lines.append(f"{key} = {value!r} (from {origin}): {problem['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.models.as_prepared import policy_of
 from ftcli.core.models.asked import Asked, Conversation, read_asked
-from ftcli.core.models.predict import load, predict
+from ftcli.core.models.predict import THRESHOLD, load, predict
 from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.processes.libraries import libraries
 from ftcli.errors import UsageError
@@ -61,6 +61,8 @@ def run(
             context.note(words)
         if as_it_is:
             context.note("texts are gone on with as they are: the run learned plain texts, without the tokenizer's chat template")
+        if threshold != THRESHOLD and not loaded.several:
+            context.note(f"threshold = {threshold} is for runs whose texts may have several labels, and not for this one")
         context.progress.start("predict", len(asked), "rows")
         clock = time.perf_counter()
         found = predict(

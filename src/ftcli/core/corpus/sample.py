@@ -43,7 +43,7 @@ def label_names(labels: int = LABELS) -> list[str]:
         UsageError: not between 2 and 280.
     """
     if not 2 <= labels <= LABELS:
-        raise UsageError(f"the sample cannot have {labels} labels", f"Choose 2 to {LABELS}.")
+        raise UsageError(f"the sample cannot have {labels} labels", f"--labels takes 2 to {LABELS}.")
     return [f"{AREAS[area].name}/{INTENTS[intent].name}" for area, intent in map(pair, range(labels))]
 
 
@@ -146,7 +146,7 @@ def write_sample(
     targets = {split: output / f"{split}{suffix}" for split, count in zip(SPLITS, counts, strict=True) if count}
     taken = [path for path in (output / f"{split}{end}" for split in SPLITS for end in (".jsonl", ".jsonl.gz")) if path.exists()]
     if taken and not overwrite:
-        raise UsageError(f"{taken[0]} already exists", "Choose another folder, or ask for overwriting.")
+        raise UsageError(f"{taken[0]} already exists", "Choose another folder, or --overwrite.")
     began = time.monotonic()
     temporary = {split: path.with_name(f".{path.name}.{os.getpid()}.tmp") for split, path in targets.items()}
     characters = longest = first = 0
@@ -196,7 +196,7 @@ def write_sample(
 
 def _split_counts(rows: int, splits: Sequence[float]) -> list[int]:
     if rows < 1:
-        raise UsageError(f"{rows} rows cannot be written", "Ask for at least one row.")
+        raise UsageError(f"{rows} rows cannot be written", "--rows takes 1 and more.")
     if len(splits) != len(SPLITS) or any(not math.isfinite(share) or share < 0 for share in splits) or splits[0] <= 0:
         raise UsageError(
             f"splits {tuple(splits)} are not three weights of train, validation and test", "For example 0.9 0.05 0.05; train needs a share."

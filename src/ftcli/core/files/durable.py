@@ -31,7 +31,7 @@ HINTS = {
     errno.EOPNOTSUPP: _LOCKS,
     errno.EBUSY: _MOUNT,
     errno.EXDEV: _MOUNT,
-    errno.ENOENT: "Another run removed or took over the working directory: run the same command again.",
+    errno.ENOENT: "Another run removed or took over the working directory: run the same command again. Where no directory can be made, choose another place.",
     errno.ENAMETOOLONG: "Choose a shorter name: the working directory beside the output needs 26 bytes more.",
     errno.ENOTDIR: "A part of the path is a file: choose another output directory.",
     errno.EEXIST: _TAKEN,

@@ -31,7 +31,7 @@ _pooled: ContextVar[Tensor | None] = ContextVar("pooled", default=None)
 def why_not(model: PreTrainedModel) -> str | None:
     """Why the model is none of those that this module knows; None: it is."""
     if not isinstance(model, GenericForSequenceClassification):
-        return f"{type(model).__name__} pools in a way of its own"
+        return f"{type(model).__name__} is no classifier that reads one token of each text"
     base = model.base_model
     layers = getattr(base, "layers", None)
     if not isinstance(layers, nn.ModuleList) or not isinstance(getattr(base, "norm", None), nn.Module):

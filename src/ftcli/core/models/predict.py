@@ -43,6 +43,11 @@ class Loaded:
     tokenizer: Any
     classifies: bool
 
+    @property
+    def several(self) -> bool:
+        """Whether a text may have any number of labels."""
+        return bool(self.model.config.problem_type == "multi_label_classification")
+
 
 def load(name: str) -> Loaded:
     """A model folder, an adapter folder or a hub id.
@@ -215,15 +220,14 @@ def _labels(
     loaded: Loaded, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None, threshold: float
 ) -> Iterator[dict[str, Any]]:
     config = loaded.model.config
-    several = config.problem_type == "multi_label_classification"
     logits = loaded.model(**_padded(loaded, rows, types, left=False)).logits.float().cpu()
     if config.problem_type == "regression" or logits.shape[-1] == 1:
         yield from ({"score": float(row[0])} for row in logits)
         return
-    for row in logits.sigmoid() if several else logits.softmax(-1):
+    for row in logits.sigmoid() if loaded.several else logits.softmax(-1):
         likeliest = row.argsort(descending=True, stable=True)
         labels = [{"label": str(config.id2label[int(which)]), "probability": float(row[which])} for which in likeliest[:MOST_LABELS]]
-        if several:
+        if loaded.several:
             yield {"holds": [str(config.id2label[int(which)]) for which in likeliest if row[which] >= threshold], "labels": labels}
         else:
             yield {"label": labels[0]["label"], "probability": labels[0]["probability"], "labels": labels}

@@ -71,7 +71,7 @@ def refuse_foreign(output: Path) -> bool:
     entries = sum(1 for _ in target.iterdir())
     if entries and not (target / MANIFEST_NAME).is_file():
         raise PublishError(
-            f"{output} holds {entries} entries and no {MANIFEST_NAME}: ftcli did not make it and will not replace it",
+            f"{output} holds {entries:,} {'entry' if entries == 1 else 'entries'} and no {MANIFEST_NAME}: ftcli did not make it and will not replace it",
             "Choose another output directory, or move this one away.",
         )
     return bool(entries)

@@ -155,7 +155,7 @@ def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array,
         return column.cast(target_type(kind))
     except pa.ArrowInvalid:
         large = pc.index(pc.greater(column, pa.scalar(MOST, pa.uint64())), pa.scalar(True)).as_py()
-        raise BadValue(large, "out-of-range", f"{name!r} is beyond 64 bits", name) from None
+        raise BadValue(large, "out-of-range", f"{name!r} is beyond 64 bits with a sign", name) from None
 
 
 def _checked_lists(where: str, name: str, kind: Kind, column: pa.Array, longest: int) -> pa.Array:
@@ -226,7 +226,7 @@ def check_value(role: Role, name: str, kind: Kind, value: object, index: int) ->
         code: BadCode = "null" if value is None else "wrong-type"
         raise BadValue(index, code, f"{name!r} is {shown(value)}; {_must(role, kind)}", name)
     if isinstance(value, Integral) and not LEAST <= int(value) <= MOST:
-        raise BadValue(index, "out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits", name)
+        raise BadValue(index, "out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits with a sign", name)
     if isinstance(value, str):
         try:
             value.encode()

@@ -194,7 +194,11 @@ class Table:
         if kind in {"bool", "float"}:
             return None
         if kind == "int":
-            return None if LEAST <= int(value) <= MOST else ("out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits", name, coerced)
+            return (
+                None
+                if LEAST <= int(value) <= MOST
+                else ("out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits with a sign", name, coerced)
+            )
         try:
             size = len(value.encode())
         except UnicodeEncodeError as error:
