@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, GPT2Config
 
 from ftcli.commands.train import run
 from ftcli.core.batches.tasks import Classify, Pretrain
@@ -210,6 +211,15 @@ def test_which_layers_get_lora_can_be_said(bench: Bench) -> None:
         assert found == count if count else found
     with pytest.raises(ModelError, match="LoRA cannot be put into"):
         prepare(_context(bench, "packs", "layers", **SHORT, model__lora_r=2, model__lora_target_modules=["nothing"]))
+
+
+def test_gpt2_gets_lora_without_a_warning_of_peft(bench: Bench) -> None:
+    config = GPT2Config(vocab_size=384, n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(bench.folder / "gpt2")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*fan_in_fan_out")
+        model = prepare(_context(bench, "packs", "gpt2 layers", "gpt2", **SHORT, model__lora_r=2)).model
+    assert any(name.endswith("lora_A.default.weight") for name, _ in model.named_parameters())
 
 
 @pytest.mark.parametrize(("base", "head"), [("qwen3", "score"), ("bert", "classifier")])

@@ -16,9 +16,11 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 @contextmanager
 def as_peft_asks() -> Iterator[None]:
-    """Inside, peft 0.21 may ask a model for `is_gradient_checkpointing`, whose end transformers 5.23 announces to whoever reads it: nothing a user can change."""
+    """Inside, peft 0.21 may ask a model for `is_gradient_checkpointing`, whose end transformers 5.23 announces to whoever reads it, and says that it has
+    set `fan_in_fan_out` itself, as GPT-2's layers need it: nothing a user can change."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False", category=UserWarning)
         yield
 
 

@@ -205,7 +205,7 @@ def _encoded(job: Job, shard: ShardPlan, plugins: Plugins, tally: ShardTally, re
                 tally.counts.add(counts)
                 tally.sources.setdefault(piece.path, Counts()).add(counts)
             tally.seconds["encode"] += time.perf_counter() - clock
-            meter.add(members, len(encoded.ids))
+            meter.add(members, len(documents.ids))
             yield from by_split(documents, labels, encoded, shard, job)
             clock = time.perf_counter()
     meter.finish()
