@@ -128,6 +128,24 @@ def test_both_halves_have_their_threads_and_the_rest_has_all(pair: tuple[nn.Line
     assert torch.get_num_threads() == 2
 
 
+def test_of_an_odd_number_of_threads_the_second_half_has_one_more() -> None:
+    made, model, seen = Halves(nn.Linear(7, 3), 3), nn.Linear(7, 3), []
+    try:
+
+        def second(rows: Tensor) -> Tensor:
+            loss = _loss(model, rows)
+            seen.append(torch.get_num_threads())
+            return loss
+
+        made._weights = list(model.parameters())
+        for _ in range(2):
+            made.run(lambda: _first(model, torch.ones(1, 7)), lambda: second(torch.ones(1, 7)))
+    finally:
+        made.close()
+        torch.set_num_threads(1)
+    assert seen == [2, 2]
+
+
 @pytest.mark.parametrize("who", ["first", "second"])
 def test_what_a_half_raises_is_raised_when_both_have_ended(pair: tuple[nn.Linear, Halves], who: str) -> None:
     model, made = pair
@@ -231,6 +249,7 @@ def test_what_rules_it_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert why_not(own, arguments(tmp_path), 1) == "one thread computes"
         several: Any = SimpleNamespace(device=torch.device("cpu"), world_size=2)
         assert why_not(own, several, 2) == "every process has its own cores"
+        assert why_not(own, arguments(tmp_path, neftune_noise_alpha=5), 2) == "NEFTune draws its numbers in one order"
         hooked = next(own.parameters()).register_post_accumulate_grad_hook(lambda _: None)
         assert why_not(own, arguments(tmp_path), 2) == "its optimizer works inside the backward pass"
         hooked.remove()

@@ -81,6 +81,29 @@ def test_sixteen_bits_hide_no_wrong_loss(tmp_path: Path, monkeypatch: pytest.Mon
             assert "cross-entropy in pieces off (the" in said
 
 
+@pytest.mark.parametrize("narrow", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kind", "changes", "off"),
+    [
+        ("gemma2", {"final_logit_softcapping": 30.0, "attn_implementation": "eager"}, True),
+        ("gemma2", {"final_logit_softcapping": None, "attn_implementation": "eager"}, False),
+        ("cohere", {}, False),
+    ],
+    ids=["capped", "plain", "multiplied"],
+)
+def test_a_cap_on_the_logits_is_seen_where_they_are_too_small_for_it_to_show(
+    kind: str, changes: dict[str, Any], off: bool, narrow: bool, tmp_path: Path
+) -> None:
+    """Later they are not: at a logit of 60 a cap of 30 has taken half, and the loss in pieces knew nothing of it."""
+    model, task = model_of(kind, Pretrain(), initializer_range=0.02, **changes), Pretrain()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(0.1)
+    model = model.to(torch.bfloat16 if narrow else torch.float32)
+    with lean(model, task, batches_of(task), arguments(tmp_path), lambda _: None, wanted="auto") as said:
+        assert ("cross-entropy in pieces off (the model does more to its logits" in said) == off
+        assert (PIECES in said) == (not off)
+
+
 def test_float16_keeps_the_logits(tmp_path: Path) -> None:
     """Its gradients are computed before the loss is scaled, so that small ones would be 0."""
     model, task = model_of("qwen3", Pretrain()).to(torch.float16), Pretrain()

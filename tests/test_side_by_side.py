@@ -144,6 +144,19 @@ def test_a_language_models_rows_compute_the_same_without_their_padding(tmp_path:
         assert difference(truth, computed(model, task, other)) is None
 
 
+def test_padding_stays_where_the_noise_of_neftune_is_told_by_it(tmp_path: Path) -> None:
+    """Of all tokens in one row it would be the root of the rows less."""
+    task, reason = Pretrain(), "the noise of NEFTune grows with what a batch holds"
+    given = arguments(tmp_path, neftune_noise_alpha=5)
+    with (
+        pytest.raises(SettingsError, match=reason),
+        lean(model_of("qwen3", task), task, batches_of(task), given, wanted="auto", texts=ROWS),
+    ):
+        pass
+    with lean(model_of("qwen3", task), task, [packs(*PROOF)], given, wanted="auto", texts=PACKS) as said:
+        assert ON in said
+
+
 def test_under_autocast_layers_are_lean_and_in_sixteen_bits_attention_alone_is(tmp_path: Path) -> None:
     model, task, other = model_of("qwen3", Pretrain()), Pretrain(), packs(*OTHER)
     truth = computed(model, task, other)

@@ -21,7 +21,7 @@ from ftcli.core.models import last_layer, lean_head, lean_layers, lean_mask, sid
 from ftcli.core.models.adapter_base import inner
 from ftcli.core.models.last_layer import LastLayer
 from ftcli.core.models.lean_head import LeanHead
-from ftcli.core.models.lean_proof import EXACT, HALF, POSITIONS, Batch, Forwards, computed, put, rounded, take, tried
+from ftcli.core.models.lean_proof import EXACT, HALF, POSITIONS, Batch, Forwards, bent, computed, put, rounded, take, tried
 from ftcli.core.models.side_by_side import Texts
 from ftcli.core.storage.store import SplitData
 from ftcli.errors import SettingsError
@@ -140,6 +140,8 @@ def _in_pieces(
     if reason:
         return None, _words(reason)
     head = LeanHead(model)
+    if reason := bent(model, batches[0], head):
+        return None, _words(reason)
     sixteen_bits = alone and (arguments.bf16 or model.dtype != torch.float32)
     with torch.autocast(arguments.device.type, torch.bfloat16, enabled=alone and arguments.bf16):
         truths = [computed(model, task, batch) for batch in batches]
@@ -172,6 +174,8 @@ def _beside(
         return {}, "not needed (no row has padding)"
     forwards: Forwards = {}
     reason = side_by_side.why_not(model, batches, texts, sixteen_bits=sixteen_bits)
+    if texts.unpad and arguments.neftune_noise_alpha is not None:
+        reason = "the noise of NEFTune grows with what a batch holds, padding included"
     if reason is None:
         forwards = side_by_side.forwards(model, unpad=texts.unpad)
         kind = torch.float16 if arguments.fp16 else torch.bfloat16

@@ -138,14 +138,18 @@ class LeanHead:
         self.layer: Any = model.get_output_embeddings()
         self.armed = False
         self._measuring = False
+        self.stretch = 1
+        """What the states are multiplied with: only for a question about what the model does with them (`lean_proof.bent`)."""
         self.kind: torch.dtype | None = None
         """Of the products, where they are narrower than the weights; the loss is computed where autocast has ended."""
         original = self.layer.forward
 
         @wraps(original)
         def forward(hidden: Tensor) -> Tensor:
-            states: Tensor = hidden if self.armed and (self._measuring or torch.is_grad_enabled()) else original(hidden)
-            return states
+            if not self.armed or not (self._measuring or torch.is_grad_enabled()):
+                logits: Tensor = original(hidden)
+                return logits
+            return hidden if self.stretch == 1 else hidden * self.stretch
 
         self.forwards = {self.layer: forward}
 

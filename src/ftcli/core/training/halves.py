@@ -105,6 +105,7 @@ class Halves:
         self._asked.put(None)
 
     def _serve(self) -> None:
+        torch.get_num_threads()  # else a thread's first operation would set what the other one has set last
         torch.set_num_threads(self.threads - self.threads // 2)
         huge_pages.reserve(*huge_pages.THREAD)
         torch.set_autocast_cache_enabled(False)  # it is the process's, and whichever thread ends first would clear it
@@ -187,6 +188,8 @@ def why_not(model: PreTrainedModel, arguments: TrainingArguments, threads: int) 
         return "its decoder layers compute in a way of their own"
     if dropping(model):
         return "dropout draws its numbers in one order"
+    if arguments.neftune_noise_alpha is not None:
+        return "NEFTune draws its numbers in one order"
     rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
     if rope.get("rope_type") in CHANGING:
         return f"{rope['rope_type']} positions change with the batch"
