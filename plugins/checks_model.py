@@ -63,7 +63,11 @@ def pad_id(probe: Probe) -> Check:
         return passed(f"config.pad_token_id is the tokenizer's ({wanted})", **evidence)
     return noted(
         f"config.pad_token_id is {given}, the tokenizer's {wanted}: ftcli sets it before training"
-        + ("; elsewhere a decoder would stop at a batch of several rows or pool a wrong token" if probe.task.needs_labels else ""),
+        + (
+            "; elsewhere a decoder that classifies would stop at a batch of several rows or pool a wrong token"
+            if probe.task.needs_labels
+            else ""
+        ),
         **evidence,
     )
 

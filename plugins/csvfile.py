@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BLOCKS = (4 << 20, 128 << 20, 2**31 - 1)
 """Block sizes tried in turn: a row must fit in one."""
 UNDECODED = re.compile("[\udc80-\udcff]")
-UNQUOTED = "Correct the row. Quotes quote nothing in this file, because one of them is not closed or stands in the middle of a field."
+UNQUOTED = "Correct the row. In a .tsv a field can be quoted only where all quotes of the file are in order."
 ROWS = 10_000
 """Rows of a batch, where they are read row by row."""
 
@@ -263,7 +263,7 @@ def _fault(path: str, layout: Layout, columns: Columns, record: _Record, names: 
     if len(fields) != width:
         word = "the header" if layout.header else "the first line"
         reason = f"{len(fields)} fields where {word} has {width}: {shown(layout.delimiter.join(fields[:20]))}"
-        hint = "Correct or quote the row." if quoted or b'"' not in record.raw else UNQUOTED
+        hint = "Correct or quote the row." if quoted else UNQUOTED
         return BadRow(code="ragged", reason=reason, hint=hint, **where)  # type: ignore[arg-type]
     for name in names:
         if UNDECODED.search(fields[layout.names.index(name)]):

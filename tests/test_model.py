@@ -159,9 +159,15 @@ def test_dtype_attention_and_task_are_taken_from_the_settings(tmp_path: Path, st
     assert type(model).__name__ == "Qwen3ForCausalLM"
 
 
-@pytest.mark.parametrize("given", [{}, {"model__config": "a.json", "model__name_or_path": "b"}])
-def test_exactly_one_source_of_weights_is_needed(given: dict[str, Any], store: Store, tokenizer: Any) -> None:
-    with pytest.raises(UsageError, match="model-config and --model-name-or-path"):
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "neither --model-config nor --model-name-or-path"),
+        ({"model__config": "a.json", "model__name_or_path": "b"}, "model-config and --model-name-or-path"),
+    ],
+)
+def test_exactly_one_source_of_weights_is_needed(given: dict[str, Any], words: str, store: Store, tokenizer: Any) -> None:
+    with pytest.raises(UsageError, match=words):
         build(context(**given), Classify(), store, tokenizer)
 
 

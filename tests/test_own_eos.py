@@ -7,11 +7,14 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from transformers import AutoTokenizer, ByT5Tokenizer
 
 from ftcli.core.inspect.look_raw import of_sources
 from ftcli.core.inspect.picked import Picked
+from ftcli.core.prepare.pairs import cut_pairs
+from ftcli.errors import TokenizerError
 from tokenizing import context, manifest, prepare, rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -57,17 +60,18 @@ def test_byt5_ends_its_texts_when_they_are_cut_too(byt5: Path, tmp_path: Path, l
     assert manifest(tmp_path / "out")["inputs"]["EOS behind a text"] == 1
 
 
-def test_pairs_of_byt5_are_those_of_transformers(byt5: Path, tmp_path: Path) -> None:
-    firsts = tuple(text for text in TEXTS if "</s>" not in text)
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(
-        "".join(json.dumps({"first": text, "second": "the other", "label": "ab"[at % 2]}) + "\n" for at, text in enumerate(firsts))
-    )
-    columns = {"dataset__text_column": "first", "dataset__text_pair_column": "second", "dataset__label_column": "label"}
-    for length in (14, 100):
-        prepare(byt5, path, tmp_path / f"out{length}", **columns, packing__max_length=length)
-        expected = wanted(byt5, firsts, ("the other",) * len(firsts), length=length)
-        assert [row["input_ids"] for row in rows(tmp_path / f"out{length}")] == expected
+def test_pairs_of_byt5_are_refused_because_what_stands_between_two_texts_depends_on_them(byt5: Path, tmp_path: Path) -> None:
+    columns = {"dataset__text_column": "text", "dataset__text_pair_column": "other", "dataset__label_column": "label"}
+    with pytest.raises(TokenizerError, match="does not add the same beginning and end to every text"):
+        prepare(byt5, source(tmp_path), tmp_path / "out", **columns)
+
+
+@pytest.mark.parametrize("room", [3, 4, 7, 8])
+def test_two_texts_are_cut_as_a_slow_tokenizer_does(byt5: Path, room: int) -> None:
+    lengths = [(one, other) for one in range(1, 11) for other in range(1, 11)]
+    ids = wanted(byt5, tuple("a" * one for one, _ in lengths), tuple("b" * other for _, other in lengths), length=room + 2)
+    first, second = np.array(lengths).T
+    assert np.stack(cut_pairs(first, second, room, slow=True), 1).tolist() == [[row.count(ord(text) + 3) for text in "ab"] for row in ids]
 
 
 def test_inspect_says_cut_of_texts_that_are_cut(byt5: Path, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -337,6 +339,21 @@ def test_a_link_is_followed_and_a_pipe_is_written_to(tmp_path: Path) -> None:
         write_document(tmp_path / "pipe", "through")
         assert read.result(30) == "through"
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "log"])
+def test_what_stands_in_the_file_that_stdout_goes_to_stays_there(tmp_path: Path, name: str) -> None:
+    (tmp_path / "log").write_text("before\n")
+    words = f"from pathlib import Path; from ftcli.core.reports.report import write_document; print(1); write_document(Path({name!r}), 'new\\n'); print(2)"
+    with (tmp_path / "log").open("a") as log:
+        subprocess.run([sys.executable, "-c", words], stdout=log, cwd=tmp_path, check=True)
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "before\n1\nnew\n2\n"
+
+
+def test_a_link_to_itself_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    write_document(tmp_path / "loop", "new")
+    assert (tmp_path / "loop").read_text(encoding="utf-8") == "new"
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])

@@ -15,6 +15,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ftcli.core.reading.file_notes import Tables, notes_on_files
+from ftcli.core.reading.find import Found
+from ftcli.settings import Settings
 from reading import count, labels, plan, refusal, rows, write
 from reliability import size
 
@@ -315,7 +318,11 @@ def test_only_a_table_without_a_header_is_said_to_have_none(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("rest", "noted"),
-    [('5" disk\tx\n', ""), ('"hi" he said\ty\nfour\tx\n', "at line 4 a quote is not closed"), ('"hi\ty\n', "a quote is not closed")],
+    [
+        ('5" disk\tx\n', ""),
+        ('"hi" he said\ty\nfour\tx\n', "begins in line 4 are not in order"),
+        ('"hi\ty\n', "begins in line 4 are not in order"),
+    ],
     ids=["quoted", "stray", "open"],
 )
 def test_a_tsv_whose_quotes_look_like_quotes_and_are_none_is_noted(tmp_path: Path, rest: str, noted: str) -> None:
@@ -326,5 +333,23 @@ def test_a_tsv_whose_quotes_look_like_quotes_and_are_none_is_noted(tmp_path: Pat
 
 
 def test_a_ragged_row_is_not_told_to_quote_where_quotes_quote_nothing(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.tsv", 'text\tlabel\n"open\ty\n"two\tz"\ty\n')
-    assert "Quotes quote nothing in this file" in refusal(file, label_column="label").hint
+    for name, row in (("quote", '"two\tz"\ty'), ("none", "a\tb\tc")):
+        file = write(tmp_path / f"{name}.tsv", f'text\tlabel\n"open\ty\n{row}\n')
+        assert "only where all quotes of the file are in order" in refusal(file, label_column="label").hint
+
+
+def test_of_a_large_tsv_the_beginning_is_read_for_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_of = '"one"\tx\n"two\nlines"\ty\n'
+    file = write(tmp_path / "a.tsv", "text\tlabel\n" + rows_of * 20)
+    for read in range(20, 80):
+        monkeypatch.setattr(csvquotes, "NOTED", read)
+        assert plan(file, label_column="label").notes == ()
+
+
+def test_a_reader_of_csv_by_a_plugin_need_not_tell_of_quotes(tmp_path: Path) -> None:
+    class Mine(csvfile.Csv):
+        quoting_note = None  # type: ignore[assignment]
+
+    assert not isinstance(Mine(), Tables)
+    found = notes_on_files([Found(str(tmp_path / "a.csv"), "csv", "a.csv")], {"csv": Mine()}, Settings())
+    assert found == []

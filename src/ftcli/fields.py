@@ -22,7 +22,8 @@ def _share(value: Any) -> Any:
     with suppress(TypeError, ValueError):  # pydantic says what is no number
         share = float(share)
     if isinstance(share, float) and share > 1:
-        raise ValueError(f"a share is 1 at most; {share:g} of a hundred are written {share:g}%")
+        way = "" if text.endswith("%") or not 1 < share <= 100 else f"; {share:g} of a hundred are written {share:g}%"
+        raise ValueError(f"a share is 1 (100%) at most{way}")
     return share
 
 

@@ -124,7 +124,9 @@ PREDICT = CommandSpec(
     own=(
         Own("model", "Output directory of a run, adapter or hub id.", required=True),
         Own("texts", "Texts.", "words", default=()),
-        Own("pair", "Second text that each of the texts is judged together with, by a classifier of pairs.", "text", ("--pair",)),
+        Own(
+            "pair", "Second text that each of the texts is judged together with, by a classifier of pairs.", "text", ("--pair",), once=True
+        ),
         Own(
             "file",
             "File of any format that is prepared: JSON lines, CSV, parquet … with the text column, messages or prompt.",

@@ -146,8 +146,8 @@ def _convert(spec: CommandSpec, parsed: Parsed) -> None:
         if own.kind in {"words", "paths"}:
             parsed.arguments[own.name] = tuple(_converted(own, value, flag) for value in values)
         else:
-            if own.kind != "list" and own.flags and len(different := list(dict.fromkeys(values))) > 1:
-                raise UsageError(f"{flag} is given more than once: {', '.join(different)}", "It takes one value.")
+            if own.once and len(values) > 1:
+                raise UsageError(f"{flag} is given more than once: {', '.join(values)}", "It takes one value.")
             parsed.arguments[own.name] = tuple(values) if own.kind == "list" else _converted(own, values[-1], flag)
     for own in COMMON:
         if own.name in parsed.given and own.kind == "path":

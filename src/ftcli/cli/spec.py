@@ -26,6 +26,8 @@ class Own:
     default: Any = None
     choices: tuple[str, ...] = ()
     required: bool = False
+    once: bool = False
+    """Two values are refused, which look as if each were for another text; elsewhere the last one counts."""
 
 
 @dataclass(frozen=True, slots=True)

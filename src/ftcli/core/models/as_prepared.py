@@ -38,7 +38,7 @@ def policy_of(document: Mapping[str, Any]) -> LengthPolicy:
         prefix=tuple(map(int, document["prefix"])),
         suffix=tuple(map(int, document["suffix"])),
         eos=None if document["eos"] is None else int(document["eos"]),
-        pair=PairTemplate(**around, types=bool(pair["types"])) if pair else None,
+        pair=PairTemplate(**around, types=bool(pair["types"]), slow=bool(pair.get("slow"))) if pair else None,
     )
 
 

@@ -45,6 +45,8 @@ class PairTemplate:
     suffix: tuple[int, ...]
     types: bool
     """Whether the model wants to be told which tokens are the second text's."""
+    slow: bool = False
+    """Of a tokenizer in Python, which cuts two long texts otherwise (`cut_pairs`)."""
 
     @property
     def ending(self) -> tuple[int, ...]:
@@ -79,7 +81,7 @@ def template_of_pairs(tokenizer: Any, rows: Sequence[tuple[str, str]], *, specia
     if kinds is not None:
         around = tuple(_marked(*part) for part in zip(around, kinds, strict=True))
     before, between, behind = around
-    return PairTemplate(tuple(before), tuple(between), tuple(behind), types=kinds is not None)
+    return PairTemplate(tuple(before), tuple(between), tuple(behind), types=kinds is not None, slow=not getattr(tokenizer, "is_fast", True))
 
 
 def _marked(ids: list[int], kinds: list[int]) -> list[int]:
@@ -126,9 +128,13 @@ def second_lengths(ids: Ids, starts: Ints, lengths: Ints) -> Ints:
     return found
 
 
-def cut_pairs(first: Ints, second: Ints, room: int) -> tuple[Ints, Ints]:
-    """How many tokens of each text stay where both together may have `room`: the longer one is cut first, as by `truncation="longest_first"` of a
-    fast tokenizer."""
+def cut_pairs(first: Ints, second: Ints, room: int, *, slow: bool = False) -> tuple[Ints, Ints]:
+    """How many tokens of each text stay where both together may have `room`: the longer one is cut first, as by `truncation="longest_first"`. Of two
+    texts longer than half of it the longer one keeps one more in an odd room with a fast tokenizer, and the first one with a `slow` one."""
+    if slow:
+        kept = np.where(second <= room // 2, room - second, np.minimum(first, room - room // 2))
+        kept = np.where(first + second <= room, first, kept)
+        return kept, np.minimum(second, room - kept)
     short = np.minimum(first, second)
     kept = np.where(short > room, short, np.maximum(short, room - short))
     both = short + kept > room

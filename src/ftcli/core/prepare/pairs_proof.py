@@ -25,9 +25,9 @@ def proved_pairs(context: Context, plan: Plan, tokenizer: Any, backend: Backend)
         DataError: the first rows cannot be read.
     """
     special = context.settings.tokenizer.add_special_tokens
-    if special and not backend.constant:
+    if special and (not backend.constant or backend.ends is not None):
         raise TokenizerError(
-            "the tokenizer adds more than a fixed beginning and end to a text: pairs cannot be prepared with it",
+            "the tokenizer does not add the same beginning and end to every text: pairs cannot be prepared with it",
             "Use --no-add-special-tokens, or join the two texts in one column.",
         )
     rows: list[tuple[str, str]] = []

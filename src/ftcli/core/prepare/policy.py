@@ -151,7 +151,7 @@ class LengthPolicy:
     def _ended(self, ids: Ids, lengths: Ints) -> tuple[Ids, Ints]:
         if self.eos is None:
             return ids, lengths
-        return append_where(ids, lengths, lacking(unmarked(ids), lengths, self.eos), self.eos)
+        return append_where(ids, lengths, lacking(ids if self.pair is None else unmarked(ids), lengths, self.eos), self.eos)
 
     def _pairs(
         self, template: PairTemplate, ids: Ids, starts: Ints, lengths: Ints, ended: Ints, source: Ints, counts: Counts
@@ -163,7 +163,7 @@ class LengthPolicy:
         long = text > self.room
         if self.truncation == "error" and long.any():
             raise TooLong(dict(zip(source[long].tolist(), text[long].tolist(), strict=True)), self.room)
-        kept = cut_pairs(first, second - ended, self.room)
+        kept = cut_pairs(first, second - ended, self.room, slow=template.slow)
         counts.rows_truncated += int(long.sum())
         counts.tokens_cut += int((text - sum(kept)).sum())
         ends = self.truncation == "keep_end"

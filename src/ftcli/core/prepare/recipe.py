@@ -301,6 +301,7 @@ def _inputs(
     return {
         **(spoken or {}),
         **({"dataset.text_pair_column": plan.columns.pair, "token types": policy.pair.types} if policy.pair else {}),
+        **({"a pair is cut as by": "a slow tokenizer"} if policy.pair and policy.pair.slow else {}),
         **({"dataset.label_columns": [list(plan.columns.flags), list(plan.columns.flag_kinds)]} if plan.columns.flags else {}),
         **({"dataset.label_separator": dataset.label_separator} if dataset.label_separator else {}),
         **({"label names of the sources": list(plan.label_names)} if plan.label_names else {}),

@@ -14,6 +14,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def sealed(folder: Path, marker: str, document: Mapping[str, Any]) -> dict[str, 
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != marker)
     for path in paths:
         if path.suffix == ".safetensors":  # safetensors 0.8 lets only the owner read them, whatever the umask
-            path.chmod(folder.stat().st_mode & 0o666)
+            with suppress(OSError):  # a file system without such rights
+                path.chmod(folder.stat().st_mode & 0o666)
     with ThreadPoolExecutor(1) as pool:  # the disk writes meanwhile: 1.8 of 6.9 s of the 9.6 GB of a run of 0.6 billion weights
         described = pool.map(lambda path: describe(path, str(path.relative_to(folder))), paths)
         for path in paths:

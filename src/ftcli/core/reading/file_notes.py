@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, cast
+from typing import Protocol, runtime_checkable
 
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.streams import ends_in_cr
@@ -14,16 +14,18 @@ LOOKED_AT = 100
 """Files of a kind that are looked at: there may be a million."""
 
 
+@runtime_checkable
 class OwnFormat(SourceFormat, Protocol):
-    """A format of ftcli's own."""
+    """A format of ftcli's own, or of a plugin that tells as much."""
 
     def found_columns(self, path: str, settings: Settings) -> Mapping[str, bool]:
         """The columns by the header or the first row, each with whether it holds texts, lists or objects: for notes on those that are not read."""
         ...
 
 
+@runtime_checkable
 class Tables(OwnFormat, Protocol):
-    """.csv and .tsv."""
+    """.csv and .tsv, by ftcli's own reader or by one that tells as much."""
 
     def quoting_note(self, path: str, settings: Settings) -> str | None:
         """What to say of a file whose quotes are characters, though fields of it look quoted."""
@@ -34,10 +36,10 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
     """Of tables without a header, of quotes that quote nothing, and of lines that end in CR alone."""
     notes = []
     tables = [file.path for file in files if file.format == "csv"]
-    reader = cast("Tables", formats["csv"])
-    if settings.dataset.text_column.isdecimal() and any(not reader.found_columns(path, settings) for path in tables):
-        notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
-    notes += [note for path in tables[:LOOKED_AT] if (note := reader.quoting_note(path, settings))]
+    if isinstance(reader := formats["csv"], Tables):
+        if settings.dataset.text_column.isdecimal() and any(not reader.found_columns(path, settings) for path in tables):
+            notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
+        notes += [note for path in tables[:LOOKED_AT] if (note := reader.quoting_note(path, settings))]
     lines = [file.path for file in files if file.format == "text" and settings.dataset.sample_by == "line"]
     notes += [
         f"{path}: one row, because its lines end in CR alone (tr '\\r' '\\n' < OLD > NEW makes them lines)"

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -251,7 +251,8 @@ def _found_columns(found: list[Found], formats: dict[str, SourceFormat], setting
     first = {file.format: file.path for file in reversed(found) if file.format in CHAT_FORMATS}
     columns: dict[str, bool] = {}
     for name, path in first.items():
-        columns |= cast("OwnFormat", formats[name]).found_columns(path, settings)
+        if isinstance(reader := formats[name], OwnFormat):
+            columns |= reader.found_columns(path, settings)
     return columns
 
 

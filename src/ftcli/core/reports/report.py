@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -136,14 +137,19 @@ def render_html(report: Report, when: datetime | None = None) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """What a link leads to is replaced, not the link; a device or a pipe is written to, not replaced."""
+    """What a link leads to is replaced, not the link; a device or a pipe is written to, not replaced, and so is a file that is this process's own output."""
     text = printable(masked(text))
     temporary = None
     try:
+        if (stream := _own_stream(path)) is not None:
+            sys.stdout.flush()
+            with open(stream, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as out:
+                out.write(text)
+            return
         if path.exists() and not path.is_file() and not path.is_dir():
             path.write_text(text, encoding="utf-8", errors="backslashreplace")
             return
-        place = path.resolve()
+        place = Path(os.path.realpath(path))
         place.parent.mkdir(parents=True, exist_ok=True)
         temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -154,6 +160,17 @@ def _write(path: Path, text: str) -> None:
                 temporary.unlink()
         hint = "Free space there, or choose another place: --report-dir DIR, and --output FILE where a command has it."
         raise PublishError(f"the report {path} cannot be written: {error.strerror}", hint) from error
+
+
+def _own_stream(path: Path) -> int | None:
+    """The descriptor of this process's stdout or stderr, where that leads to the file `path`: /dev/stdout, or the file that it was sent to."""
+    if not path.is_file():
+        return None
+    for stream in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(stream), path.stat()):
+                return stream
+    return None
 
 
 def _plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Plot]:
