@@ -274,6 +274,7 @@ def test_a_batch_on_its_way_to_a_gpu_does_not_hold_the_host_and_liger_leaves_the
     made: dict[str, Any] = {}
     monkeypatch.setattr(arguments_module, "TrainingArguments", lambda **values: (made.update(values), SimpleNamespace(n_gpu=1))[1])
     monkeypatch.setattr(arguments_module, "_refuse_what_cannot_be_made", lambda _: None)
+    monkeypatch.setattr(arguments_module, "_follow_plateaus", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     wish = {"train__use_cpu": None, "train__use_liger_kernel": True, "train__bf16": True}
     make_arguments(_context(tmp_path, **wish), held_out=False)

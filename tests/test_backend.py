@@ -120,6 +120,13 @@ def test_the_hash_follows_what_decides_ids_and_nothing_else(tmp_path: Path) -> N
     assert len(seen) == 4
 
 
+def test_the_hash_of_a_slow_tokenizer_without_a_folder_covers_its_vocabulary() -> None:
+    same, other = ByT5Tokenizer(), ByT5Tokenizer()
+    assert tokenizer_hash(same, "some/hub-id") == tokenizer_hash(other, "some/hub-id")
+    other.get_vocab = lambda: {"a": 0}  # type: ignore[method-assign]
+    assert tokenizer_hash(same, "some/hub-id") != tokenizer_hash(other, "some/hub-id")
+
+
 def test_the_hash_of_a_slow_tokenizer_covers_its_files(tmp_path: Path) -> None:
     tokenizer = ByT5Tokenizer()
     tokenizer.save_pretrained(tmp_path)

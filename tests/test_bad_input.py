@@ -198,6 +198,29 @@ def test_a_damaged_part_of_the_rejects_makes_its_shard_again(folder: Path, tmp_p
     assert (tmp_path / "out" / "rejects.jsonl").read_bytes() == (tmp_path / "whole" / "rejects.jsonl").read_bytes()
 
 
+def test_rows_that_are_bad_after_reading_are_placed_beside_those_that_were_before(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader finds its bad rows block by block, while the places of the others are already asked for."""
+    monkeypatch.setattr(streams, "BLOCK", 2048)
+    lines = [json.dumps({"text": f"row {number}"}) for number in range(1, 401)]
+    for number in (8, 250, 350):
+        lines[number - 1] = json.dumps({"text": f"row {number} " + "long " * 200})
+    for number in (100, 200, 300):
+        lines[number - 1] = "not json"
+    source = tmp_path / "a.jsonl"
+    source.write_text("\n".join(lines) + "\n")
+    _, rejects = quarantined(folder, source, tmp_path / "out", max_row_tokens=100, batch_size=20)
+    assert [(reject["line"], reject["reason_code"]) for reject in rejects] == [
+        (number, "not-json" if number in {100, 200, 300} else "too-many-tokens") for number in (8, 100, 200, 250, 300, 350)
+    ]
+    assert all(
+        f"row {reject['line']} ".encode() in base64.b64decode(reject["raw"])
+        for reject in rejects
+        if reject["reason_code"] == "too-many-tokens"
+    )
+
+
 def test_too_many_bad_rows_are_refused_with_figures_places_and_the_way_on(folder: Path, tmp_path: Path) -> None:
     source = mixed(tmp_path / "a.jsonl")
     with pytest.raises(DataError) as caught:

@@ -211,6 +211,13 @@ def test_files_without_rows_are_said_so(tmp_path: Path) -> None:
         ("test/train.jsonl", "train"),
         ("contest.csv", None),
         ("developers.csv", None),
+        ("test2.csv", "test"),
+        ("val2020.csv", "validation"),
+        ("train1of4.jsonl", "train"),
+        ("testData.json", "test"),
+        ("testset.csv", "test"),
+        ("학습Train.csv", "train"),
+        ("latest2.csv", None),
     ],
 )
 def test_a_file_name_tells_its_split_by_whole_words(name: str, role: str | None) -> None:

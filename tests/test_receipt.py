@@ -23,6 +23,7 @@ from ftcli.core.prepare import recipe
 from ftcli.core.prepare.encode import encode_shard
 from ftcli.core.publishing import inputs
 from ftcli.core.reading import receipt
+from ftcli.core.reading.receipt import kind_of
 from ftcli.errors import DataError, PublishError
 from ftcli.pluginmanager import Plugins
 from ftcli.settings import Settings
@@ -423,3 +424,10 @@ def test_the_files_of_a_folder_without_a_tokenizer_are_not_read(tmp_path: Path) 
     assert receipt._tokenizer(settings) is None
     write(tmp_path / "tokenizer_config.json", "{}")
     assert set(receipt._tokenizer(settings) or {}) >= {"tokenizer_config.json"}
+
+
+def test_a_table_is_another_source_where_its_name_tells_another_delimiter(tmp_path):
+    """The same bytes are other rows."""
+    names = {name: kind_of("csv", name) for name in ("a.csv", "a.CSV.gz", "a.tsv", "a.txt", "a.tsv.gz")}
+    assert names == {"a.csv": "csv", "a.CSV.gz": "csv", "a.tsv": "tsv", "a.txt": "tsv", "a.tsv.gz": "tsv"}
+    assert kind_of("jsonl", "a.jsonl") == "jsonl"

@@ -86,6 +86,12 @@ def test_every_shape_of_conversation_is_known_by_its_columns() -> None:
         ({"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]}, "sharegpt", {"messages": [asked, said]}),
         ({"prompt": "Hi", "completion": "Ho"}, "prompt-completion", {"prompt": "Hi", "completion": "Ho"}),
         ({"prompt": [asked], "completion": [said]}, "prompt-completion", {"prompt": [asked], "completion": [said]}),
+        (
+            {"prompt": json.dumps([asked]), "completion": f" {json.dumps([said])}"},
+            "prompt-completion",
+            {"prompt": [asked], "completion": [said]},
+        ),
+        ({"prompt": "[1, 2]", "completion": "[3]"}, "prompt-completion", {"prompt": "[1, 2]", "completion": "[3]"}),
         ({"instruction": "Hi", "input": " ", "output": "Ho"}, "alpaca", {"prompt": [asked], "completion": [said]}),
         ({"instruction": "Hi", "response": "Ho"}, "alpaca", {"prompt": [asked], "completion": [said]}),
     ]

@@ -325,3 +325,9 @@ def test_json_that_is_no_lines_is_told_what_to_be_called(tmp_path: Path, content
 )
 def test_a_table_by_columns_is_told_how_pandas_writes_rows(tmp_path: Path, name: str, content: str, told: bool) -> None:
     assert ("orient='records', lines=True" in refusal(write(tmp_path / name, content)).hint) == told
+
+
+def test_a_label_that_is_the_same_negative_number_everywhere_is_read(tmp_path: Path) -> None:
+    """As test splits of GLUE have it."""
+    file = write(tmp_path / "a.jsonl", "".join(f'{{"text": "row {number}", "label": -1}}\n' for number in range(50)))
+    assert rows(file, label_column="label") == [(f"row {number}", -1) for number in range(50)]

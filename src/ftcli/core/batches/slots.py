@@ -215,5 +215,7 @@ def _halved(ends: Ints, count: int) -> Ints:
     while len(ends) < count:
         sizes = np.diff(ends, prepend=0)
         largest = np.argsort(-sizes, kind="stable")[: count - len(ends)]
+        if sizes.max() > 1:  # else an empty batch would stand beside one that can be cut
+            largest = largest[sizes[largest] > 1]
         ends = np.sort(np.concatenate([ends, (ends - (sizes + 1) // 2)[largest]]))
     return ends

@@ -132,6 +132,8 @@ def _hash(tokenizer: PreTrainedTokenizerBase, folder: Path | str, serialised: st
         names = {*tokenizer.vocab_files_names.values(), "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}
         files = sorted(path for path in Path(folder).glob("*") if path.name in names or path.suffix == ".py")
         state["files"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        if not files:  # a hub id
+            state["vocabulary"] = hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 

@@ -19,7 +19,7 @@ from ftcli.core.publishing.inputs import DAY, FORMAT_VERSION
 from ftcli.core.publishing.publish import fingerprint
 from ftcli.core.reading.conversation import MODE, RULES
 from ftcli.core.reading.read import Plan, make_plan
-from ftcli.core.reading.receipt import changing_plugins, make_receipt, tokenizer_key
+from ftcli.core.reading.receipt import changing_plugins, kind_of, make_receipt, tokenizer_key
 from ftcli.errors import UsageError
 from ftcli.records import SPLITS, ShardPlan, Split, to_json
 
@@ -306,7 +306,7 @@ def _inputs(
         **({"dataset.label_separator": dataset.label_separator} if dataset.label_separator else {}),
         **({"label names of the sources": list(plan.label_names)} if plan.label_names else {}),
         "format version": FORMAT_VERSION,
-        "sources": [[file.format, file.split, file.bytes, file.xxh3] for file in plan.files],
+        "sources": [[kind_of(file.format, file.path), file.split, file.bytes, file.xxh3] for file in plan.files],
         "dataset.text_column": plan.columns.text,
         "dataset.label_column": plan.columns.label,
         "kind of label": plan.columns.label_kind,

@@ -4,7 +4,7 @@ Known shapes, told row by row from its columns:
 
     messages            `messages`: objects with role and content
     sharegpt            `conversations` (or `conversation`): objects with from and value
-    prompt-completion   `prompt` and `completion`: two texts, or two lists of messages
+    prompt-completion   `prompt` and `completion`: two texts, or two lists of messages (in tables of texts as JSON)
     alpaca              `instruction` and `output` (or `response`), with or without `input` (or `context`), and `history`, pairs of texts;
                         or, as in Self-Instruct, `instruction` and `instances`: one object with `output` and `input`
 
@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from ftcli.contracts import Columns
 from ftcli.core.reading.columns import BadValue, shown
+from ftcli.core.reading.messages import listed, messages_of, text_of
 from ftcli.errors import DataError, UsageError
 from ftcli.settings import Settings, update
 
 MODE = "sft"
-RULES = 4
+RULES = 5
 """Raised when the same rows would become other conversations: in 2 Dolly's context, Alpaca's history and weights of 0 are minded, in 3
-Self-Instruct's instances, Gemini's parts and what `system` says beside messages, in 4 a developer may be the system."""
+Self-Instruct's instances, Gemini's parts and what `system` says beside messages, in 4 a developer may be the system, in 5 prompt and completion may be lists as JSON."""
 NAMES = (
     "messages",
     "conversations",
@@ -52,22 +52,6 @@ READ = {
 """Shape → what it reads beside the messages' column, `system` and `tools`."""
 INSTEAD = (("input", "context"), ("output", "response"))
 """Of two columns that say the same, the first is read."""
-ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "assistant": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "function": "tool",
-    "observation": "tool",
-}
-"""ShareGPT's speakers."""
-CALL = "function_call"
-"""The speaker whose words are calls of tools, as JSON: an object with name and arguments, or a list of them."""
 ASKED = ("question", "query", "input", "prompt", "problem", "instruction")
 ANSWERED = ("answer", "response", "output", "completion", "solution", "chosen")
 """Names that many data sets give to what is asked and answered, for a hint."""
@@ -166,21 +150,21 @@ def said(document: str) -> list[str]:
 
 def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
     if shape == "messages":
-        document: dict[str, Any] = {"kind": CHAT, "messages": _with_system(row, _messages(columns.text, row[columns.text]))}
+        document: dict[str, Any] = {"kind": CHAT, "messages": _with_system(row, messages_of(columns.text, row[columns.text]))}
     elif shape == "sharegpt":
         name = "conversations" if row.get("conversations") is not None else "conversation"
-        document = {"kind": CHAT, "messages": _with_system(row, _messages(name, row[name]))}
+        document = {"kind": CHAT, "messages": _with_system(row, messages_of(name, row[name]))}
     elif shape == "alpaca":
         if "output" not in row and "response" not in row:
             row = {**row, **_instance(row["instances"])}
         answer = "response" if row.get("output") is None and "response" in row else "output"
-        asked = _text("instruction", row["instruction"])
+        asked = text_of("instruction", row["instruction"])
         given = "input" if row.get("input") is not None else "context"
-        more = _text(given, row[given]) if row.get(given) is not None else ""
+        more = text_of(given, row[given]) if row.get(given) is not None else ""
         document = {
             "kind": CHAT,
             "prompt": [*_system(row), *_history(row), {"role": "user", "content": f"{asked}\n\n{more}" if more.strip() else asked}],
-            "completion": [{"role": "assistant", "content": _text(answer, row[answer])}],
+            "completion": [{"role": "assistant", "content": text_of(answer, row[answer])}],
         }
     else:
         document = _pair(row)
@@ -230,6 +214,12 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
 
 def _pair(row: Mapping[str, Any]) -> dict[str, Any]:
     prompt, completion = row["prompt"], row["completion"]
+    sides = [listed(side) for side in (prompt, completion)]
+    if all(
+        isinstance(side, list) and side and all(isinstance(part, Mapping) and {"role", "from"} & part.keys() for part in side)
+        for side in sides
+    ):
+        prompt, completion = sides
     if isinstance(prompt, str) and isinstance(completion, str):
         if row.get("system"):
             hint = "--rename instruction=prompt,output=completion reads the row as a question and an answer, through the chat template."
@@ -238,12 +228,12 @@ def _pair(row: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(prompt, str) or isinstance(completion, str):
         which = "prompt" if isinstance(prompt, str) else "completion"
         raise BadValue(0, "wrong-type", f"{which!r} is a string and the other a list; both must be one or the other", which)
-    return {"kind": CHAT, "prompt": _with_system(row, _messages("prompt", prompt)), "completion": _messages("completion", completion)}
+    return {"kind": CHAT, "prompt": _with_system(row, messages_of("prompt", prompt)), "completion": messages_of("completion", completion)}
 
 
 def _system(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     said = row.get("system")
-    return [{"role": "system", "content": _text("system", said)}] if said else []
+    return [{"role": "system", "content": text_of("system", said)}] if said else []
 
 
 def _instance(instances: object) -> Mapping[str, Any]:
@@ -272,79 +262,7 @@ def _history(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(history, list) or not all(isinstance(turn, list) and len(turn) == 2 for turn in history):
         raise BadValue(0, "wrong-type", f"'history' is {shown(history)}; it must be a list of pairs of texts", "history")
     return [
-        {"role": role, "content": _text("history", words)}
+        {"role": role, "content": text_of("history", words)}
         for turn in history
         for role, words in zip(("user", "assistant"), turn, strict=True)
     ]
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise BadValue(0, "null" if value is None else "wrong-type", f"{name!r} is {shown(value)}; it must be a string", name)
-    return value
-
-
-def _messages(name: str, value: object) -> list[dict[str, Any]]:
-    if isinstance(value, str) and value.lstrip().startswith("["):  # in a table of texts, as JSON
-        with suppress(ValueError):
-            value = json.loads(value)
-    if not isinstance(value, list) or not value:
-        raise BadValue(0, "wrong-type", f"{name!r} is {shown(value)}; it must be a list of messages with one at least", name)
-    return [_message(name, number, part) for number, part in enumerate(value)]
-
-
-def _message(name: str, number: int, part: object) -> dict[str, Any]:
-    where = f"message {number + 1} of {name!r}"
-    if not isinstance(part, Mapping):
-        raise BadValue(0, "wrong-type", f"{where} is {shown(part)}; it must be an object", name)
-    message = {key: item for key, item in part.items() if item is not None}  # Arrow fills every message up with nulls
-    if "role" not in message and "from" in message:
-        speaker = message.pop("from")
-        if speaker == CALL:
-            return {"role": "assistant", "tool_calls": _calls(where, name, message.get("value"))}
-        if not isinstance(speaker, str) or speaker not in ROLES:
-            known = ", ".join([*ROLES, CALL])
-            raise BadValue(0, "wrong-type", f"{where} is from {shown(speaker)}", name, f"Speakers known: {known}.")
-        message = {"role": ROLES[speaker], **message}
-        message["content"] = message.pop("value", message.get("content"))
-    if not isinstance(message.get("role"), str):
-        raise BadValue(0, "wrong-type", f"{where} has no role", name, "A message has role and content, or from and value.")
-    if message["role"] == "assistant" and message.get("weight", 1) not in (0, 1):
-        raise BadValue(0, "wrong-type", f"{where} has the weight {shown(message['weight'])}", name, "0 (not learned) and 1 are known.")
-    if "content" not in message and isinstance(message.get("parts"), list):  # Gemini's, with the role model
-        message["content"] = [{"type": "text", **part} if isinstance(part, Mapping) else part for part in message.pop("parts")]
-        message["role"] = ROLES.get(message["role"], message["role"])
-    content = message.get("content")
-    if isinstance(content, list):
-        content = message["content"] = _joined(where, name, content)
-    if content is None and message.get("tool_calls"):
-        message.pop("content", None)
-    elif not isinstance(content, str):
-        code: Any = "null" if content is None else "wrong-type"
-        raise BadValue(0, code, f"{where} has as its content {shown(content)}; it must be a string", name)
-    return message
-
-
-def _calls(where: str, name: str, value: object) -> list[dict[str, Any]]:
-    """Calls of tools as chat templates want them, from JSON."""
-    try:
-        found: Any = json.loads(value) if isinstance(value, str) else None
-    except ValueError:
-        found = None
-    calls: list[Any] = found if isinstance(found, list) else [found]
-    if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
-        raise BadValue(0, "wrong-type", f"{where} is no JSON of a call with name and arguments: {shown(value)}", name)
-    return [{"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}} for call in calls]
-
-
-def _joined(where: str, name: str, parts: Sequence[Any]) -> str:
-    """The text of a content in parts."""
-    texts = []
-    for part in parts:
-        text = part.get("text", part.get("value")) if isinstance(part, Mapping) else None
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(text, str):
-            raise BadValue(
-                0, "wrong-type", f"{where} holds something else than text: {shown(part)}", name, "Only text can be trained here."
-            )
-        texts.append(text)
-    return "".join(texts)

@@ -118,6 +118,8 @@ def _form(block: bytes, columns: Columns) -> _Form | None:
         elif type(value) is int and (digits := WHOLE.match(line, quotes[at - 1] + 1)):
             places.append(digits.span(1))
             cut.append(_Value(key, whole=True))
+    if not {name for _, name, _ in wanted(columns)} <= {value.key for value in cut}:  # a negative number
+        return None
     bounds = [0, *chain.from_iterable(places), len(line)]
     pieces = [_piece(line, quotes, *piece) for piece in zip(bounds[::2], bounds[1::2], strict=True)]
     return _Form(tuple(pieces), tuple(cut), len(quotes))

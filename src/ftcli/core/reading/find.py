@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 _HELD_OUT: Split = "validation"
 ALIASES: dict[str, Split] = {
-    "train": "train",
-    "training": "train",
-    **dict.fromkeys(("validation", "valid", "val", "dev", "eval"), _HELD_OUT),
-    "test": "test",
+    **dict.fromkeys(("train", "training", "trainset"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev", "eval", "valset", "devset"), _HELD_OUT),
+    **dict.fromkeys(("test", "testset"), "test"),
 }
 """Names of splits, before `=` and as words of a file's name."""
-WORDS = re.compile(r"[^\W_]+")
+WORDS = re.compile(r"[^\W\d_]+?(?=[\W\d_]|$|(?<=[^\W\d_A-Z])[A-Z])")
+"""Of a name such as test2.csv, train1of4.csv or trainData.jsonl."""
 NOT_DATA = ("readme", "license", "licence", "source.", "changelog", "requirements")
 """Beginnings of the names of text files that describe data."""
 _SHEET = "Save the sheet as CSV (UTF-8): one table a file, its first line the names of the columns."
@@ -275,9 +275,9 @@ class Finder:
 def role_of(name: str) -> Split | None:
     """The split that a file name tells, by its words, then its directories' from the innermost: "fci_train_val.txt" is train."""
     for part in reversed(name.split("/")):
-        for word in WORDS.findall(part.lower()):
-            if word in ALIASES:
-                return ALIASES[word]
+        for word in WORDS.findall(part):
+            if split := ALIASES.get(word.lower()):
+                return split
     return None
 
 

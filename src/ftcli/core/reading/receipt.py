@@ -30,6 +30,7 @@ from typing import Any
 import ftcli
 from ftcli.context import Context
 from ftcli.core.files.stamps import Hashed, SourceHashes, Stamp
+from ftcli.core.files.streams import bare_suffix
 from ftcli.core.publishing.inputs import FORMAT_VERSION
 from ftcli.core.publishing.publish import check_files, fingerprint, hash_file, leftovers, read_manifest
 from ftcli.core.reading.find import Found
@@ -144,8 +145,13 @@ def _settings(settings: Settings) -> Mapping[str, Any]:
 
 
 def _sources(found: Sequence[Found], hashed: Sequence[Hashed]) -> str:
-    files = [[file.format, file.split, one.stamp.size, one.xxh3] for file, one in zip(found, hashed, strict=True)]
+    files = [[kind_of(file.format, file.path), file.split, one.stamp.size, one.xxh3] for file, one in zip(found, hashed, strict=True)]
     return fingerprint({"sources": files})
+
+
+def kind_of(name: str, path: str) -> str:
+    """The format, and of tables what their delimiter is told by."""
+    return "tsv" if name == "csv" and bare_suffix(path) != ".csv" else name
 
 
 def _tokenizer(settings: Settings) -> Mapping[str, Any] | None:

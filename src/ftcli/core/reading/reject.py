@@ -134,12 +134,10 @@ class Rejects:
         reader = self._formats.get(piece.format)()
         if not isinstance(reader, Locating):
             return
-        known = iter(self._known.get(index, ()))
-        rejected = next(known, None)
+        known, passed = self._known.setdefault(index, array("q")), 0  # grows while the reader goes on
         for place in reader.places(piece, self._settings):
-            key = place.start if place.row is None else place.row
-            if key == rejected:
-                rejected = next(known, None)
+            if passed < len(known) and known[passed] == (place.start if place.row is None else place.row):
+                passed += 1
             else:
                 yield place
 

@@ -6,14 +6,14 @@ import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from inspect import signature
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
-from transformers import Trainer, TrainingArguments
+from transformers import SchedulerType, Trainer, TrainingArguments
 
 from ftcli.context import Context
 from ftcli.core.batches.order import ORDERS
@@ -48,6 +48,8 @@ UNLISTED = re.compile(r"(?P<value>.+) is not a valid \w+, please select one of \
 LIGER_LOSSES = "cross_entropy", "fused_linear_cross_entropy"
 REFUSED = {
     "ignore_data_skip": "a run that goes on would train on rows twice and miss others",
+    "bf16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
+    "fp16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
     "auto_find_batch_size": "it changes the batch of a step; --auto-batch keeps it",
     "enable_jit_checkpoint": "signals save a checkpoint anyway, and on all processes at the same step",
 }
@@ -110,11 +112,25 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
         arguments = TrainingArguments(**{**defaults, **values, **fixed})
     except Exception as error:
         raise _refused(" ".join(str(error).split()), values) from error
+    _follow_plateaus(context, arguments)
     _refuse_what_cannot_be_made(arguments)
     if arguments.n_gpu > 1:
         context.note(f"{arguments.n_gpu} GPUs are visible to one process, which uses the first; --nproc-per-node auto uses all")
         arguments._n_gpu = 1
     return arguments
+
+
+@contextmanager
+def changed(arguments: TrainingArguments, **values: Any) -> Iterator[None]:
+    """Inside, they have other values."""
+    before = {name: getattr(arguments, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(arguments, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(arguments, name, value)
 
 
 def _refused(words: str, values: Mapping[str, Any]) -> SettingsError:
@@ -203,6 +219,17 @@ def _bare(metric: str | None) -> str | None:
     return metric and metric.removeprefix("eval_")
 
 
+def _follow_plateaus(context: Context, arguments: TrainingArguments) -> None:
+    """Schedules that follow a figure are told which way is better: torch takes every one for a loss."""
+    if arguments.lr_scheduler_type not in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
+        return
+    kind, kwargs = arguments.lr_scheduler_type.value, arguments.lr_scheduler_kwargs or {}
+    if arguments.greater_is_better and "mode" not in kwargs:
+        arguments.lr_scheduler_kwargs = {**kwargs, "mode": "max"}
+    if arguments.warmup_steps:
+        context.note(f"the schedule {kind} has no warm-up: warmup_steps = {arguments.warmup_steps:g} has no effect")
+
+
 def _refuse_what_cannot_be_made(arguments: TrainingArguments) -> None:
     """What a Trainer would find out when the run's folder is begun already."""
     with made_of(arguments, "optim"):
@@ -227,6 +254,11 @@ def _refuse_what_is_not_offered(context: Context) -> None:
     for name, reason in REFUSED.items():
         if getattr(train, name):
             raise SettingsError(f"train.{name} is not offered: {reason}", "Leave it out.")
+    if train.save_only_model and train.on_nonfinite == "rollback":
+        raise SettingsError(
+            "train.on_nonfinite = rollback needs checkpoints to go back to, and train.save_only_model saves weights alone",
+            "Leave one of them out.",
+        )
     if train.dataloader_in_order is False:
         raise SettingsError("train.dataloader_in_order = false makes the order of batches a matter of chance", "Leave it out.")
     if train.auto_batch and int(os.environ.get("WORLD_SIZE", "1")) > 1:

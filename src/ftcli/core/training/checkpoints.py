@@ -161,14 +161,16 @@ def newest(run: Path, note: Callable[[str], None], *, full: bool = True, before:
     return None
 
 
-def damage(folder: Path, *, full: bool = False) -> str:
+def damage(folder: Path, *, full: bool = False, weights: bool = False) -> str:
     """Why a checkpoint cannot be used, in words; empty when it can.
 
     Args:
         full: compare every byte with its hash; otherwise sizes, and the first and last 64 KiB of each file.
+        weights: it need not be one to go on from, where the run saves weights alone (`save_only_model`).
     """
     try:
-        files = read(folder)["files"]
+        document = read(folder)
+        files = document["files"]
     except FileNotFoundError:
         return f"it is incomplete, or not ftcli's ({MARKER} is missing)"
     except (OSError, ValueError, KeyError) as error:
@@ -176,6 +178,8 @@ def damage(folder: Path, *, full: bool = False) -> str:
     for entry in files:
         if found := damage_of(folder, entry, full=full):
             return f"{found.path} {found.words}"
+    if weights and document.get("kept", {}).get("weights_alone"):
+        return ""
     names = [entry["path"] for entry in files]
     for name, pattern in NEEDED.items():
         if not any(re.fullmatch(pattern, found) for found in names):
@@ -185,7 +189,7 @@ def damage(folder: Path, *, full: bool = False) -> str:
 
 def rotate(run: Path, limit: int | None, best: str | None, note: Callable[[str], None]) -> None:
     """Remove the oldest complete checkpoints beyond `limit`, never the newest and the best. Damaged ones do not count, and stay for a look."""
-    valid = [folder for folder in _all(run) if not damage(folder)]
+    valid = [folder for folder in _all(run) if not damage(folder, weights=True)]
     kept = {valid[-1]} if valid else set()
     if best is not None:
         kept |= {folder for folder in valid if folder.name == Path(best).name}

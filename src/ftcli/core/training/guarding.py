@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -64,6 +64,15 @@ class Guard:
         self._recorded = 0
         self._losses: deque[float] = deque(maxlen=USUAL)
         self._in_a_row = 0
+
+    def kept(self) -> dict[str, Any]:
+        """What a run that goes on judges its next steps by."""
+        return {"losses": [*self._losses], "in_a_row": self._in_a_row, "rollbacks": self.rollbacks}
+
+    def take(self, kept: Mapping[str, Any]) -> None:
+        """Go on with what `kept` gave."""
+        self._losses.extend(kept["losses"])
+        self._in_a_row, self.rollbacks = kept["in_a_row"], kept["rollbacks"]
 
     def looks(self, device: torch.device) -> bool:
         """Whether steps are judged: looking waits for a device other than the CPU, so that there it needs a policy."""

@@ -29,6 +29,7 @@ from ftcli.core.models.refusals import ran_out
 from ftcli.core.publishing import staging
 from ftcli.core.storage.label_flags import entropy
 from ftcli.core.training import checkpoints, health, memory, precision, saving, trackers, unused_weights
+from ftcli.core.training.arguments import changed
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.card import CARD
 from ftcli.core.training.clock import clock_of
@@ -295,7 +296,9 @@ def _once(trainer: FtcliTrainer, checkpoint: Path | None) -> None:
         if state is not None:
             take_end(trainer, checkpoint, state)
             return
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    at_start = trainer.args.eval_on_start and checkpoint is None  # patience has counted the evaluation of a checkpoint
+    with changed(trainer.args, eval_on_start=at_start):
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
 
 def _gone_back(trainer: FtcliTrainer, back: Rollback) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainingArguments
+from transformers.integrations.neftune import deactivate_neftune
 from transformers.trainer_callback import PrinterCallback
 
 from ftcli.contracts import Collator, Task
@@ -28,6 +29,7 @@ from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.refusals import of_the_model
 from ftcli.core.models.side_by_side import Texts, told
 from ftcli.core.training import checkpoints, saving
+from ftcli.core.training.arguments import changed
 from ftcli.core.training.guarding import Guard
 from ftcli.core.training.halves import Halves, cut
 from ftcli.core.training.health import Start, Watch, finite, finite_states, look_at
@@ -88,7 +90,7 @@ class FtcliTrainer(Loading):
         """Steps whose batches are not trained on, since the run went back from there."""
         self.shape: tuple[int, int] | None = None
         """Rows and width of the batch that was trained on last."""
-        self.evaluating = False
+        self.evaluating = self._best_again = False
         self._rows: list[int] = []
         self._logged: torch.Tensor | None = None
         self._dropped, self._window = 0, 0
@@ -264,9 +266,9 @@ class FtcliTrainer(Loading):
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Save a checkpoint now, unless this step has one."""
+        """Save a checkpoint now, unless this step has one, or the weights are no longer its own."""
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        if first_decides(lambda: checkpoints.damage(folder)):
+        if not self._best_again and first_decides(lambda: checkpoints.damage(folder, weights=True)):
             self._save_checkpoint(self.model_wrapped, None)
             self.callback_handler.on_save(self.args, self.state, self.control)
 
@@ -282,11 +284,15 @@ class FtcliTrainer(Loading):
             self._at_a_time: self.pieces.most if self.pieces else None,
             "left_out": sorted(self.left_out),
             "compiled": self.compiled and self.compiled.on,
+            "guard": self.guard and self.guard.kept(),
+            **({"weights_alone": True} if self.args.save_only_model else {}),
         }
 
     def take(self, kept: Mapping[str, Any]) -> None:
         """Go on with what `kept` gave."""
         self.left_out |= set(kept.get("left_out", ()))
+        if self.guard is not None and kept.get("guard"):
+            self.guard.take(kept["guard"])
         if kept.get(self._at_a_time) is not None:
             self.pieces = self.pieces or Pieces(self.watch.note, by_slots=self.token_batches is not None)
             self.pieces.most = kept[self._at_a_time]
@@ -299,6 +305,8 @@ class FtcliTrainer(Loading):
         """An attempt ended in the middle of a step, and another one is to begin."""
         self._step_loss, self._dropped = None, 0
         self.model.zero_grad(set_to_none=True)
+        if self.neftune_noise_alpha is not None:  # `train` adds its hook every time
+            deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)
 
     def _load_callback_state(self) -> None:
         """Early stopping counts on from where the checkpoint's run was. The flags of a run that was stopped are not taken over."""
@@ -311,16 +319,21 @@ class FtcliTrainer(Loading):
     def best_checkpoint(self) -> Path:
         """That of the best evaluation. Raises `TrainError` where it cannot be used."""
         best = Path(str(self.state.best_model_checkpoint))
-        if problem := first_decides(lambda: checkpoints.damage(best, full=True)):
-            raise TrainError(
-                f"the best checkpoint {best} cannot be used: {problem}",
-                "Without --load-best-model-at-end the run ends with its last weights.",
-            )
+        if problem := first_decides(lambda: checkpoints.damage(best, full=True, weights=True)):
+            words = f"the best checkpoint {best} cannot be used: {problem}"
+            raise TrainError(words, "Without --load-best-model-at-end the run ends with its last weights.")
         return best
 
     def _load_best_model(self) -> None:
         self.best_checkpoint()
         super()._load_best_model()
+        self._best_again = True
+
+    def _finalize_training(self, *given: Any, **named: Any) -> Any:
+        """Transformers' own deletes the last checkpoint at a limit of 1, and loads the best weights where the run is only interrupted."""
+        load = self.args.load_best_model_at_end and not stopped(self.signals)
+        with changed(self.args, save_total_limit=None, load_best_model_at_end=load):
+            return super()._finalize_training(*given, **named)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)

@@ -1,0 +1,105 @@
+"""Messages of a conversation, as OpenAI, ShareGPT and Gemini write them, in the form that chat templates take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ftcli.core.reading.columns import BadValue, shown
+
+ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+}
+"""ShareGPT's speakers."""
+CALL = "function_call"
+"""The speaker whose words are calls of tools, as JSON: an object with name and arguments, or a list of them."""
+
+
+def text_of(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise BadValue(0, "null" if value is None else "wrong-type", f"{name!r} is {shown(value)}; it must be a string", name)
+    return value
+
+
+def listed(value: object) -> Any:
+    """The list that a text is as JSON, as tables of texts have it; else the value."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
+
+
+def messages_of(name: str, value: object) -> list[dict[str, Any]]:
+    value = listed(value)
+    if not isinstance(value, list) or not value:
+        raise BadValue(0, "wrong-type", f"{name!r} is {shown(value)}; it must be a list of messages with one at least", name)
+    return [_message(name, number, part) for number, part in enumerate(value)]
+
+
+def _message(name: str, number: int, part: object) -> dict[str, Any]:
+    where = f"message {number + 1} of {name!r}"
+    if not isinstance(part, Mapping):
+        raise BadValue(0, "wrong-type", f"{where} is {shown(part)}; it must be an object", name)
+    message = {key: item for key, item in part.items() if item is not None}  # Arrow fills every message up with nulls
+    if "role" not in message and "from" in message:
+        speaker = message.pop("from")
+        if speaker == CALL:
+            return {"role": "assistant", "tool_calls": _calls(where, name, message.get("value"))}
+        if not isinstance(speaker, str) or speaker not in ROLES:
+            known = ", ".join([*ROLES, CALL])
+            raise BadValue(0, "wrong-type", f"{where} is from {shown(speaker)}", name, f"Speakers known: {known}.")
+        message = {"role": ROLES[speaker], **message}
+        message["content"] = message.pop("value", message.get("content"))
+    if not isinstance(message.get("role"), str):
+        raise BadValue(0, "wrong-type", f"{where} has no role", name, "A message has role and content, or from and value.")
+    if message["role"] == "assistant" and message.get("weight", 1) not in (0, 1):
+        raise BadValue(0, "wrong-type", f"{where} has the weight {shown(message['weight'])}", name, "0 (not learned) and 1 are known.")
+    if "content" not in message and isinstance(message.get("parts"), list):  # Gemini's, with the role model
+        message["content"] = [{"type": "text", **part} if isinstance(part, Mapping) else part for part in message.pop("parts")]
+        message["role"] = ROLES.get(message["role"], message["role"])
+    content = message.get("content")
+    if isinstance(content, list):
+        content = message["content"] = _joined(where, name, content)
+    if content is None and message.get("tool_calls"):
+        message.pop("content", None)
+    elif not isinstance(content, str):
+        code: Any = "null" if content is None else "wrong-type"
+        raise BadValue(0, code, f"{where} has as its content {shown(content)}; it must be a string", name)
+    return message
+
+
+def _calls(where: str, name: str, value: object) -> list[dict[str, Any]]:
+    """Calls of tools as chat templates want them, from JSON."""
+    try:
+        found: Any = json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        found = None
+    calls: list[Any] = found if isinstance(found, list) else [found]
+    if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
+        raise BadValue(0, "wrong-type", f"{where} is no JSON of a call with name and arguments: {shown(value)}", name)
+    return [{"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}} for call in calls]
+
+
+def _joined(where: str, name: str, parts: Sequence[Any]) -> str:
+    """The text of a content in parts."""
+    texts = []
+    for part in parts:
+        text = part.get("text", part.get("value")) if isinstance(part, Mapping) else None
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(text, str):
+            raise BadValue(
+                0, "wrong-type", f"{where} holds something else than text: {shown(part)}", name, "Only text can be trained here."
+            )
+        texts.append(text)
+    return "".join(texts)

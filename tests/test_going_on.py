@@ -1,0 +1,185 @@
+"""What transformers does at the ends of `train` is undone where a run goes on: best weights in a checkpoint, hooks that add up, an evaluation counted twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ftcli.core.batches.slots import _halved
+from ftcli.core.distributed.signals import Signals
+from ftcli.core.training import guarding
+from ftcli.core.training.arguments import make_arguments
+from ftcli.core.training.run import prepare
+from ftcli.core.training.train import fit
+from ftcli.errors import SettingsError
+from runs import VOCABULARY, Bench, StopAt
+from stores import learnable
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BASE = {
+    "train__max_steps": 8,
+    "train__per_device_train_batch_size": 4,
+    "train__learning_rate": 0.05,
+    "train__on_unhealthy": "warn",
+    "train__lean_step": "off",
+    "train__eval_strategy": "steps",
+    "train__save_strategy": "steps",
+    "train__eval_steps": 2,
+    "train__save_steps": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    made = Bench.make(tmp_path_factory.mktemp("going on"))
+    made.store("store", {"train": learnable(24, 3, VOCABULARY, 0), "validation": learnable(8, 3, VOCABULARY, 1)}, labels=3)
+    return made
+
+
+def go(bench: Bench, output: str, stop: int | None = None, **values: Any) -> Any:
+    context = bench.context(bench.folder / "store", output, **{**BASE, **values})
+    with Signals() as signals:
+        return fit(prepare(replace(context, progress=StopAt(stop)) if stop else context), signals)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(str(folder / "model.safetensors"))
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def evaluations(outcome: Any) -> list[tuple[int, float]]:
+    return [(entry["step"], entry["eval_loss"]) for entry in outcome.details["log"] if "eval_loss" in entry]
+
+
+def checkpoints_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("checkpoint-*"))
+
+
+def test_an_interrupted_run_has_its_own_weights_in_its_checkpoint_whatever_is_best(bench: Bench) -> None:
+    """At a limit of 1 transformers deletes it, and what was saved in its place were the best weights."""
+    values = {"train__load_best_model_at_end": True, "train__save_total_limit": 1}
+    whole = go(bench, "whole", **values)
+    stopped = go(bench, "stopped", stop=5, **values)
+    assert stopped.status == "interrupted"
+    folder = bench.folder / "stopped"
+    best = Path(json.loads((folder / "checkpoint-5" / "trainer_state.json").read_text())["best_model_checkpoint"]).name
+    assert best in {"checkpoint-2", "checkpoint-4"}
+    assert not same(weights(folder / "checkpoint-5"), weights(folder / best))
+    resumed = go(bench, "stopped", **values, train__resume_from_checkpoint="auto")
+    after = [pair for pair in evaluations(whole) if pair[0] > 5]
+    assert [pair for pair in evaluations(resumed) if pair[0] > 5] == after
+    assert "checkpoint-8" in checkpoints_of(bench.folder / "whole"), "a run that has ended is not trained on by the same command"
+
+
+def test_noise_is_added_once_after_going_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    context = bench.context(
+        bench.folder / "store",
+        "noise",
+        **{**BASE, "train__neftune_noise_alpha": 5.0, "train__on_nonfinite": "rollback", "train__max_steps": 6},
+    )
+    made = prepare(context)
+
+    def judge(self: guarding.Guard, step: int, *_: Any) -> bool:
+        seen.append((step, len(made.model.get_input_embeddings()._forward_hooks)))
+        if step == 3 and not self.rollbacks:
+            self.rollbacks += 1
+            raise guarding.Rollback(2, range(3, 4), "test")
+        return False
+
+    monkeypatch.setattr(guarding.Guard, "judge", judge)
+    with Signals() as signals:
+        fit(made, signals)
+    assert {step for step, _ in seen} >= {2, 3, 6}
+    assert {hooks for _, hooks in seen} == {1}
+
+
+def test_checkpoints_of_weights_alone_are_rotated_and_give_the_best(bench: Bench) -> None:
+    values = {"train__save_only_model": True, "train__load_best_model_at_end": True, "train__save_total_limit": 1}
+    outcome = go(bench, "alone", **values)
+    folder = bench.folder / "alone"
+    best = min(evaluations(outcome), key=lambda pair: pair[1])[0]
+    assert outcome.status == "ok"
+    assert checkpoints_of(folder) == sorted({f"checkpoint-{best}", "checkpoint-8"})
+    assert same(weights(folder), weights(folder / f"checkpoint-{best}"))
+    notes: list[str] = []
+    context = bench.context(folder.parent / "store", "alone", **BASE, **values, train__resume_from_checkpoint="auto")
+    from ftcli.core.training import checkpoints
+
+    assert checkpoints.newest(context.settings.train.output_dir or folder, notes.append) is None
+    assert all("was saved without optimizer.pt" in note for note in notes)
+
+
+def test_an_evaluation_at_the_start_is_not_counted_again(bench: Bench) -> None:
+    values = {
+        "train__patience": 1,
+        "train__eval_on_start": True,
+        "train__learning_rate": 3e-3,
+        "train__max_steps": 10,
+        "train__save_total_limit": 9,
+    }
+    whole = go(bench, "whole start", **values)
+    shutil.copytree(bench.folder / "whole start", bench.folder / "part start")
+    for folder in (bench.folder / "part start").glob("checkpoint-*"):
+        if int(folder.name.rpartition("-")[2]) > 4:
+            shutil.rmtree(folder)
+    resumed = go(bench, "part start", **values, train__resume_from_checkpoint="auto")
+    assert (resumed.metrics["steps"], evaluations(resumed)) == (whole.metrics["steps"], evaluations(whole))
+
+
+def test_a_run_that_goes_on_judges_by_the_losses_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    own = guarding.Guard._reason
+
+    def reason(self: guarding.Guard, loss: float, norm: float) -> str:
+        seen.append(len(self._losses))
+        return own(self, loss, norm)
+
+    monkeypatch.setattr(guarding.Guard, "_reason", reason)
+    go(bench, "guarded", stop=5, train__on_nonfinite="skip")
+    go(bench, "guarded", train__on_nonfinite="skip", train__resume_from_checkpoint="auto")
+    assert seen == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"train__bf16_full_eval": True}, "bf16_full_eval is not offered"),
+        ({"train__save_only_model": True, "train__on_nonfinite": "rollback"}, "needs checkpoints to go back to"),
+    ],
+)
+def test_what_would_save_another_model_or_nothing_to_go_back_to_is_refused(bench: Bench, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        go(bench, "refused", **values)
+
+
+@pytest.mark.parametrize("kind", ["reduce_lr_on_plateau", "greedy"])
+@pytest.mark.parametrize(("metric", "mode"), [("accuracy", "max"), ("eval_loss", None)])
+def test_a_schedule_that_follows_a_figure_knows_which_way_is_better(bench: Bench, kind: str, metric: str, mode: str | None) -> None:
+    values = {**BASE, "train__lr_scheduler_type": kind, "train__metric_for_best_model": metric, "train__warmup_steps": 3}
+    context = bench.context(bench.folder / "store", "plateau", **values)
+    arguments = make_arguments(context, held_out=True)
+    assert (arguments.lr_scheduler_kwargs or {}).get("mode") == mode
+    assert any("has no warm-up" in note for note in context.notes)
+
+
+@pytest.mark.parametrize(("sizes", "count"), [([1, 1, 9, 1], 8), ([5, 1, 1], 6), ([2, 2], 4), ([7], 7)])
+def test_no_batch_is_empty_while_one_can_be_cut(sizes: list[int], count: int) -> None:
+    found = np.diff(_halved(np.cumsum(sizes), count), prepend=0)
+    assert len(found) == count
+    assert found.min() >= 1
+    assert found.sum() == sum(sizes)
+    assert np.diff(_halved(np.array([1, 2]), 3), prepend=0).tolist().count(0) == 1, "more batches than rows"
