@@ -173,7 +173,7 @@ def _one_a_token(probe: Probe) -> Check:
         )
     eos = probe.tokenizer.eos_token_id
     ends = (ids == eos) & places if eos is not None else places & False
-    if ends.any() and not (ends & trained).any():
+    if (ends & (wanted != IGNORED)).any() and not (ends & trained).any():
         return failed(
             "EOS stands in the batch and is never a target: the model would never learn to stop",
             "Label EOS: mask padding by place and not by the PAD id, which is EOS here."

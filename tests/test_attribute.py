@@ -15,6 +15,7 @@ from ftcli.context import Context
 from ftcli.core.benchmark import factors, full_path
 from ftcli.core.benchmark.attribution import Cost, Volume
 from ftcli.core.benchmark.full_path import Measured, Texts
+from ftcli.core.publishing.publish import MANIFEST_NAME
 from ftcli.core.reports.report import render_html
 from ftcli.errors import SettingsError, TrainError, UsageError
 from ftcli.records import Report
@@ -279,3 +280,22 @@ def test_the_configurations_of_incident_1_can_be_read_and_differ_in_what_was_bla
 def test_a_setting_of_the_command_line_counts_for_both(measured: Any) -> None:
     report = measured(**{"loader.collator": "dynamic"})
     assert [each["name"] for each in report.metrics["factors"]] == ["data volume", "the texts themselves"]
+
+
+def test_texts_of_packs_and_of_rows_are_counted_alike(tmp_path: Path) -> None:
+    """A thousand texts at a second each thousand tokens, however they were packed and split."""
+
+    def made(rows: dict[str, int], written: int) -> dict[str, Any]:
+        splits = {name: {"rows": count, "tokens": count * 100_000 // sum(rows.values())} for name, count in rows.items()}
+        return {"splits": splits, "metrics": {"rows_written": written}}
+
+    report = {"metrics": {"real_tokens_per_second": 1_000.0, "steps": 10, "epochs": 1.0}}
+    for rows in ({"train": 1_000}, {"train": 100}, {"train": 900, "validation": 100}, {"train": 90, "validation": 10}):
+        manifest = made(rows, 1_000)
+        (tmp_path / MANIFEST_NAME).write_text(json.dumps(manifest))
+        given = settings(dataset__sources=[str(tmp_path)], train__num_train_epochs=1.0, dataset__validation_fraction=0.1)
+        texts = full_path.cut(Context.make({"dataset.sources": [str(tmp_path)]}), given, tmp_path, 10)
+        found = full_path.read_measured(report, None, given)
+        volume = full_path.volume_of(given, texts, found)
+        assert texts.trained == (1_000 if len(rows) == 1 else 900)
+        assert volume.trained * found.cost.train == pytest.approx(manifest["splits"]["train"]["tokens"] / 1_000)

@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from ftcli.commands import benchmark
@@ -21,7 +23,7 @@ from ftcli.errors import EngineError, FtcliError, SettingsError, UsageError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Measurement, Report
 from ftcli.settings import update
-from ftcli.testing import tiny_tokenizer, write_config
+from ftcli.testing import tiny_model, tiny_tokenizer, write_config
 from tokenizing import Bar, corpus, plugins, prepare, write
 
 
@@ -194,6 +196,27 @@ def test_the_default_steps_are_those_of_the_data(run, tmp_path):
     names = {name for name, _ in found(report)}
     assert "packed/fp32" in names
     assert all(name.startswith("packed/") for name in names)
+
+
+def test_with_lora_the_adapters_alone_are_trained(run, tmp_path, monkeypatch):
+    sizes, own = [], torch.optim.AdamW
+
+    def counted(weights: Any, **options: Any) -> Any:
+        chosen = list(weights)
+        sizes.append(sum(weight.numel() for weight in chosen))
+        return own(chosen, **options)
+
+    monkeypatch.setattr(torch.optim, "AdamW", counted)
+    tiny_model("qwen3", labels=3).save_pretrained(tmp_path / "base")
+    for values in ({}, {"model__lora_r": 2}):
+        run("train", model__name_or_path=str(tmp_path / "base"), benchmark__repeats=1, benchmark__variants=["fixed/fp32"], **values)
+    whole, adapters = sizes[0], sizes[-1]
+    assert 0 < adapters < whole / 4
+
+
+def test_conversations_are_not_padded_by_a_collator_that_knows_no_targets():
+    probe: Any = SimpleNamespace(train_split=SimpleNamespace(packed=False, targeted=True), tokenizer=SimpleNamespace(pad_token_id=0))
+    assert "does not pad what is learned" in bench_batch._problem(probe)
 
 
 @pytest.mark.parametrize(("variant", "kind"), [("bucketed/fp8", UsageError), ("bucketd/fp32", SettingsError)])

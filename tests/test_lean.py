@@ -402,7 +402,7 @@ def test_output_layers_of_another_kind_keep_the_logits(tmp_path: Path) -> None:
     original = model.forward
     model.forward = lambda **inputs: {"logits": 2 * (original(**inputs)["logits"] / 2).tanh()}  # as Gemma 2 caps them
     with lean(model, Pretrain(), batches_of(Pretrain()), arguments(tmp_path), wanted="auto", use_head=lambda _: None) as said:
-        assert "cross-entropy in pieces off (the loss is" in said
+        assert "cross-entropy in pieces off (the model does more to its logits" in said
 
 
 def test_what_asks_for_more_than_logits_is_answered_by_the_models_own_code(tmp_path: Path) -> None:

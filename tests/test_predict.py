@@ -11,11 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from ftcli import testing
 from ftcli.commands.train import run
 from ftcli.core.models.asked import Conversation, read_asked, read_texts
+from ftcli.core.models.layers import places
 from ftcli.core.models.predict import _prompt, load, predict
 from ftcli.core.training.outcome import asked
 from ftcli.errors import DataError, ModelError, UsageError
@@ -83,6 +90,32 @@ def test_answers_are_those_of_the_plain_model_whatever_stands_in_the_batch(tmp_p
     assert predict(asked, [f"<bos>{ASKED[0]}<eos>"], batch_size=1, max_new_tokens=5, chat=False)[0] == chat
     with pytest.raises(UsageError, match="no room"):
         predict(asked, ASKED, batch_size=1, max_new_tokens=512)
+
+
+def test_an_answer_ends_with_any_token_that_the_model_ends_with(tmp_path: Path) -> None:
+    """Gemma's chat models end a turn with another token than a text."""
+    folder = _model(tmp_path / "ends")
+    (whole,) = predict(load(str(folder)), ASKED[:1], batch_size=1, max_new_tokens=8)
+    loaded = load(str(folder))
+    batch = loaded.tokenizer(ASKED[0], return_tensors="pt", return_token_type_ids=False)
+    said = loaded.model.generate(**batch, max_new_tokens=8, do_sample=False, eos_token_id=None)[0, batch["input_ids"].shape[1] :].tolist()
+    loaded.model.generation_config.eos_token_id = [1, said[3]]
+    (found,) = predict(loaded, ASKED[:1], batch_size=1, max_new_tokens=8)
+    assert not whole["ended"]
+    assert (found["ended"], found["tokens"]) == (True, said.index(said[3]))
+
+
+def test_a_text_has_as_many_tokens_as_roberta_has_places(tmp_path: Path) -> None:
+    config = RobertaConfig(
+        vocab_size=384,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=18,
+        pad_token_id=1,
+    )
+    assert places(RobertaForSequenceClassification(config)) == 16
 
 
 def test_rows_of_conversations_are_asked_up_to_the_answer_with_the_tools_that_they_offer(tmp_path: Path) -> None:

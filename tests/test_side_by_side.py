@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from ftcli.core.batches.collate import Dynamic, Packed
 from ftcli.core.batches.slots import IDLE, TokenBatches
@@ -29,7 +30,7 @@ from ftcli.core.training.train import fit
 from ftcli.errors import SettingsError
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed, rows_of, spec_for
-from test_lean import BOTH, TEXTS, arguments, batches_of, model_of
+from test_lean import BOTH, SIZES, TEXTS, arguments, batches_of, model_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -142,6 +143,44 @@ def test_a_language_models_rows_compute_the_same_without_their_padding(tmp_path:
     with lean(model, task, batches_of(task), arguments(tmp_path), wanted="auto", texts=ROWS) as said:
         assert ON in said
         assert difference(truth, computed(model, task, other)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("falcon_h1", "a text changes with what stands before it"),
+        ("lfm2", "some of its layers are no attention"),
+        ("qwen3", ""),
+        ("mixtral", ""),
+    ],
+)
+def test_what_sixteen_bits_hide_of_a_text_before_is_asked_by_changing_it(kind: str, reason: str, tmp_path: Path) -> None:
+    more = {
+        "falcon_h1": {
+            "mamba_d_ssm": 32,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 8,
+            "mamba_d_state": 8,
+            "mamba_n_groups": 1,
+            "mamba_chunk_size": 16,
+        },
+        "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+        "mixtral": {"num_local_experts": 4},
+    }
+    task = Pretrain()
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        kind,
+        vocab_size=50,
+        pad_token_id=0,
+        use_cache=False,
+        initializer_range=0.02,
+        **{**SIZES, "num_hidden_layers": 2, **more.get(kind, {})},
+    )
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(torch.bfloat16)
+    with lean(model, task, batches_of(task), arguments(tmp_path), wanted="auto", texts=replace(ROWS, needed=False)) as said:
+        assert (ON in said) == (not reason)
+        assert not reason or f"texts side by side off ({reason}" in said
 
 
 def test_padding_stays_where_the_noise_of_neftune_is_told_by_it(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def _problem(probe: Probe) -> str:
     """Why DataCollatorWithPadding cannot take these rows; empty when it can."""
     if probe.train_split.packed:
         return "DataCollatorWithPadding does not keep packed texts apart"
+    if probe.train_split.targeted:
+        return "DataCollatorWithPadding does not pad what is learned of a conversation"
     return "" if probe.tokenizer.pad_token_id is not None else "DataCollatorWithPadding needs a PAD token, and the tokenizer has none"
 
 

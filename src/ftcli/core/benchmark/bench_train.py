@@ -13,6 +13,7 @@ from ftcli.core.batches.tasks import count_targets
 from ftcli.core.benchmark.bench_batch import batches_of, counted
 from ftcli.core.benchmark.limits import Limit, gemm_flops_per_second
 from ftcli.core.benchmark.measure import Variant
+from ftcli.core.models.adapter import adapt
 from ftcli.core.models.flops import flops_per_token
 from ftcli.core.models.model import build
 from ftcli.core.training.arguments import bf16_choice
@@ -45,7 +46,7 @@ def variants(context: Context) -> list[Variant]:
     ]
     context.note(f"{'bf16 and fp32' if has_bf16 else 'fp32'} on {device}: {reason}")
     torch.set_num_threads(compute_threads(settings.runtime.threads, context.machine.cores).value)
-    model = build(context, probe.task, probe.store, probe.tokenizer).to(device).train()
+    model = adapt(context, build(context, probe.task, probe.store, probe.tokenizer), probe.task).to(device).train()
     start = {name: value.clone() for name, value in model.state_dict().items()}
     return [_variant(name, probe, model, start, device) for name in names]
 
@@ -64,7 +65,7 @@ def _variant(name: str, probe: Probe, model: torch.nn.Module, start: Mapping[str
 
     def run() -> Mapping[str, float]:
         model.load_state_dict(start)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=train.learning_rate, fused=True)
+        optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=train.learning_rate, fused=True)
         slots = 0
         for rows in batches:
             batch = {key: value.to(device) for key, value in collator(dataset.__getitems__(rows)).items()}

@@ -60,9 +60,9 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
     """
     sources = settings.dataset.sources or []
     if len(sources) == 1 and (manifest := Path(sources[0]) / MANIFEST_NAME).exists():
-        counts = json.loads(manifest.read_text(encoding="utf-8"))["splits"]
-        total = sum(split["rows"] for split in counts.values())
-        return Texts(Path(sources[0]), total, counts["train"]["rows"], exact=True, prepared=True)
+        made = json.loads(manifest.read_text(encoding="utf-8"))
+        total = sum(split["rows"] for split in made["splits"].values())
+        return Texts(Path(sources[0]), total, _taught(made), exact=True, prepared=True)
     if not sources:
         raise UsageError(
             "a configuration names no data: dataset.sources is unset", 'Add [dataset] sources = ["corpus.jsonl"], or give --dataset.'
@@ -108,7 +108,7 @@ def volume_of(settings: Settings, texts: Texts, found: Measured) -> Volume:
         found: a run of the configuration on some of the texts. It says how many a step has where `max_tokens_per_batch` decides.
     """
     train = settings.train
-    held_back = 1 - settings.dataset.validation_fraction - settings.dataset.test_fraction
+    held_back = 1.0 if texts.prepared else 1 - settings.dataset.validation_fraction - settings.dataset.test_fraction
     trained = texts.trained * held_back * train.num_train_epochs
     if train.max_steps > 0 and train.max_tokens_per_batch is not None:
         trained = train.max_steps * found.texts_per_step
@@ -212,11 +212,18 @@ def read_measured(report: Mapping[str, Any], manifest: Mapping[str, Any] | None,
         raise TrainError("a run was too short to be timed", "Raise --steps or --rows.")
     made = manifest or json.loads((Path((settings.dataset.sources or [""])[0]) / MANIFEST_NAME).read_text(encoding="utf-8"))
     split, metrics = made["splits"]["train"], made.get("metrics") or {}
-    texts = max(1, int(metrics.get("rows_written") or split["rows"])) if len(made["splits"]) == 1 else int(split["rows"])
+    texts = _taught(made)
     tokens = split["tokens"] / texts
     speed = metrics.get("examples_per_second")
     prepare = 1 / speed if manifest is not None and speed else 0.0
     return Measured(Cost(prepare, tokens / rate), rate, tokens, texts / max(1, split["rows"]), texts * (epochs or 0.0) / steps)
+
+
+def _taught(manifest: Mapping[str, Any]) -> int:
+    """Texts in the train split, whose rows may hold several each, or a part: as many of all that were prepared as it has of the rows."""
+    rows = {name: split["rows"] for name, split in manifest["splits"].items()}
+    written = (manifest.get("metrics") or {}).get("rows_written") or sum(rows.values())
+    return max(1, round(written * rows["train"] / max(1, sum(rows.values()))))
 
 
 def _was_raw(folder: Path) -> bool:

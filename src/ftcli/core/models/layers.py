@@ -59,11 +59,28 @@ def shortest_window(config: Any) -> int | None:
         return None
 
 
+def remembers(config: Any) -> bool:
+    """Whether a layer is no attention (a convolution, a state space, linear attention) as far as the configuration tells."""
+    try:
+        return any(layer.reach == 0 for layer in layers(config))
+    except UNREADABLE:
+        return False
+
+
 def positions(config: Any) -> int | None:
     """`max_position_embeddings`; None where a text may be of any length: -1 of XLNet, DeBERTa with relative positions only."""
     text = config.get_text_config()
     limit: int | None = getattr(text, "max_position_embeddings", None)
     return limit if limit is not None and limit > 0 and getattr(text, "position_biased_input", True) else None
+
+
+def places(model: Any) -> int | None:
+    """Tokens that a text may have, by the model's positions."""
+    limit = positions(model.config)
+    embeddings: Any = getattr(model.base_model, "embeddings", None)
+    if limit is not None and hasattr(embeddings, "create_position_ids_from_input_ids"):  # RoBERTa counts from PAD + 1
+        limit -= embeddings.padding_idx + 1
+    return limit
 
 
 def _reach(layer: Any, kind: str | None) -> int | None:

@@ -21,7 +21,7 @@ from ftcli.core.models import last_layer, lean_head, lean_layers, lean_mask, sid
 from ftcli.core.models.adapter_base import inner
 from ftcli.core.models.last_layer import LastLayer
 from ftcli.core.models.lean_head import LeanHead
-from ftcli.core.models.lean_proof import EXACT, HALF, POSITIONS, Batch, Forwards, bent, computed, put, rounded, take, tried
+from ftcli.core.models.lean_proof import EXACT, HALF, POSITIONS, Batch, Forwards, bent, computed, put, rounded, seen, take, tried
 from ftcli.core.models.side_by_side import Texts
 from ftcli.core.storage.store import SplitData
 from ftcli.errors import SettingsError
@@ -182,6 +182,7 @@ def _beside(
         with torch.autocast(arguments.device.type, kind, enabled=alone and autocast):
             truths = [computed(model, task, batch, head) for batch in batches]
             reason = tried(model, task, batches, truths, forwards, HALF if alone and sixteen_bits else EXACT, head, apart=True)
+            reason = reason or seen(model, batches[0], forwards, head)
     _need(texts, reason)
     if reason is None:
         put(forwards)

@@ -32,6 +32,9 @@ def why_not(model: PreTrainedModel) -> str | None:
         return f"{type(model.base_model).__name__} is no decoder of the kind of Llama and Qwen"
     if model.config._attn_implementation != "sdpa":
         return f"attention is {model.config._attn_implementation}, not sdpa"
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    if "llama_4_scaling_beta" in rope:  # Ministral 3: nothing of it shows in rows shorter than `original_max_position_embeddings`
+        return "queries are multiplied by what depends on their place"
     for number, layer in enumerate(layers):
         if reason := _other(layer):
             return f"layer {number} {reason}"

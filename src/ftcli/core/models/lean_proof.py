@@ -45,6 +45,8 @@ ROUNDED = Limits(0.01, 0.02, 1e-3)
 
 STRETCH, LINEAR = 2**12, 0.01
 """A power of two, so that what only multiplies gives the same digits; of what a cap of 30 makes of Gemma 2's states 0.99 is missing."""
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Of a configuration of a mixture of experts."""
 T = TypeVar("T")
 SAMPLE = 2**16
 POSITIONS = 512
@@ -131,6 +133,38 @@ def bent(model: PreTrainedModel, batch: Batch, head: LeanHead) -> str | None:
         return found
     gap = float((found[1] / STRETCH - found[0]).norm() / found[0].norm())
     return None if gap <= LINEAR else "the model does more to its logits than to multiply them (a cap)"
+
+
+def seen(model: PreTrainedModel, batch: Batch, forwards: Forwards, head: LeanHead | None) -> str | None:
+    """Whether a text sees what stands before it: with another first text, not a bit of the others may change.
+
+    What leaks is little where weights are fresh, and in 16 bits less than rounding: short convolutions of Falcon-H1 changed logits by 0.005 standard deviations.
+    Of a mixture of experts nothing is asked: another text sends other numbers of tokens to each, and products of other shapes round otherwise.
+    """
+    if any(getattr(model.config.get_text_config(), name, None) for name in EXPERTS):
+        return None
+    ids, mask, places = batch["input_ids"], batch.get("attention_mask"), batch.get("position_ids")
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    first = torch.zeros_like(real)
+    begins = [] if places is None else (places[0] == 0).nonzero().flatten().tolist()
+    first[0, : begins[1] if len(begins) > 1 else None] = True
+    first &= real
+    rest = real & ~first
+    if not first.any() or not rest.any():
+        return None
+    others = ids[rest].unique()  # type: ignore[no-untyped-call]
+    changed = ids.clone()
+    changed[first] = others[(torch.searchsorted(others, ids[first]) + 1) % len(others)]
+
+    def states() -> list[torch.Tensor]:
+        with torch.no_grad(), silent(model), head.at_work(None) if head else nullcontext(), head.measuring() if head else nullcontext():
+            return [logits_of(model, {**batch, "input_ids": each}) for each in (ids, changed)]
+
+    found = _with(forwards, states)
+    if isinstance(found, str):
+        return found
+    one, other = (each[1:] if each.ndim == 2 else each[rest] for each in found)
+    return None if torch.equal(one, other) else "a text changes with what stands before it"
 
 
 def _drawn_otherwise(model: PreTrainedModel, batch: Batch, forwards: Forwards, head: LeanHead | None, *, apart: bool) -> str | None:

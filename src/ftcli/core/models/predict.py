@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformers import (
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
 from ftcli.core.models.as_prepared import bare, encode
 from ftcli.core.models.asked import Asked
-from ftcli.core.models.layers import positions
+from ftcli.core.models.layers import places
 from ftcli.core.models.merge import load_adapted
 from ftcli.core.models.model import embedding_rows, refuse_pointers
 from ftcli.core.prepare.policy import LengthPolicy
@@ -197,7 +198,7 @@ def _begun(loaded: Loaded, text: str, policy: LengthPolicy | None, *, special: b
 def _room(loaded: Loaded) -> int:
     """Tokens that the model takes."""
     limit = int(min(loaded.tokenizer.model_max_length, NO_LIMIT))
-    return min(limit, positions(loaded.model.config) or NO_LIMIT)
+    return min(limit, places(loaded.model) or NO_LIMIT)
 
 
 def _padded(
@@ -235,11 +236,17 @@ def _labels(
 
 def _answers(loaded: Loaded, rows: Sequence[Sequence[int]], most: int) -> Iterator[dict[str, Any]]:
     batch = _padded(loaded, rows, left=True)
-    ends = loaded.tokenizer.eos_token_id
+    told = loaded.model.generation_config.eos_token_id  # a chat model may end its turns with another token than its texts
+    ends = {*(told if isinstance(told, list) else [told]), loaded.tokenizer.eos_token_id} - {None}
     out = loaded.model.generate(
-        **batch, max_new_tokens=most, do_sample=False, use_cache=True, pad_token_id=loaded.tokenizer.pad_token_id, eos_token_id=ends
+        **batch,
+        max_new_tokens=most,
+        do_sample=False,
+        use_cache=True,
+        pad_token_id=loaded.tokenizer.pad_token_id,
+        eos_token_id=sorted(ends) or None,
     )
     for row in out[:, batch["input_ids"].shape[1] :].tolist():
-        ended = ends is not None and ends in row
-        said = row[: row.index(ends)] if ended else row
+        said = [*takewhile(lambda token: token not in ends, row)]
+        ended = len(said) < len(row)
         yield {"answer": loaded.tokenizer.decode(said, skip_special_tokens=True), "tokens": len(said), "ended": ended}

@@ -23,7 +23,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from ftcli.core.models import varlen
 from ftcli.core.models.adapter_base import inner
-from ftcli.core.models.layers import shortest_window
+from ftcli.core.models.layers import remembers, shortest_window
 from ftcli.core.models.lean_mask import right_padded
 from ftcli.core.models.varlen import DOCUMENTS, Documents, attend
 from ftcli.core.targets import IGNORED
@@ -63,6 +63,8 @@ def why_not(model: Any, batches: Sequence[Mapping[str, Tensor]], texts: Texts, *
         return f"attention reaches back {window} tokens, and rows have up to {texts.longest}"
     if _on_gpu(model) and not sixteen_bits:
         return "the GPU's kernel takes 16-bit numbers"
+    if remembers(config):
+        return "some of its layers are no attention, and carry what they keep from text to text"
     several = texts.unpad or any(_learned_texts(batch) > len(batch["labels"]) for batch in batches)
     return None if several else "no row of the sample holds several texts"
 

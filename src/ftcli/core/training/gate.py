@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from ftcli.core.arrays import values
 from ftcli.core.batches.collate import rounded
 from ftcli.core.engines.backend import tokenizer_hash
 from ftcli.core.models.config import cache_of, set_cache
-from ftcli.core.models.layers import positions
+from ftcli.core.models.layers import places, positions
 from ftcli.core.models.model import embedding_rows
 from ftcli.core.models.refusals import of_the_model
 from ftcli.core.publishing.place import check_folder
@@ -77,7 +76,7 @@ def check_data(
         DataError: a row without tokens or a label out of range; names split and row.
         ModelError: rows longer than the model's positions, or ids beyond its embedding.
     """
-    limit, rows = _positions(model), embedding_rows(model)
+    limit, rows = places(model), embedding_rows(model)
     for name in names:
         split = store.split(name)
         if not len(split):
@@ -170,14 +169,6 @@ def _check_flags(store: Store, flags: LabelFlags, name: str, count: int) -> None
             f"{store.path}: row {odd[0]} of {name} has {odd[1]:g} where a label holds (1) or not (0)",
             "The data are damaged: prepare them again.",
         )
-
-
-def _positions(model: PreTrainedModel) -> int | None:
-    limit = positions(model.config)
-    embeddings: Any = getattr(model.base_model, "embeddings", None)
-    if limit is not None and hasattr(embeddings, "create_position_ids_from_input_ids"):  # RoBERTa counts from PAD + 1
-        limit -= embeddings.padding_idx + 1
-    return limit
 
 
 def _largest_id(split: SplitData) -> int:
