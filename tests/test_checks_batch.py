@@ -113,6 +113,14 @@ def test_eos_as_pad_masked_by_id_fails_and_the_fix_names_the_cause(world: World,
     assert "by place" in check.fix
 
 
+def test_an_eos_that_nobody_learns_is_not_the_collators_fault(world: World, tmp_path: Path) -> None:
+    """BOS is EOS and every text was cut: the first token of a text is never a target."""
+    rows = [([1, *(id_ for id_ in ids if id_ != 1)], None) for ids, _ in world.rows(world.plain)]
+    values = {**world.run("pretrain"), **world.rewritten(tmp_path / "cut", {"train": rows}, like=world.plain)}
+    check = world.verify(values, stages=STAGE)["FT302"]
+    assert check.status == "pass", check.summary
+
+
 def test_texts_without_eos_warn(world: World) -> None:
     values = {**world.run("classify"), "train.mode": "pretrain"}
     check = world.caught("EOS not appended", values, "FT304", status="warn", words="no text ends with EOS", stages=STAGE)
