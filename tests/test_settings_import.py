@@ -269,7 +269,7 @@ def test_every_rule_of_the_tables_names_settings_that_there_are(kind: str) -> No
     assert targets | {default["to"] for default in table["defaults"]} <= known
     assert set(table["marks"]) <= set(table["keys"])
     for rule in rules:
-        assert isinstance(rule, str) or set(rule) <= {"to", "values", "pass", "as", "harmless", "when", "also", "lost", "same", "note"}
+        assert isinstance(rule, str) or set(rule) <= {"to", "values", "pass", "as", "harmless", "when", "also", "lost", "same", "note", "null"}
         assert isinstance(rule, str) or {"to", "lost", "same", "as"} & set(rule)
 
 
@@ -286,6 +286,9 @@ def test_a_default_of_theirs_is_written_where_nothing_is_said() -> None:
 
     assert (trl["train.learning_rate"], trl["packing.max_length"], trl["train.bf16"], "model.lora_r" in trl) == (2e-5, 1024, True, False)
     assert (axolotl["train.lr_scheduler_type"], axolotl["train.warmup_steps"], axolotl["packing.max_length"]) == ("cosine", 0.03, 512)
+    unlimited = read({"dataset_name": "a.jsonl", "max_length": None})
+    assert "packing.max_length" not in unlimited.values
+    assert [line.outcome for line in unlimited.lines if line.key == "max_length"] == ["no counterpart"]
     factory = read({"stage": "pt", "finetuning_type": "full"}).values
     assert (factory["train.mode"], factory["packing.strategy"], "model.lora_r" in factory) == ("pretrain", "concat", False)
     assert read({"stage": "sft"}).values["model.lora_target_modules"] == ["all-linear"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ NOT_SHOWN = "set, not shown"
 SHORTEST = 6
 """A shorter value may be a word of any text ("true", "1")."""
 _NAMES = re.compile(r"(?=.*((?<!GIGA)TOKEN(?!IZER|S)|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL))(?!.*(PATH|FILE|DIR)$)")
+_FIGURES = re.compile(r"LENGTH|LIMIT|MAX|MIN|COUNT|SIZE|NUM|TTL|BUDGET")
+"""Of a name such as MAX_TOKEN_LENGTH, whose number is no secret."""
 _USER = re.compile(r"(:/{1,2})[^\s/'\"<>]+(?=@)")  # pathlib makes one slash of two
 _TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
@@ -51,6 +54,30 @@ def masked(text: str) -> str:
     return text
 
 
+class Clean(str):
+    """A text without secrets and control characters: masked once more, a number in it could be taken for one."""
+
+    __slots__ = ()
+
+
+def masked_json(document: Any, **options: Any) -> Clean:
+    """The document as JSON that can be read: what stands in its strings is masked, and what drives a terminal is written as JSON does."""
+    text = json.dumps(_masked_strings(document), **options)
+    return Clean(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+
+
+def _masked_strings(value: Any) -> Any:
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, (list, tuple)):
+        return [_masked_strings(item) for item in value]
+    return (
+        {masked(key) if isinstance(key, str) else key: _masked_strings(item) for key, item in value.items()}
+        if isinstance(value, dict)
+        else value
+    )
+
+
 def masked_values(value: Any) -> Any:
     """A setting's value with every string in it masked, and what is known for a service's key whatever variable holds it.
 
@@ -66,7 +93,8 @@ def masked_values(value: Any) -> Any:
 
 def secrets(environ: Mapping[str, str]) -> list[str]:
     """Values of the variables whose names say that they are secret, longest first."""
-    found = {value for name, value in environ.items() if len(value) >= SHORTEST and _NAMES.match(name.upper())}
+    named = {name.upper(): value for name, value in environ.items() if len(value) >= SHORTEST and _NAMES.match(name.upper())}
+    found = {value for name, value in named.items() if not (value.isdigit() and _FIGURES.search(name))}
     return sorted(found, key=len, reverse=True)
 
 

@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,7 @@ def _without(error: ImportError, words: list[str]) -> int:
 def _refuse(error: FtcliError, words: list[str]) -> int:
     """Report an error of the command line itself."""
     from ftcli.cli import output
+    from ftcli.errors import FtcliError
     from ftcli.markers import PROJECT
     from ftcli.masking import masked
     from ftcli.records import Report
@@ -122,7 +124,8 @@ def _refuse(error: FtcliError, words: list[str]) -> int:
     output.write_error(details, sys.stderr)
     if "--json" in words or "--format=json" in words or ("--format", "json") in pairwise(words):
         command = words[0] if words and not words[0].startswith("-") else PROJECT
-        output.write_json(Report(command=command, status="failed", seconds=0.0, metrics={}, error=details), sys.stdout)
+        with suppress(FtcliError):  # stdout takes nothing: stderr and the exit code have said it
+            output.write_json(Report(command=command, status="failed", seconds=0.0, metrics={}, error=details), sys.stdout)
     return error.exit_code
 
 

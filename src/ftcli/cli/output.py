@@ -15,6 +15,7 @@ from ftcli.core.inspect.tokenlines import PIPE_WIDTH
 from ftcli.core.inspect.tokenlines import lines as token_lines
 from ftcli.core.reports.headline import headline, lede
 from ftcli.errors import InterruptedRun
+from ftcli.masking import masked_json
 from ftcli.records import Report, to_json
 
 SHOWN = 3
@@ -39,7 +40,7 @@ COLOURS = {
 
 def write_json(report: Report, stream: TextIO) -> None:
     """The report as one line, ASCII only, so that no locale can break it."""
-    emit(json.dumps(to_json(report), allow_nan=False) + "\n", stream)
+    emit(masked_json(to_json(report), allow_nan=False), stream)
 
 
 def write_human(report: Report, stream: TextIO, *, notes: bool = True, verbose: bool = False) -> None:

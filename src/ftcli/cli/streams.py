@@ -7,7 +7,7 @@ import sys
 from typing import TextIO
 
 from ftcli.errors import PublishError
-from ftcli.masking import masked, printable
+from ftcli.masking import Clean, masked, printable
 
 
 def prepare() -> None:
@@ -22,17 +22,20 @@ def prepare() -> None:
 
 def emit(text: str, stream: TextIO) -> None:
     """Write and flush, without secrets and control characters. A reader that has left (head, less) is no error; the rest goes nowhere.
+    What is said on stderr ends no work either: a run whose log is on a full disk goes on.
 
     Raises:
-        PublishError: the stream cannot take it (a full disk).
+        PublishError: stdout cannot take it (a full disk).
     """
     try:
-        stream.write(printable(masked(text)))
+        stream.write(text if isinstance(text, Clean) else printable(masked(text)))
         stream.flush()
     except BrokenPipeError:
         detach(stream)
     except OSError as error:
         detach(stream)
+        if stream is sys.stderr:
+            return
         raise PublishError(f"the output cannot be written: {error.strerror}", "Free space there, or send it elsewhere.") from error
 
 

@@ -299,9 +299,17 @@ def _attempt(folder: Path) -> Attempt:
     """What is known of a working directory without touching it."""
     match = ATTEMPT.fullmatch(folder.name) or PARTS.fullmatch(folder.name)
     assert match is not None
-    newest = max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
+    newest = max(_times(folder), default=time.time())
     held = any(_is_held(lease) for lease in (folder / LEASE_NAME, *folder.glob(f"parts/*/{LEASE_NAME}")))
     return Attempt(folder, folder.with_name(match[1]), size_of(folder), time.time() - newest, held)
+
+
+def _times(folder: Path) -> Iterator[float]:
+    """Of what is in there, while others may be at work in it."""
+    with suppress(FileNotFoundError):
+        for path in (folder, *folder.rglob("*")):
+            with suppress(FileNotFoundError):
+                yield path.lstat().st_mtime
 
 
 def _is_held(lease: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from ftcli.core.training.train import fit
 from ftcli.core.verify.preflight import preflight
 from ftcli.errors import InterruptedRun, PublishError, RankError
 from ftcli.machine import compute_threads
-from ftcli.masking import masked
+from ftcli.masking import masked_json
 from ftcli.records import MANIFEST_NAME, RUN_NAME, Report, to_json
 from ftcli.settings import update
 
@@ -115,5 +114,5 @@ def _is_raw(source: Path) -> bool:
 
 def _write(path: Path, report: Report) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(masked(json.dumps(to_json(report), indent=1, ensure_ascii=False)), encoding="utf-8")
+    temporary.write_text(masked_json(to_json(report), indent=1, ensure_ascii=False), encoding="utf-8")
     temporary.replace(path)

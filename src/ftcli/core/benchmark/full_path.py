@@ -221,8 +221,8 @@ def read_measured(report: Mapping[str, Any], manifest: Mapping[str, Any] | None,
 
 def _taught(manifest: Mapping[str, Any]) -> int:
     """Texts in the train split, whose rows may hold several each, or a part: as many of all that were prepared as it has of the rows."""
-    rows = {name: split["rows"] for name, split in manifest["splits"].items()}
-    written = (manifest.get("metrics") or {}).get("rows_written") or sum(rows.values())
+    rows: dict[str, int] = {name: int(split["rows"]) for name, split in manifest["splits"].items()}
+    written: int = (manifest.get("metrics") or {}).get("rows_written") or sum(rows.values())
     return max(1, round(written * rows["train"] / max(1, sum(rows.values()))))
 
 

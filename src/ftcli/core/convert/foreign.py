@@ -79,6 +79,7 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
         found.lines += told.get(key) or [unset if value is None else unknown]
     for default in table.get("defaults", ()):
         silent = default["to"] not in found.values and not any(config.get(key) for key in default.get("unless", ()))
+        silent = silent and not any(key in config for key in default.get("unless_said", ()))
         if silent and _holds(default.get("when", {}), {**context, **found.values}):
             found.values[default["to"]] = default["value"]
             found.origins[default["to"]] = f"{table['name']}: {default['why']}"
@@ -145,7 +146,8 @@ def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, contex
 def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str, Any]) -> Line:
     """Read one key by its rule: a setting's name, a table, or a list of tables of which the first counts whose `when` holds."""
     if value is None:
-        return Line(key, "no effect", "not set")
+        meant = rule.get("null") if isinstance(rule, dict) else None
+        return Line(key, "no counterpart" if meant else "no effect", meant or "not set")
     if isinstance(rule, list):
         rule = next(each for each in rule if _holds(each.get("when", {}), context))
     rule = {"to": rule} if isinstance(rule, str) else rule
@@ -155,6 +157,8 @@ def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str
         wanted = _wanted(rule, value, context)
     except Lost as lost:
         return Line(key, "no counterpart", str(lost))
+    except ZeroDivisionError:
+        return Line(key, "no counterpart", "a value that it is divided by is 0")
     if not wanted:
         return Line(key, "no effect", rule.get("same") or f"{word(value)}: as it is here")
     taken = {to: given for to, given in wanted.items() if to not in found.values or found.values[to] == given or to == "dataset.sources"}

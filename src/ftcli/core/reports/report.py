@@ -49,7 +49,7 @@ from ftcli.core.reports.plot import Key, Plot
 from ftcli.core.reports.tables import Table, tables
 from ftcli.core.reports.values import evidence, exact
 from ftcli.errors import PublishError
-from ftcli.masking import masked, printable
+from ftcli.masking import Clean, masked, masked_json, printable
 from ftcli.records import STAGES, Report, to_json
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def rendered(report: Report, kind: Literal["json", "html"]) -> str:
     """The document as it is written."""
     if kind == "html":
         return render_html(report, datetime.now().astimezone())
-    return json.dumps(to_json(report), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return masked_json(to_json(report), ensure_ascii=False, indent=2, allow_nan=False)
 
 
 def filed(report: Report, directory: Path, stem: str, note: Callable[[str], None]) -> Report:
@@ -138,7 +138,7 @@ def render_html(report: Report, when: datetime | None = None) -> str:
 
 def _write(path: Path, text: str) -> None:
     """What a link leads to is replaced, not the link; a device or a pipe is written to, not replaced, and so is a file that is this process's own output."""
-    text = printable(masked(text))
+    text = text if isinstance(text, Clean) else printable(masked(text))
     temporary = None
     try:
         if (stream := _own_stream(path)) is not None:
