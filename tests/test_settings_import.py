@@ -269,7 +269,19 @@ def test_every_rule_of_the_tables_names_settings_that_there_are(kind: str) -> No
     assert targets | {default["to"] for default in table["defaults"]} <= known
     assert set(table["marks"]) <= set(table["keys"])
     for rule in rules:
-        assert isinstance(rule, str) or set(rule) <= {"to", "values", "pass", "as", "harmless", "when", "also", "lost", "same", "note", "null"}
+        assert isinstance(rule, str) or set(rule) <= {
+            "to",
+            "values",
+            "pass",
+            "as",
+            "harmless",
+            "when",
+            "also",
+            "lost",
+            "same",
+            "note",
+            "null",
+        }
         assert isinstance(rule, str) or {"to", "lost", "same", "as"} & set(rule)
 
 
