@@ -30,6 +30,13 @@ def test_a_number_in_a_secret_leaves_json_what_it_is(monkeypatch: pytest.MonkeyP
     assert json.loads(stream.getvalue())["rows"] == 131072
 
 
+def test_a_name_that_only_holds_such_a_word_is_a_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = {"ADMIN_PASSWORD": "123456", "ACCOUNT_TOKEN": "234567", "My_Secret": "345678", "MY_SECRET": "456789"}
+    for name, value in hidden.items():
+        monkeypatch.setenv(name, value)
+    assert json.loads(masked_json(list(hidden.values()))) == ["***"] * len(hidden)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_under_stderr_ends_nothing_and_the_exit_code_stays(capsys: pytest.CaptureFixture[str]) -> None:
     for words, stream in ((["nosuch"], "stderr"), (["nosuch", "--json"], "stdout")):
