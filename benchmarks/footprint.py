@@ -49,8 +49,10 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     from ftcli.core.batches.tasks import Classify, Pretrain
-    from ftcli.core.models.sizing import training_step
+    from ftcli.core.models.learned import learned
+    from ftcli.core.models.step_memory import training_step
     from ftcli.core.processes.footprint import resident_bytes
+    from ftcli.settings import Settings
 
     config = AutoConfig.for_model(case["type"], **case["config"], pad_token_id=0)
     head, rows, width = case["head"], case["rows"], case["width"]
@@ -75,8 +77,11 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
         optimizer.zero_grad()
         torch.autograd.backward(task.loss(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits, labels, None))
         optimizer.step()
+    counted = learned(Settings(), config, head)
+    assert counted is not None
     step = training_step(
         config,
+        counted,
         head=head,
         rows=rows,
         width=width,
@@ -85,7 +90,6 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
         half_weights=False,
         recompute=bool(case.get("recompute")),
     )
-    assert step is not None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     return {"estimated": step.total / 1e6, "measured": peak / 1e6, "model": weights / 1e6}
 

@@ -10,11 +10,18 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
+    from ftcli.core.models.learned import Learned
     from ftcli.core.verify.probe import Probe
 
 GIB, MIB = 2**30, 2**20
 BYTES_A_SLOT = 24
 """input_ids, attention_mask and labels of a token, int64."""
+SMALLER = {
+    "all": "A smaller model, LoRA (--lora-r 16), --optim adafactor, or several GPUs with FSDP or DeepSpeed.",
+    "adapter": "A smaller model, a base in 16 bits (--dtype bfloat16) or 4 (--load-in-4bit), or several GPUs with FSDP or DeepSpeed.",
+    "head": "A smaller model, or one in 16 bits (--dtype bfloat16).",
+}
+"""What helps where weights, gradients and optimizer alone do not fit."""
 
 
 def shared_memory(probe: Probe) -> Check:
@@ -39,7 +46,7 @@ def shared_memory(probe: Probe) -> Check:
 
 
 def space(probe: Probe) -> Check:
-    from ftcli.core.models.sizing import STATES, parameters
+    from ftcli.core.models.step_memory import state_bytes
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import failed, passed, warned
 
@@ -47,39 +54,40 @@ def space(probe: Probe) -> Check:
     folder = train.output_dir
     if folder is None:
         raise Missing("no --output-dir")
-    count = parameters(_config(probe), _labels(probe))
-    if count is None:
-        raise Missing("the number of weights cannot be told from this configuration")
-    size = 2 if probe.settings.model.dtype in {"bfloat16", "float16"} else 4
-    states = 0 if train.save_only_model else next((number for name, number in STATES.items() if train.optim.startswith(name)), 2)
-    one = count * size * (1 + states)
+    learned = _learned(probe)
+    one = learned.kept + (0 if train.save_only_model else state_bytes(train.optim, learned))
     kept = 0 if train.save_strategy == "no" else (train.save_total_limit or 10) + 1
     held = min(kept, sum(path.is_dir() for path in Path(folder).glob("checkpoint-*")))  # of a run that goes on: they have their space
-    need = one * (kept - held) + count * size
+    need = one * (kept - held) + learned.kept
+    least = (one if kept else 0) + learned.kept
     where = next(path for path in [Path(folder).absolute(), *Path(folder).absolute().parents] if path.exists())
     free = min(shutil.disk_usage(where).free, probe.machine.disk_free_bytes) if _same_disk(where) else shutil.disk_usage(where).free
     evidence = {
-        "weights": count,
+        "weights": learned.every,
+        "learned": learned.count,
         "checkpoint_gb": round(one / GIB, 3),
         "checkpoints": kept,
         "held": held,
         "needed_gb": round(need / GIB, 3),
         "free_gb": round(free / GIB, 1),
     }
-    more = f"{kept - held}{' more' if held else ''} checkpoint{'' if kept - held == 1 else 's'}"
-    words = f"{more} of {one / GIB:.2f} GB and the model need {need / GIB:.2f} GB, {free / GIB:.2f} GB are free at {folder}"
+    saved = "adapter" if learned.kind == "adapter" else "model"
+    more = f"{kept - held}{' more' if held else ''} checkpoint{'' if kept - held == 1 else 's'} of {one / GIB:.2f} GB and the {saved} need"
+    words = f"{more if kept else f'the {saved} needs'} {need / GIB:.2f} GB, {free / GIB:.2f} GB are free at {folder}"
     fix = "Free space, keep fewer with --save-total-limit 1, or leave out the optimizer with --set train.save_only_model=true."
-    if one + count * size > free:
+    fix = fix if kept else "Free space, or name an --output-dir on another disk."
+    if least > free:
         return failed(words, fix, **evidence)
     return warned(words, fix, **evidence) if need > 0.95 * free else passed(words, **evidence)
 
 
 def step_memory(probe: Probe) -> Check:
-    from ftcli.core.models.sizing import loss_in_pieces, training_step
+    from ftcli.core.models.learned import weights_type
+    from ftcli.core.models.step_memory import loss_in_pieces, training_step
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import noted, passed, warned
 
-    train, machine, model = probe.settings.train, probe.machine, probe.settings.model
+    train, machine = probe.settings.train, probe.machine
     config = _config(probe)
     on_gpu = bool(machine.gpus) and not train.use_cpu
     width = _width(probe)
@@ -90,19 +98,19 @@ def step_memory(probe: Probe) -> Check:
     whole = (
         train.lean_step == "off" or train.torch_compile is True or train.fp16 or train.fsdp or train.deepspeed or not loss_in_pieces(config)
     )
+    learned = _learned(probe)
     step = training_step(
         config,
+        learned,
         head=_labels(probe),
         rows=rows,
         width=width,
         optimizer=train.optim,
         half=bool(train.bf16 or train.fp16 or (train.bf16 is None and _has_bf16(probe))),
-        half_weights=model.dtype in {"bfloat16", "float16"},
+        half_weights=weights_type(probe.settings, config) in {"bfloat16", "float16"},
         recompute=bool(train.gradient_checkpointing),
         pieces_on=None if whole else "gpu" if on_gpu else "cpu",
     )
-    if step is None:
-        raise Missing("the number of weights cannot be told from this configuration")
     device = machine.gpus[0].memory_bytes if on_gpu else machine.memory_available_bytes
     name = machine.gpus[0].name if on_gpu else "memory that is free"
     parts = {part: round(getattr(step, part) / GIB, 3) for part in ("weights", "gradients", "optimizer", "activations", "logits")}
@@ -112,6 +120,7 @@ def step_memory(probe: Probe) -> Check:
         "device_gb": round(device / GIB, 1),
         "rows": rows,
         "width": width,
+        "learned": learned.count,
     }
     words = f"a training step takes about {step.total / GIB:.2f} GB ({step.lasting / GIB:.2f} of it for weights, gradients and optimizer), the {name} has {device / GIB:.0f} GB"
     if not device:
@@ -119,12 +128,22 @@ def step_memory(probe: Probe) -> Check:
     if train.deepspeed or train.fsdp:
         return noted(f"{words}; DeepSpeed or FSDP divide it in ways that are not estimated", **evidence)
     if step.lasting > device:
-        return warned(words, "A smaller model, --optim adafactor, or several GPUs with FSDP or DeepSpeed.", **evidence)
+        return warned(words, SMALLER[learned.kind], **evidence)
     if step.total > device:
         size = "--per-device-train-batch-size" if budget is None else "--max-tokens-per-batch"
         fix = f"Lower {size} and raise --gradient-accumulation-steps as much, or use --gradient-checkpointing."
         return warned(words, fix, **evidence)
     return passed(words, **evidence)
+
+
+def _learned(probe: Probe) -> Learned:
+    from ftcli.core.models.learned import learned
+    from ftcli.core.verify.probe import Missing
+
+    found = learned(probe.settings, _config(probe), _labels(probe))
+    if found is None:
+        raise Missing("the number of weights cannot be told from this configuration")
+    return found
 
 
 def _config(probe: Probe) -> Any:

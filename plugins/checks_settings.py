@@ -39,6 +39,7 @@ def workers(probe: Probe) -> Check:
 
 
 def precision(probe: Probe) -> Check:
+    from ftcli.core.models.learned import lora_rank
     from ftcli.core.verify.verdict import failed, passed, warned
 
     train, machine = probe.settings.train, probe.machine
@@ -54,7 +55,7 @@ def precision(probe: Probe) -> Check:
         return warned("bf16 on a CPU without bf16 instructions is emulated, and slow", "Leave out --bf16.", flags=list(machine.cpu_flags))
     kind = _weights_type(probe)
     if (
-        kind in {"bfloat16", "float16"} and train.learning_rate < 5e-5 and probe.settings.model.lora_r is None
+        kind in {"bfloat16", "float16"} and train.learning_rate < 5e-5 and lora_rank(probe.settings) is None
     ):  # which peft keeps in float32
         return warned(
             f"weights in {kind} with a learning rate of {train.learning_rate:g}: most updates are smaller than the weights' last bit "
@@ -65,17 +66,15 @@ def precision(probe: Probe) -> Check:
 
 
 def _weights_type(probe: Probe) -> str | None:
-    """What model.dtype says, and for auto what the configuration says. What a weights' file says by itself FT503 sees."""
+    """What a weights' file says by itself FT503 sees."""
+    from ftcli.core.models.learned import weights_type
     from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
-    if probe.settings.model.dtype != "auto":
-        return probe.settings.model.dtype
     try:
-        found = getattr(probe.config, "dtype", None)
+        return weights_type(probe.settings, probe.config if probe.settings.model.dtype == "auto" else None)
     except (Missing, FtcliError):  # the first check of the model says what is wrong with it
         return "auto"
-    return "auto" if found is None else str(found).removeprefix("torch.")
 
 
 CHECKS = (

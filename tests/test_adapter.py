@@ -171,6 +171,42 @@ def test_an_adapter_names_its_base_wherever_it_is_loaded_from(bench: Bench, monk
     assert load_adapted(bench.folder / "placed").num_labels == 4
 
 
+@pytest.mark.parametrize("asked", ["v1", None])
+def test_an_adapter_stays_on_the_revision_that_it_was_learned_on(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    root = tmp_path / "hub" / "models--org--base"
+    (root / "refs").mkdir(parents=True)
+    for revision, commit in (("v1", "b" * 40), ("main", "a" * 40)):
+        (root / "refs" / revision).write_text(commit)
+        folder = root / "snapshots" / commit
+        if revision == "v1":
+            shutil.copytree(bench.folder / "qwen3", folder)
+        else:
+            _with_other_weights(bench.folder / "qwen3", folder)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    values = {**SHORT, "model__name_or_path": "org/base", "model__revision": asked, "train__output_dir": str(tmp_path / "out")}
+    run(_context(bench, "packs", "revised", **values, model__lora_r=4))
+    described = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert described["revision"] == ("b" if asked else "a") * 40
+    learned_on = load_file(root / "snapshots" / ("b" * 40 if asked else "a" * 40) / "model.safetensors")
+    (root / "refs" / "main").write_text("b" * 40 if asked is None else "a" * 40)  # it moves on
+    merge(tmp_path / "out", tmp_path / "merged")
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    name = next(iter(learned_on))
+    assert torch.equal(merged[name], learned_on[name])
+    going_on = _context(
+        bench,
+        "packs",
+        "revised",
+        **{**values, "model__revision": None, "model__name_or_path": str(tmp_path / "out"), "train__output_dir": str(tmp_path / "more")},
+    )
+    weights = prepare(going_on).model.get_base_model().state_dict()
+    same = next(key for key in weights if key.replace(".base_layer", "") == name)
+    assert torch.equal(weights[same], learned_on[name])
+
+
 def test_training_goes_on_from_an_adapter(bench: Bench) -> None:
     run(_context(bench, "classify", "first", **SHORT, model__lora_r=4))
     first = _saved(bench.folder / "first")

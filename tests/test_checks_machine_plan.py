@@ -196,3 +196,100 @@ def test_weights_are_counted_from_the_configuration(world: World, kind: str) -> 
         model = AutoModelForSequenceClassification.from_config(config)
     real = sum(parameter.numel() for parameter in model.parameters())
     assert parameters(config, 4) == pytest.approx(real, rel=0.06)  # a pooler and biases weigh more in a model of two layers
+
+
+@pytest.mark.parametrize("kind", ["albert", "electra"])
+def test_weights_that_layers_share_and_narrow_embeddings_are_counted_once(kind: str) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    config = AutoConfig.for_model(kind, num_labels=4, hidden_size=768, num_attention_heads=12, intermediate_size=3072)
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config)
+    assert parameters(config, 4) == pytest.approx(sum(parameter.numel() for parameter in model.parameters()), rel=0.06)
+
+
+@pytest.mark.parametrize(("kind", "head"), [("qwen3", None), ("llama", 4), ("bert", 4)])
+def test_learned_weights_of_adapters_are_at_least_what_peft_makes(world: World, kind: str, head: int | None) -> None:
+    import torch
+    from peft import LoraConfig, TaskType, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    from ftcli.core.models.learned import learned
+    from ftcli.settings import Settings
+
+    config = AutoConfig.from_pretrained(world.config(kind, hidden_size=128, intermediate_size=512))
+    config.num_labels = head or 2
+    family = AutoModelForCausalLM if head is None else AutoModelForSequenceClassification
+    with torch.device("meta"):
+        model = family.from_config(config)
+    kind_of_task = TaskType.CAUSAL_LM if head is None else TaskType.SEQ_CLS
+    adapted = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear", task_type=kind_of_task))
+    real = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
+    settings = Settings(model={"lora_r": 8})  # type: ignore[arg-type]
+    counted = learned(settings, config, head)
+    assert counted is not None
+    assert counted.kind == "adapter"
+    assert real <= counted.count <= 1.6 * real
+    assert counted.kept == 4 * counted.count
+    narrow = learned(Settings(model={"lora_r": 8, "load_in_4bit": True}), config, head)  # type: ignore[arg-type]
+    assert narrow is not None
+    assert narrow.held < counted.held
+
+
+LARGE = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32}
+
+
+def test_a_run_that_learns_a_part_needs_space_and_memory_for_that_part(
+    world: World, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    values = {**world.run("pretrain"), "model.config": world.config("llama", **LARGE), "train.output_dir": tmp_path / "run"}
+    values["train.per_device_train_batch_size"] = 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=20 * 2**30))
+    card = (Gpu("G", 24 * 2**30, "8.0"),)
+    found = world.caught("all of 6.5 billion weights", values, "FT008", "FT009", words="3 checkpoints", stages=ENV, gpus=card)
+    assert found.evidence["learned"] == found.evidence["weights"]
+    unsaved = {**values, "train.save_strategy": "no"}
+    one = world.caught("a model that does not fit", unsaved, "FT008", words="the model needs", select=("FT008",))
+    assert one.evidence["checkpoints"] == 0
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=30 * 2**30))
+    world.quiet("room for the model, and no checkpoints", unsaved, select=("FT008",), disk_free_bytes=2**40)
+    adapter = {**values, "model.lora_r": 16, "model.dtype": "bfloat16"}
+    checks = world.quiet("adapters of rank 16", adapter, stages=ENV, gpus=card)
+    assert checks["FT008"].status == "pass"
+    assert checks["FT008"].evidence["needed_gb"] < 3
+    assert checks["FT009"].evidence["gradients"] < 0.2
+    assert checks["FT009"].evidence["weights"] == pytest.approx(12.2, abs=0.6)
+    narrow = world.quiet("a base of 4 bits", {**adapter, "model.load_in_4bit": True}, stages=ENV, gpus=card)
+    assert narrow["FT009"].evidence["weights"] == pytest.approx(3.3, abs=1.5)
+
+
+def test_states_are_counted_in_their_own_bits(world: World, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    monkeypatch.chdir(tmp_path)
+    values = {**world.run("classify"), "model.config": world.config("llama", **LARGE), "train.output_dir": tmp_path / "run"}
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2**50))
+    sizes = {}
+    for name in ("adamw_torch", "paged_adamw_8bit", "adamw_torch_4bit", "adafactor", "ademamix"):
+        found = world.quiet(name, {**values, "train.optim": name}, select=("FT008",), disk_free_bytes=2**50)["FT008"]
+        model = found.evidence["weights"] * 4 / 2**30
+        sizes[name] = (found.evidence["needed_gb"] - model) / found.evidence["checkpoints"] / model
+    assert sizes == pytest.approx(
+        {"adamw_torch": 3, "paged_adamw_8bit": 1.5, "adamw_torch_4bit": 1.25, "adafactor": 1, "ademamix": 4}, rel=0.02
+    )
+
+
+def test_weights_of_16_bits_by_their_file_are_counted_so(world: World, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = {
+        **world.run("classify"),
+        "train.output_dir": tmp_path / "run",
+        "model.config": world.config("qwen3", dtype="bfloat16", hidden_size=2048, num_hidden_layers=16),
+    }
+    whole = world.quiet("float32", values, stages=ENV)["FT009"].evidence["gradients"]
+    half = world.quiet("what the file says", {**values, "model.dtype": "auto"}, stages=ENV)["FT009"].evidence["gradients"]
+    assert half == pytest.approx(whole / 2, rel=0.1)

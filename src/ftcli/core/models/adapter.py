@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from ftcli.context import Context
 from ftcli.contracts import Task
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of
+from ftcli.core.models.frozen import commit_of
 from ftcli.errors import MissingExtraError, ModelError, UsageError
 from ftcli.settings import Settings
 
@@ -149,6 +150,7 @@ def _fresh(context: Context, model: PreTrainedModel, task: Task) -> Any:
         exclude_modules=_left_out(model) or None if targets == "all-linear" else None,
         modules_to_save=saved or None,
         task_type=TaskType.SEQ_CLS if task.needs_labels else TaskType.CAUSAL_LM,
+        revision=commit_of(model.name_or_path, settings.revision),  # main moves on, and the adapter would be put on another base
     )
     if Path(model.name_or_path).is_dir():  # what peft keeps as the base's name, for whoever loads the adapter from wherever
         model.name_or_path = str(Path(model.name_or_path).absolute())

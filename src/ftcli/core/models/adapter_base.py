@@ -46,13 +46,32 @@ def base_of(folder: str) -> str:
     Raises:
         ModelError: the adapter does not say.
     """
+    found = described(folder)
+    if found is None:
+        return folder
+    if not (base := found.get("base_model_name_or_path")):
+        raise ModelError(f"{Path(folder) / ADAPTER_CONFIG} names no base model", "Add base_model_name_or_path to it.")
+    return str(base)
+
+
+def revision_of(folder: str) -> str | None:
+    """The hub revision of the base that an adapter was learned on, as its configuration keeps it; None for main, and where `folder` is no adapter."""
+    found = (described(folder) or {}).get("revision")
+    return None if found is None else str(found)
+
+
+def described(folder: str) -> dict[str, Any] | None:
+    """The configuration of an adapter folder; None where `folder` is none.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
     path = Path(folder) / ADAPTER_CONFIG
     if not path.is_file():
-        return folder
+        return None
     try:
-        base = json.loads(path.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError) as error:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found.get("r")
+    except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"{path} cannot be read: {error!r}", "Copy the adapter again from where it was saved.") from error
-    if not base:
-        raise ModelError(f"{path} names no base model", "Add base_model_name_or_path to it.")
-    return str(base)
+    return found

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig
 
-from ftcli.core.models.adapter_base import base_of, refuse_absent
+from ftcli.core.models.adapter_base import base_of, refuse_absent, revision_of
 from ftcli.errors import ModelError
 from ftcli.settings import Settings
 
@@ -47,7 +47,9 @@ def published(settings: Settings) -> Any:
     if not (Path(source) / "config.json").is_file():  # peft writes none beside an adapter
         source = base_of(source)
     try:
-        return AutoConfig.from_pretrained(source, revision=model.revision, trust_remote_code=settings.tokenizer.trust_remote_code)
+        return AutoConfig.from_pretrained(
+            source, revision=model.revision or revision_of(str(model.name_or_path)), trust_remote_code=settings.tokenizer.trust_remote_code
+        )
     except Exception as error:  # whatever a damaged file makes transformers raise
         raise ModelError(
             f"{model.name_or_path} has no usable configuration: {_first_line(error)}",

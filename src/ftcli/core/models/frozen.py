@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.core.files.manifest import hash_bytes
-from ftcli.core.models.adapter_base import base_of
+from ftcli.core.models.adapter_base import base_of, revision_of
 from ftcli.settings import Settings
 
 SAMPLE_BYTES = 4096
@@ -32,11 +32,21 @@ def frozen_base(settings: Settings) -> str | None:
     name = settings.model.name_or_path
     if name is None or (settings.model.lora_r is None and base_of(name) == name):
         return None
-    folder = _folder(base_of(name), settings.model.revision)
+    folder = _folder(base_of(name), settings.model.revision or revision_of(name))
     config = json.loads((folder / "config.json").read_bytes())
     tensors = {tensor: entry for path in _files(folder) for tensor, entry in _tensors(path)}
     document = {"config": {key: value for key, value in config.items() if key not in SAID_OF_THE_FILE}, "tensors": tensors}
     return hash_bytes(json.dumps(document, sort_keys=True).encode())[:16]  # a configuration may hold infinity
+
+
+def commit_of(source: str, revision: str | None) -> str | None:
+    """The commit of a hub model that is on this machine; `revision` where that cannot be told, as of a folder."""
+    if Path(source).is_dir():
+        return revision
+    try:
+        return _folder(source, revision).name
+    except FileNotFoundError:
+        return revision
 
 
 def _folder(source: str, revision: str | None) -> Path:

@@ -51,6 +51,12 @@ def layers(config: Any) -> list[Layer]:
     return found
 
 
+def repeats(config: Any) -> int:
+    """How often a text passes through the same weights of a layer: ALBERT has one layer, or a few, for all."""
+    groups = getattr(config, "num_hidden_groups", None)
+    return max(1, int(config.num_hidden_layers) // int(groups)) if groups else 1
+
+
 def shortest_window(config: Any) -> int | None:
     """Tokens that the layer with the shortest reach sees; None without such a layer, and for what is no transformer."""
     try:

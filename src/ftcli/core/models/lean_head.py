@@ -20,7 +20,7 @@ from ftcli.contracts import Task
 from ftcli.core.batches.tasks import IGNORED, Pretrain
 from ftcli.core.models import lean_vocabulary
 from ftcli.core.models.scripted import scripted
-from ftcli.core.models.sizing import logits_at_once
+from ftcli.core.models.step_memory import logits_at_once
 from ftcli.errors import ModelError
 
 Tensor = torch.Tensor

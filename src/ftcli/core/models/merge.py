@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, revision_of
 from ftcli.core.publishing import staging
 from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError
 
@@ -32,10 +32,14 @@ def load_adapted(folder: Path) -> Any:
     base = base_of(str(folder))
     try:
         adapter = PeftConfig.from_pretrained(str(folder))
-        described = folder if (folder / "config.json").is_file() else base
-        config = AutoConfig.from_pretrained(str(described))
+        where = {"revision": revision_of(str(folder))}  # transformers takes none for folders
+        config = (
+            AutoConfig.from_pretrained(str(folder)) if (folder / "config.json").is_file() else AutoConfig.from_pretrained(base, **where)
+        )
         family = AutoModelForSequenceClassification if str(adapter.task_type).endswith("SEQ_CLS") else AutoModelForCausalLM
-        model = family.from_pretrained(base, config=config, dtype=torch.float32, use_safetensors=True, ignore_mismatched_sizes=True)
+        model = family.from_pretrained(
+            base, config=config, dtype=torch.float32, use_safetensors=True, ignore_mismatched_sizes=True, **where
+        )
         with as_peft_asks():
             return PeftModel.from_pretrained(model, str(folder)).eval()
     except (ValueError, RuntimeError, OSError, KeyError) as error:

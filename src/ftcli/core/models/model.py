@@ -12,7 +12,7 @@ from ftcli.context import Context
 from ftcli.contracts import Task
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.models.adapter import check_choice, loading
-from ftcli.core.models.adapter_base import base_of, refuse_absent
+from ftcli.core.models.adapter_base import base_of, refuse_absent, revision_of
 from ftcli.core.models.config import from_file, override
 from ftcli.core.models.head_labels import learned_for, settle
 from ftcli.core.storage.store import Store
@@ -124,7 +124,8 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
     refuse_absent(str(settings.model.name_or_path))
     refuse_pointers(str(settings.model.name_or_path))
     source = base_of(str(settings.model.name_or_path))
-    where: dict[str, Any] = {"revision": settings.model.revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
+    revision = settings.model.revision or revision_of(str(settings.model.name_or_path))
+    where: dict[str, Any] = {"revision": revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
     config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where))
     override(config, settings.model.config_overrides)
     before = learned_for(str(settings.model.name_or_path), config) if task.needs_labels else []
