@@ -114,7 +114,7 @@ def test_every_shape_of_conversation_is_known_by_its_columns() -> None:
         ({"messages": [{"role": "user", "content": None}]}, "null", "must be a string"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "wrong-type", "something else than text"),
         ({"conversations": [{"from": "martian", "value": "Hi"}]}, "wrong-type", "is from 'martian'"),
-        ({"prompt": "Hi", "completion": []}, "wrong-type", "both must be"),
+        ({"prompt": "Hi", "completion": []}, "wrong-type", "one at least"),
         ({"instruction": 3, "output": "a"}, "wrong-type", "must be a string"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "surrogate", "lone surrogate"),
     ],
@@ -189,7 +189,7 @@ def test_a_template_that_hides_what_the_assistant_says_is_refused_by_name(folder
     broken = {
         "what stands around": PLAIN + "{% if not add_generation_prompt %}{{ messages[-1].content | length }}{% endif %}",
         "differently alone": PLAIN.replace("{{ bos_token }}", "{{ bos_token }}{{ messages[-1].content | length }} "),
-        "not where its prompt ends|otherwise than": PLAIN.replace("m.content | trim", "m.content | upper"),
+        "not where its prompt ends|otherwise than|leaves out a part": PLAIN.replace("m.content | trim", "m.content | upper"),
     }
     for words, template in broken.items():
         tokenizer.chat_template = template

@@ -24,9 +24,10 @@ from ftcli.errors import DataError, UsageError
 from ftcli.settings import Settings, update
 
 MODE = "sft"
-RULES = 5
+RULES = 6
 """Raised when the same rows would become other conversations: in 2 Dolly's context, Alpaca's history and weights of 0 are minded, in 3
-Self-Instruct's instances, Gemini's parts and what `system` says beside messages, in 4 a developer may be the system, in 5 prompt and completion may be lists as JSON."""
+Self-Instruct's instances, Gemini's parts and what `system` says beside messages, in 4 a developer may be the system, in 5 prompt and completion may be lists as JSON, in
+6 OpenAI's function_call, empty lists of calls, roles by other names, answers that are not trained and those of no words are minded."""
 NAMES = (
     "messages",
     "conversations",
@@ -214,21 +215,26 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
 
 def _pair(row: Mapping[str, Any]) -> dict[str, Any]:
     prompt, completion = row["prompt"], row["completion"]
-    sides = [listed(side) for side in (prompt, completion)]
-    if all(
-        isinstance(side, list) and side and all(isinstance(part, Mapping) and {"role", "from"} & part.keys() for part in side)
-        for side in sides
-    ):
-        prompt, completion = sides
-    if isinstance(prompt, str) and isinstance(completion, str):
+    if isinstance(prompt, str) and isinstance(completion, str) and not _is_chat(prompt) and not _is_chat(completion):
         if row.get("system"):
             hint = "--rename instruction=prompt,output=completion reads the row as a question and an answer, through the chat template."
             raise BadValue(0, "wrong-type", "a plain prompt has no place for what 'system' says", "system", hint)
         return {"kind": TEXT, "prompt": prompt, "completion": completion}
-    if isinstance(prompt, str) or isinstance(completion, str):
-        which = "prompt" if isinstance(prompt, str) else "completion"
-        raise BadValue(0, "wrong-type", f"{which!r} is a string and the other a list; both must be one or the other", which)
-    return {"kind": CHAT, "prompt": _with_system(row, messages_of("prompt", prompt)), "completion": messages_of("completion", completion)}
+    asked = _side("prompt", "user", prompt)
+    return {"kind": CHAT, "prompt": _with_system(row, asked), "completion": _side("completion", "assistant", completion)}
+
+
+def _is_chat(side: str) -> bool:
+    """Whether a text is a list of messages as JSON, as tables of texts have it."""
+    found = listed(side)
+    return isinstance(found, list) and bool(found) and all(isinstance(part, Mapping) and {"role", "from"} & part.keys() for part in found)
+
+
+def _side(name: str, role: str, value: object) -> list[dict[str, Any]]:
+    """Messages, of which a text beside messages is one."""
+    if isinstance(value, str) and not _is_chat(value):
+        return [{"role": role, "content": value}]
+    return messages_of(name, value)
 
 
 def _system(row: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -23,8 +23,12 @@ ROLES = {
     "observation": "tool",
 }
 """ShareGPT's speakers."""
+NATIVE = frozenset({"observation"})
+"""Of these what templates know as a role of their own (GLM's)."""
 CALL = "function_call"
-"""The speaker whose words are calls of tools, as JSON: an object with name and arguments, or a list of them."""
+"""The speaker whose words are calls of tools, as JSON: an object with name and arguments, or a list of them; and OpenAI's older name of `tool_calls`."""
+LEARNED = ("train", "training", "loss")
+"""What axolotl and ms-swift call a weight: false of an answer that is read and not learned."""
 
 
 def text_of(name: str, value: object) -> str:
@@ -54,21 +58,19 @@ def _message(name: str, number: int, part: object) -> dict[str, Any]:
         raise BadValue(0, "wrong-type", f"{where} is {shown(part)}; it must be an object", name)
     message = {key: item for key, item in part.items() if item is not None}  # Arrow fills every message up with nulls
     if "role" not in message and "from" in message:
-        speaker = message.pop("from")
-        if speaker == CALL:
-            return {"role": "assistant", "tool_calls": _calls(where, name, message.get("value"))}
-        if not isinstance(speaker, str) or speaker not in ROLES:
-            known = ", ".join([*ROLES, CALL])
-            raise BadValue(0, "wrong-type", f"{where} is from {shown(speaker)}", name, f"Speakers known: {known}.")
-        message = {"role": ROLES[speaker], **message}
-        message["content"] = message.pop("value", message.get("content"))
+        message = _spoken(where, name, message)
     if not isinstance(message.get("role"), str):
         raise BadValue(0, "wrong-type", f"{where} has no role", name, "A message has role and content, or from and value.")
-    if message["role"] == "assistant" and message.get("weight", 1) not in (0, 1):
-        raise BadValue(0, "wrong-type", f"{where} has the weight {shown(message['weight'])}", name, "0 (not learned) and 1 are known.")
+    if message["role"] not in NATIVE:
+        message["role"] = ROLES.get(message["role"].lower(), message["role"])
+    if message["role"] == "assistant":
+        _weigh(where, name, message)
+    if CALL in message:
+        message["tool_calls"] = _calls(where, name, message.pop(CALL))
+    if "tool_calls" in message:
+        _call(where, name, message)
     if "content" not in message and isinstance(message.get("parts"), list):  # Gemini's, with the role model
         message["content"] = [{"type": "text", **part} if isinstance(part, Mapping) else part for part in message.pop("parts")]
-        message["role"] = ROLES.get(message["role"], message["role"])
     content = message.get("content")
     if isinstance(content, list):
         content = message["content"] = _joined(where, name, content)
@@ -80,14 +82,44 @@ def _message(name: str, number: int, part: object) -> dict[str, Any]:
     return message
 
 
+def _spoken(where: str, name: str, message: dict[str, Any]) -> dict[str, Any]:
+    """ShareGPT's message, from a speaker, as one of a role."""
+    speaker = message.pop("from")
+    message["content"] = message.pop("value", message.get("content"))
+    if speaker == CALL:
+        return {**message, "role": "assistant", "content": None, "tool_calls": _calls(where, name, message["content"])}
+    if not isinstance(speaker, str) or speaker.lower() not in ROLES:
+        known = ", ".join([*ROLES, CALL])
+        raise BadValue(0, "wrong-type", f"{where} is from {shown(speaker)}", name, f"Speakers known: {known}.")
+    return {"role": ROLES[speaker.lower()], **message}
+
+
+def _weigh(where: str, name: str, message: dict[str, Any]) -> None:
+    if "weight" not in message and any(message.get(key) in (False, 0) for key in LEARNED if key in message):
+        message["weight"] = 0
+    if message.get("weight", 1) not in (0, 1):
+        raise BadValue(0, "wrong-type", f"{where} has the weight {shown(message['weight'])}", name, "0 (not learned) and 1 are known.")
+
+
+def _call(where: str, name: str, message: dict[str, Any]) -> None:
+    """Leave an empty list of calls out: Mistral's template asks whether there is one, and writes it in place of the words."""
+    calls = listed(message["tool_calls"])
+    if not calls and isinstance(calls, (list, str)):
+        del message["tool_calls"]
+    elif not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        raise BadValue(0, "wrong-type", f"{where} has as its tool_calls {shown(calls)}; they must be a list of objects", name)
+    else:
+        message["tool_calls"] = calls
+
+
 def _calls(where: str, name: str, value: object) -> list[dict[str, Any]]:
-    """Calls of tools as chat templates want them, from JSON."""
-    try:
-        found: Any = json.loads(value) if isinstance(value, str) else None
-    except ValueError:
-        found = None
+    """Calls of tools as chat templates want them, from an object or from JSON."""
+    found: Any = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            found = json.loads(value)
     calls: list[Any] = found if isinstance(found, list) else [found]
-    if not calls or not all(isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
+    if not calls or not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
         raise BadValue(0, "wrong-type", f"{where} is no JSON of a call with name and arguments: {shown(value)}", name)
     return [{"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}} for call in calls]
 

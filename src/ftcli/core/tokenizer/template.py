@@ -12,13 +12,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import TEXT
 from ftcli.core.targets import Span
 from ftcli.core.tokenizer import template_date
-from ftcli.core.tokenizer.template_answers import Answers, weight_of
+from ftcli.core.tokenizer.template_answers import Answers, says, weight_of
 from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import TokenizerError
 
@@ -128,7 +129,10 @@ class Template:
             out.spans[number] = ((0, len(texts[place] or "")),)
             if "prompt" in rows[number]:
                 first = len(rows[number]["prompt"])
-                if self._completion_only and not all(map(weight_of, whole[place][first:])):
+                completion = whole[place][first:]
+                if self._completion_only and not any(map(says, completion)):
+                    out.spans[number] = ()
+                elif self._completion_only and any(says(message) and not weight_of(message) for message in completion):
                     out.faults[number] = "a message of the completion has the weight 0, and a completion is learned as a whole"
                 elif self._completion_only:
                     prompts.append((place, first, whole[place][:first]))
@@ -136,7 +140,7 @@ class Template:
                 weights, spoken = [weight_of(message) for message in whole[place] if message["role"] == "assistant"], marks[place]
                 if not all(weights) and len(weights) == len(spoken):
                     spoken = [mark for mark, weight in zip(spoken, weights, strict=True) if weight]
-                elif not all(weights):
+                elif any(says(message) and not weight_of(message) for message in whole[place]):
                     out.faults[number] = "a message has the weight 0, and the template marks what is said otherwise than message by message"
                     continue
                 out.spans[number] = tuple((start, stop) for start, stop in spoken if stop > start)
@@ -166,6 +170,8 @@ class Template:
                 continue
             out.spans[number] = (span,) if "prompt" in rows[number] else (*out.spans[number], span)
         for number in numbers:
+            if any(stop > start for (_, stop), (start, _) in pairwise(out.spans[number])):
+                out.faults.setdefault(number, "the chat template renders its answers so that they cannot be told from each other")
             if number in out.faults:
                 out.texts[number], out.spans[number] = "", ()
 

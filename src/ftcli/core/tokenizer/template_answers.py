@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise, takewhile
+from itertools import accumulate, pairwise, takewhile
 from typing import Any
 
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.targets import Span
-from ftcli.core.tokenizer.template_habits import ANSWERS
+from ftcli.core.tokenizer.template_habits import ANSWERS, THOUGHTS
+
+THOUGHTS_BEGIN, THOUGHTS_END = "<think>", "</think>"
+"""Around an assistant's thoughts. Of answers before the last many templates leave them out, as the models are asked without them."""
 
 
 class Answers:
@@ -17,7 +20,7 @@ class Answers:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._turn_end: str | None = None
+        self._turn_ends: tuple[str, str] | None = None
         self._turn_start: str | None = None
 
     def at_once(
@@ -30,7 +33,7 @@ class Answers:
         """
         chosen: dict[int, list[int]] = {}
         for place in sorted(places):
-            answers = [number for number, message in enumerate(whole[place]) if message["role"] == "assistant"]
+            answers = [number for number, message in enumerate(whole[place]) if message["role"] == "assistant" and says(message)]
             plain = all(whole[place][number].keys() <= {"role", "content", "weight"} for number in answers)
             if len(answers) > 1 and answers[0] and plain and self.turn_start:
                 chosen[place] = answers
@@ -60,7 +63,8 @@ class Answers:
         around.append(rest)
         spans, at = list[Span](), 0
         for number, before, after in zip(answers, around, around[1:], strict=False):
-            if not text.startswith(before, at) or (turn := before.rfind(self.turn_start)) < 0 or not after.startswith(self.turn_end):
+            end = self._end(messages, number)
+            if not text.startswith(before, at) or (turn := before.rfind(self.turn_start)) < 0 or not after.startswith(end):
                 return None
             start, at = at + turn + len(self.turn_start), at + len(before)
             content = messages[number]["content"]
@@ -68,13 +72,26 @@ class Answers:
             if not ends or not content.strip():
                 return None
             at = ends[0]
-            spans.append((start, at + len(self.turn_end)))
+            spans.append((start, at + len(end)))
         return spans if text[at:] == rest else None
 
     def one(self, messages: list[Any], which: int, text: str, head: str, tools: Any, *, to_the_end: bool) -> Span:
-        """The characters of message `which`; raises BadValue where the template does not let it be told."""
+        """The characters of message `which`; raises BadValue where the template does not let it be told, or leaves out a part of what is said."""
+        start, stop = self._one(messages, which, text, head, tools, to_the_end=to_the_end)
+        said, content = _squeezed(text[start:stop]), str(messages[which].get("content") or "")
+        earlier = any(message["role"] == "assistant" for message in messages[which + 1 :])
+        shown = _squeezed(content).removeprefix(THOUGHTS_BEGIN) in said  # the prompt may end with it
+        if not shown and not (earlier and _squeezed(content.rpartition(THOUGHTS_END)[2]) in said):
+            what = f"the thoughts of message {which + 1}" if THOUGHTS_END in content else f"a part of what message {which + 1} says"
+            raise BadValue(0, "wrong-type", f"the chat template leaves out {what}, without a word")
+        return start, stop
+
+    def _one(self, messages: list[Any], which: int, text: str, head: str, tools: Any, *, to_the_end: bool) -> Span:
+        content, end = str(messages[which].get("content") or ""), self._end(messages, which)
         if not text.startswith(head):
-            span = None if to_the_end else self._by_other_words(messages, which, text, head, tools)
+            span = (
+                self._to_the_end(messages, which, text, tools) if to_the_end else self._by_other_words(messages, which, text, head, tools)
+            )
             span = span or (None if to_the_end else self._between(messages, which, text, head, tools))
             if span is None:
                 raise BadValue(
@@ -85,11 +102,12 @@ class Answers:
             return span
         if to_the_end:
             return len(head), len(text)
-        content = str(messages[which].get("content") or "")
-        for words in filter(None, (content, content.strip())):
+        calls = bool(messages[which].get("tool_calls"))
+        for words in filter(None, () if calls and not end else (content, content.strip())):  # behind the words there may be calls
             at = text.find(words, len(head)) + len(words)
-            if at >= len(words) and text.startswith(self.turn_end, at):
-                return (len(head) if which else at - len(words)), at + len(self.turn_end)
+            own = at >= len(words) and not (self.turn_end and self.turn_end in text[len(head) : at - len(words)])
+            if own and text.startswith(end, at):  # else they are those of a later answer
+                return (len(head) if which else at - len(words)), at + len(end)
         spoken = self.whole(messages[: which + 1], tools).rstrip()
         if which and text.startswith(spoken) and len(spoken) > len(head):
             return len(head), len(spoken)
@@ -99,6 +117,20 @@ class Answers:
             0, "wrong-type", f"the chat template shows message {which + 1} otherwise than as it is, so that its tokens cannot be told"
         )
 
+    def _to_the_end(self, messages: list[Any], which: int, text: str, tools: Any) -> Span | None:
+        """A completion of one message, for a template whose prompt ends with more than stands before an answer that is given (`<think>`)."""
+        start = self._begins(messages, which, text, tools) if which == len(messages) - 1 else None
+        content = str(messages[which].get("content") or "").strip()
+        return (start, len(text)) if start is not None and content and text[start:].lstrip().startswith(content) else None
+
+    def _begins(self, messages: list[Any], which: int, text: str, tools: Any) -> int | None:
+        """Where the words of message `which` begin, found by other words in its place; None where that does not tell."""
+        others = [
+            self.whole([*messages[:which], {**messages[which], "content": words}, *messages[which + 1 :]], tools) for words in ANSWERS
+        ]
+        start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*others, strict=False)))
+        return start if text[:start] == others[0][:start] else None
+
     def _by_other_words(self, messages: list[Any], which: int, text: str, head: str, tools: Any) -> Span | None:
         """The characters of message `which`, found by other words in its place; None where that does not tell.
 
@@ -106,18 +138,15 @@ class Answers:
         several answers in a row.
         """
         content = str(messages[which].get("content") or "")
-        others = [
-            self.whole([*messages[:which], {**messages[which], "content": words}, *messages[which + 1 :]], tools) for words in ANSWERS
-        ]
-        start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*others, strict=False)))
-        if text[:start] != others[0][:start]:
+        start, end = self._begins(messages, which, text, tools), self._end(messages, which)
+        if start is None:
             return None
         before = self.whole(messages[:which], tools)
         turn = head.removeprefix(before) if head.startswith(before) else ""  # what begins an answer
         at = text.rfind(turn, 0, start) + len(turn) if turn in text[:start] else start
         for words in filter(None, (content, content.strip())):
-            if text.startswith(words + self.turn_end, start):
-                return (start if self.turn_end in text[at:start] else at), start + len(words) + len(self.turn_end)
+            if text.startswith(words + end, start):
+                return (start if end in text[at:start] else at), start + len(words) + len(end)
         return None
 
     def _between(self, messages: list[Any], which: int, text: str, head: str, tools: Any) -> Span | None:
@@ -139,27 +168,46 @@ class Answers:
         )
         before, after = one[:start], one[len(one) - end :]
         stop = len(text) - end
-        turn = head.removeprefix(asked) if head.startswith(asked) else ""  # what begins an answer
-        around = turn and before.endswith(turn) and after.startswith(self.turn_end)
+        turn_end = self._end(messages, which)
+        around = self._begun(before, head, asked) and after.startswith(turn_end)
         if not (around and text.startswith(before) and text.endswith(after) and start < stop):
             return None
-        return (len(head) if which and text.startswith(head) and len(head) < start else start), stop + len(self.turn_end)
+        return (len(head) if which and text.startswith(head) and len(head) < start else start), stop + len(turn_end)
+
+    def _begun(self, before: str, head: str, asked: str) -> bool:
+        """Whether an answer begins where `before` ends: with what the template writes behind a question (`asked`) to have it answered (`head`), or with
+        the beginning of that which earlier answers have: Qwen3.5 asks for thoughts and leaves them out of those, Nemotron writes empty ones."""
+        turn = head.removeprefix(asked) if head.startswith(asked) else ""
+        parts = [turn[:border] for border in accumulate(map(len, self._pieces(turn)))]
+        own = next((part for part in reversed(parts) if before.endswith(part) or before.startswith(asked + part)), "")
+        return bool(own) and (own == turn or any(token in own for token in self._tokenizer.all_special_tokens))
 
     def whole(self, messages: list[Any], tools: Any) -> str:
         return str(self._tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
 
+    def _end(self, messages: Sequence[Any], which: int) -> str:
+        """What the template writes behind message `which`, an answer."""
+        return self._ends[which == len(messages) - 1]
+
     @property
     def turn_end(self) -> str:
-        """What the template writes after every answer, without white space at its end."""
-        if self._turn_end is None:
+        """What the template writes after every answer but perhaps the last, without white space at its end."""
+        return self._ends[0]
+
+    @property
+    def _ends(self) -> tuple[str, str]:
+        """What it writes after an answer, and after the last one: the same, or gpt-oss's <|end|> and <|return|>."""
+        if self._turn_ends is None:
             asked, first, second = (
                 {"role": role, "content": words} for role, words in zip(("user", "assistant", "assistant"), ("?", *ANSWERS), strict=True)
             )
             text = str(self._tokenizer.apply_chat_template([asked, first, asked, second], tokenize=False))
             rests = [self._pieces(text.rpartition(answer)[2]) for answer in ANSWERS]
-            same = takewhile(lambda pair: pair[0] == pair[1], zip(*rests, strict=False))
-            self._turn_end = "".join(piece for piece, _ in same).rstrip()
-        return self._turn_end
+            same = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*rests, strict=False))).rstrip()
+            own = [next(iter(rest), "") for rest in rests]
+            known = {str(token) for token in self._tokenizer.get_added_vocab()}
+            self._turn_ends = (same, same) if same or not known.issuperset(own) else (own[0], own[1])
+        return self._turn_ends
 
     @property
     def turn_start(self) -> str:
@@ -182,8 +230,18 @@ class Answers:
 
 
 def weight_of(message: Mapping[str, Any]) -> int:
-    """0 of what the assistant says and nobody shall learn."""
-    return int(message.get("weight", 1)) if message["role"] == "assistant" else 1
+    """0 of what the assistant says and nobody shall learn: by its weight, or because it says nothing."""
+    return int(message.get("weight", 1) and says(message)) if message["role"] == "assistant" else 1
+
+
+def says(message: Mapping[str, Any]) -> bool:
+    """Whether there is anything in a message: of none a model would learn to end before the first word."""
+    return bool(str(message.get("content") or "").strip() or any(message.get(key) for key in ("tool_calls", *THOUGHTS)))
+
+
+def _squeezed(text: str) -> str:
+    """Without white space, of which templates put and take as they like."""
+    return "".join(text.split())
 
 
 def _words(number: int) -> str:

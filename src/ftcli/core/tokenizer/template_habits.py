@@ -13,10 +13,15 @@ Whole = Callable[[list[Any], Any], str]
 """(messages, tools) → text; raises whatever the template raises."""
 ANSWERS = ("Qx7", "Zv2 kw")
 """Words that no template holds."""
+ASIDE = "Jk3"
+"""More of them."""
 CONTENTS: tuple[Message, ...] = ({}, {"content": ""})
 ARGUMENTS: dict[str, Any] = {"object": {"a": 1}, "string": '{"a": 1}'}
+REPR = "{'a': 1}"
+"""What a template makes of the object that writes it as Python does, which nothing reads as JSON."""
 CALLS = "calls of tools"
 BESIDE = "calls of tools that stand beside words"
+WORDS = "words that stand beside calls of tools (or puts them behind the tools' answers)"
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """Keys under which data sets keep what an assistant thinks before it speaks."""
 SYSTEM, DEVELOPER = "system", "developer"
@@ -33,8 +38,8 @@ class Form:
     objects: bool
     """Arguments may be objects; else JSON in a string."""
     strings: bool
-    """They may be JSON in a string; else the template refuses it or quotes it once more (Qwen2.5's), so that a model would learn to quote its
-    arguments, which nothing then reads."""
+    """They may be JSON in a string; else the template refuses it, quotes it once more (Qwen2.5's), so that a model would learn to quote its
+    arguments, which nothing then reads, or writes it otherwise than the object (Gemma 4's)."""
 
 
 class Habits:
@@ -75,13 +80,17 @@ class Habits:
     def hidden(self, messages: Sequence[Message]) -> str:
         """What of the conversation the template does not show at all, in words; "" where there is nothing of the kind."""
         kinds = dict.fromkeys(message["role"] for message in messages if message["role"] not in SHOWN)
-        kinds |= dict.fromkeys(BESIDE if message.get("content") else CALLS for message in messages if message.get("tool_calls"))
+        for message in messages:
+            if message.get("tool_calls"):
+                kinds |= dict.fromkeys([BESIDE, WORDS] if message.get("content") else [CALLS])
         kinds |= dict.fromkeys(key for message in messages if message["role"] == "assistant" for key in THOUGHTS if message.get(key))
         for kind in kinds:
             if kind not in self._hidden:
                 self._hidden[kind] = self._hides(kind)
             if self._hidden[kind]:
-                return kind if kind in {CALLS, BESIDE} else f"the {kind!r} of messages" if kind in THOUGHTS else f"what {kind!r} says"
+                return (
+                    kind if kind in {CALLS, BESIDE, WORDS} else f"the {kind!r} of messages" if kind in THOUGHTS else f"what {kind!r} says"
+                )
         return ""
 
     def hides_tools(self) -> bool:
@@ -100,6 +109,8 @@ class Habits:
         for words in ANSWERS:
             if kind in {CALLS, BESIDE}:
                 chat = _calling(words, self._arguments, "?", {"content": "!"} if kind == BESIDE else self.form.wordless)
+            elif kind == WORDS:
+                chat = _calling("f", self._arguments, ASIDE, {"content": words})
             elif kind == "tool":
                 chat = _calling(ANSWERS[0], self._arguments, words, self.form.wordless)
             elif kind in THOUGHTS:
@@ -107,6 +118,10 @@ class Habits:
             else:
                 chat = _saying(kind, words)
             texts.append(self._tried(chat))
+        if (
+            kind == WORDS and (text := texts[0]) is not None
+        ):  # Gemma 4's templates write them behind the tool's answer, as a part of the same turn
+            return texts[0] == texts[1] or text.find(ASIDE) < text.find(ANSWERS[0])
         return None not in texts and texts[0] == texts[1]
 
     @property
@@ -122,7 +137,10 @@ class Habits:
             shown = [key for key, text in tried.items() if ANSWERS[0] in text] or [*tried]
             place = shown[0][0] if shown else 0
             string = tried.get((place, "string"))
-            self._form = Form(CONTENTS[place], (place, "object") in tried or string is None, string is not None and '\\"' not in string)
+            given = tried.get((place, "object"))
+            printed = given is not None and REPR in given
+            same = string is not None and '\\"' not in string and (given in (None, string) or printed)
+            self._form = Form(CONTENTS[place], string is None or (given is not None and not printed), same)
         return self._form
 
     @property
