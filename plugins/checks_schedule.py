@@ -48,6 +48,8 @@ def warm_up(probe: Probe) -> Check:
             "Leave train.lr_scheduler_kwargs out, or give other values.",
             **evidence,
         )
+    if schedule.given > warmup:
+        return noted(f"{schedule.name} has no warm-up: the {schedule.given:,} steps that were asked for are not made", **evidence)
     words = f"{steps:,} steps, {warmup:,} of them warm-up, which amounts to {full['end']:,.0f} steps at the full rate"
     if plan.first_eval is not None and plan.first_eval < warmup:
         return noted(

@@ -22,7 +22,7 @@ STAGE = ("settings",)
 TOLD: dict[str, list[dict[str, Any]]] = {
     "cosine": [{}, {"num_cycles": 2}],
     "cosine_with_restarts": [{}, {"num_cycles": 3}],
-    "polynomial": [{}, {"power": 3, "lr_end": 0.0}],
+    "polynomial": [{}, {"power": 3, "lr_end": 0.0}, {"lr_end": 0.5}, {"power": 2, "lr_end": 1.5}],
     "inverse_sqrt": [{}, {"timescale": 7}],
     "cosine_with_min_lr": [{"min_lr_rate": 0.1}, {"min_lr": 0.5, "num_cycles": 1}],
     "cosine_warmup_with_min_lr": [{"min_lr_rate": 0.1}, {"min_lr": 0.5, "warmup_lr_rate": 0.3}],
@@ -65,6 +65,23 @@ def test_a_schedule_that_is_not_known_is_said_to_be_so() -> None:
     assert not Schedule(10, 0, "cosine_with_min_lr", {"min_lr": 1}).known
     assert not Schedule(10, 0, "warmup_stable_decay", {"num_decay_steps": 5, "decay_type": "sudden"}).known
     assert Schedule(10, 5, "warmup_stable_decay").full_rate_steps(10) == pytest.approx(7)
+
+
+@pytest.mark.parametrize("name", ["constant", "reduce_lr_on_plateau", "greedy"])
+def test_a_schedule_without_a_warm_up_begins_at_the_full_rate_and_that_is_said(world: World, name: str) -> None:
+    assert Schedule(100, 90, name).total == 100
+    values = {**world.run("classify"), "train.max_steps": 100, "train.lr_scheduler_type": name}
+    found = world.quiet("a warm-up that is not made", {**values, "train.warmup_steps": 90}, stages=STAGE)["FT053"]
+    assert found.status == "info"
+    assert "has no warm-up" in found.summary
+    assert found.evidence["warmup_steps"] == 0
+    assert world.quiet("none", values, stages=STAGE)["FT053"].status == "pass"
+
+
+def test_a_polynomial_that_does_not_fall_is_refused(world: World) -> None:
+    values = {**world.run("classify"), "train.max_steps": 100, "train.learning_rate": 1e-8, "train.lr_scheduler_type": "polynomial"}
+    world.caught("a rate below the default end", values, "FT053", words="lr_end of 1e-07 is not below", stages=STAGE)
+    world.quiet("an end below it", {**values, "train.lr_scheduler_kwargs": {"lr_end": 1e-9}}, stages=STAGE)
 
 
 def test_a_first_evaluation_inside_the_warm_up_is_said(world: World) -> None:

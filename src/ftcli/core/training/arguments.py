@@ -21,7 +21,7 @@ from ftcli.core.distributed import group
 from ftcli.core.distributed.sharding import sharding
 from ftcli.core.models.held_out import FALLING
 from ftcli.core.training.optimizer import made_of, refuse_ignored
-from ftcli.core.training.schedule import Schedule
+from ftcli.core.training.schedule import UNWARMED, Schedule
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
 from ftcli.settings_train import OWN
 
@@ -220,13 +220,12 @@ def _bare(metric: str | None) -> str | None:
 
 
 def _follow_plateaus(context: Context, arguments: TrainingArguments) -> None:
-    """Schedules that follow a figure are told which way is better: torch takes every one for a loss."""
-    if arguments.lr_scheduler_type not in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
-        return
-    kind, kwargs = arguments.lr_scheduler_type.value, arguments.lr_scheduler_kwargs or {}
-    if arguments.greater_is_better and "mode" not in kwargs:
+    """Schedules that follow a figure are told which way is better: torch takes every one for a loss. Those without a warm-up are named."""
+    kind, kwargs = str(arguments.lr_scheduler_type.value), arguments.lr_scheduler_kwargs or {}
+    follows = arguments.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+    if follows and arguments.greater_is_better and "mode" not in kwargs:
         arguments.lr_scheduler_kwargs = {**kwargs, "mode": "max"}
-    if arguments.warmup_steps:
+    if arguments.warmup_steps and kind in UNWARMED:
         context.note(f"the schedule {kind} has no warm-up: warmup_steps = {arguments.warmup_steps:g} has no effect")
 
 

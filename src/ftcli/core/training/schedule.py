@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 from ftcli.settings import Settings
 
 Steps = NDArray[np.float64]
+LR_END = 1e-7
+"""Of a polynomial by default."""
+UNWARMED = frozenset({"constant", "reduce_lr_on_plateau", "greedy"})
+"""Schedules that begin at the full rate, whatever warm-up is asked for."""
 MOST_STEPS = 2_000_000
 """Steps that are counted one by one; a longer run is looked at on as many places."""
 
@@ -25,17 +29,22 @@ class Schedule:
 
     Args:
         steps: optimizer steps of the run.
-        warmup: steps of the linear warm-up; step 1 is taken at the rate 0.
+        given: steps of a warm-up that were asked for.
         name: `lr_scheduler_type`.
         options: `lr_scheduler_kwargs`.
         peak: `learning_rate`, of which an absolute least rate is a share; None: not known.
     """
 
     steps: int
-    warmup: int
+    given: int
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     peak: float | None = None
+
+    @property
+    def warmup(self) -> int:
+        """Steps of the linear warm-up; step 1 is taken at the rate 0."""
+        return 0 if self.name in UNWARMED else self.given
 
     @property
     def known(self) -> bool:
@@ -54,6 +63,8 @@ class Schedule:
             return f"{self.name} has to be told num_decay_steps"
         if "min_lr_rate" in known and sum(self.options.get(name) is not None for name in ("min_lr", "min_lr_rate")) != 1:
             return f"{self.name} has to be told one of min_lr and min_lr_rate"
+        if self.name == "polynomial" and self.peak and self.end >= self.peak:
+            return f"its lr_end of {self.end:g} is not below the learning rate of {self.peak:g}"
         wrong = [name for name in ("warmup_type", "decay_type") if self.options.get(name, "linear") not in FALLING]
         return f"{wrong[0]} = {self.options[wrong[0]]!r} is none of {', '.join(FALLING)}" if wrong else None
 
@@ -64,6 +75,11 @@ class Schedule:
             return float(self.options["min_lr_rate"])
         least = self.options.get("min_lr")
         return None if least is None or not self.peak else float(least) / self.peak
+
+    @property
+    def end(self) -> float:
+        """The rate that a polynomial ends at."""
+        return float(self.options.get("lr_end", LR_END))
 
     def share(self, step: int) -> float:
         """Learning rate of optimizer step `step`, counted from 1, as a share of the peak."""
@@ -80,8 +96,6 @@ class Schedule:
         rising = places / max(1, self.warmup)
         behind = (places - self.warmup) / max(1, self.steps - self.warmup)
         decay = BEHIND[self.name](places, behind, self) if self.known else np.ones_like(places)
-        if self.name == "constant":
-            return decay
         return np.where(places < self.warmup, rising, decay)
 
     @cached_property
@@ -100,8 +114,8 @@ def _restarts(_: Steps, behind: Steps, schedule: Schedule) -> Steps:
 
 
 def _polynomial(_: Steps, behind: Steps, schedule: Schedule) -> Steps:
-    """The end rate is absolute and by default 1e-7: as a share of the peak it is taken for nothing."""
-    return np.clip(1 - behind, 0.0, 1.0) ** float(schedule.options.get("power", 1.0))
+    least = schedule.end / schedule.peak if schedule.peak else 0.0
+    return np.clip(1 - behind, 0.0, 1.0) ** float(schedule.options.get("power", 1.0)) * (1 - least) + least
 
 
 def _inverse_sqrt(places: Steps, _: Steps, schedule: Schedule) -> Steps:

@@ -74,7 +74,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
             found(check)
 
     def on_length(steps: int) -> None:
-        if check := health.warm_up(arguments.get_warmup_steps(steps), steps):
+        if check := health.warm_up(_schedule(arguments, steps).warmup, steps):
             found(check)
 
     def on_first_step() -> None:
@@ -152,16 +152,15 @@ def _course(run: Run, steps: int) -> Course:
     elif run.train.flags is not None:
         plain = getattr(run.task, "class_weights", None) is None  # weighed losses stand still at chance
         unlearned = entropy(run.train.flags.counts, len(run.train.flags)) if plain else chance
-    planned = Schedule(
-        steps,
-        arguments.get_warmup_steps(steps),
-        str(arguments.lr_scheduler_type.value),
-        arguments.lr_scheduler_kwargs or {},
-        arguments.learning_rate,
-    )
+    planned = _schedule(arguments, steps)
     schedule = None if arguments.fp16 or arguments.deepspeed else planned  # skipped steps, and a scheduler of its own
     weighed = getattr(run.task, "class_weights", None) is not None
     return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out, weighed)
+
+
+def _schedule(arguments: Any, steps: int) -> Schedule:
+    options, kind = arguments.lr_scheduler_kwargs or {}, str(arguments.lr_scheduler_type.value)
+    return Schedule(steps, arguments.get_warmup_steps(steps), kind, options, arguments.learning_rate)
 
 
 def _whole(
