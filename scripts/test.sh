@@ -37,10 +37,9 @@ cp -r tests examples benchmarks scripts optimize_env.sh pyproject.toml docs READ
 cd "$work"
 PATH="$work/venv/bin:$PATH" ROWS=1000 bash examples/demo.sh > demo.log 2>&1 || { cat demo.log; exit 1; }
 tail -n 1 demo.log
-packaged=(
-  cli_completion cli_help cli_run commands_plugins commands_profiles executors pluginmanager report settings small_commands testing
-)
+packaged=(cli_completion cli_help cli_run commands_plugins commands_profiles small_commands testing)
 files=("${packaged[@]/#/tests/test_}")
 files=("${files[@]/%/.py}")
+files+=(tests/test_executors.py::test_several_workers_are_processes_that_share_the_shards tests/test_report.py::test_the_same_report_gives_the_same_bytes)
 FTCLI_TEST_NURSERY=off "$work/venv/bin/python" -m pytest -p no:cacheprovider -n "$workers" --dist worksteal -q -m "not slow and not real and not fault" \
   "${files[@]}"
