@@ -104,6 +104,7 @@ def test_words_beside_a_call_are_learned_with_it_and_the_tools_are_not(folder: P
         ("deepseek_r1_distill", _chat(_said(THOUGHTS)), "the thoughts of message 2"),
         ("deepseek_r1_distill", _chat(_said(THOUGHTS), AGAIN, _said(THOUGHTS)), "the thoughts of message 4"),
         ("deepseek_r1_distill", {"instruction": "q", "output": THOUGHTS}, "differently alone"),
+        ("deepseekv3_training", _chat(_said(THOUGHTS)), "the thoughts of message 2"),
     ],
 )
 def test_what_a_template_leaves_out_or_mixes_is_no_row_to_learn(folder: Path, template: str, row: dict[str, Any], words: str) -> None:

@@ -19,7 +19,7 @@ from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import TEXT
 from ftcli.core.targets import Span
 from ftcli.core.tokenizer import template_date
-from ftcli.core.tokenizer.template_answers import Answers, says, weight_of
+from ftcli.core.tokenizer.template_answers import Answers, left_out, says, weight_of
 from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import TokenizerError
 
@@ -144,6 +144,10 @@ class Template:
                     out.faults[number] = "a message has the weight 0, and the template marks what is said otherwise than message by message"
                     continue
                 out.spans[number] = tuple((start, stop) for start, stop in spoken if stop > start)
+                last = max((i for i, message in enumerate(whole[place]) if message["role"] == "assistant"), default=None)
+                learned = "".join(out.texts[number][start:stop] for start, stop in marks[place])
+                if last is not None and (lost := left_out(whole[place], last, learned)):
+                    out.faults[number] = lost
             elif self.assistant_only:
                 out.spans[number] = ()
                 prompts += [

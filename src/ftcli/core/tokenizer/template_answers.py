@@ -78,12 +78,8 @@ class Answers:
     def one(self, messages: list[Any], which: int, text: str, head: str, tools: Any, *, to_the_end: bool) -> Span:
         """The characters of message `which`; raises BadValue where the template does not let it be told, or leaves out a part of what is said."""
         start, stop = self._one(messages, which, text, head, tools, to_the_end=to_the_end)
-        said, content = _squeezed(text[start:stop]), str(messages[which].get("content") or "")
-        earlier = any(message["role"] == "assistant" for message in messages[which + 1 :])
-        shown = _squeezed(content).removeprefix(THOUGHTS_BEGIN) in said  # the prompt may end with it
-        if not shown and not (earlier and _squeezed(content.rpartition(THOUGHTS_END)[2]) in said):
-            what = f"the thoughts of message {which + 1}" if THOUGHTS_END in content else f"a part of what message {which + 1} says"
-            raise BadValue(0, "wrong-type", f"the chat template leaves out {what}, without a word")
+        if lost := left_out(messages, which, text[start:stop]):
+            raise BadValue(0, "wrong-type", lost)
         return start, stop
 
     def _one(self, messages: list[Any], which: int, text: str, head: str, tools: Any, *, to_the_end: bool) -> Span:
@@ -237,6 +233,18 @@ def weight_of(message: Mapping[str, Any]) -> int:
 def says(message: Mapping[str, Any]) -> bool:
     """Whether there is anything in a message: of none a model would learn to end before the first word."""
     return bool(str(message.get("content") or "").strip() or any(message.get(key) for key in ("tool_calls", *THOUGHTS)))
+
+
+def left_out(messages: Sequence[Mapping[str, Any]], which: int, said: str) -> str:
+    """Why `said` is not all that message `which` says, in words; "" where it is, or lacks only the thoughts of an answer before the last."""
+    content, shown = str(messages[which].get("content") or ""), _squeezed(said)
+    if _squeezed(content).removeprefix(THOUGHTS_BEGIN) in shown:  # the prompt may end with it
+        return ""
+    earlier = any(message["role"] == "assistant" for message in messages[which + 1 :])
+    if earlier and _squeezed(content.rpartition(THOUGHTS_END)[2]) in shown:
+        return ""
+    what = f"the thoughts of message {which + 1}" if THOUGHTS_END in content else f"a part of what message {which + 1} says"
+    return f"the chat template leaves out {what}, without a word"
 
 
 def _squeezed(text: str) -> str:
