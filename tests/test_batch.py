@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, StoreDataset, eval_batches, padding
 from ftcli.core.batches.collate import Dynamic
 from ftcli.core.batches.tasks import Classify
+from ftcli.core.training.loading import Loading
 from ftcli.core.training.meter import Counted, Meter
 from stores import spec_for, split_of, write_store
 from timing import bytecodes
@@ -122,3 +124,23 @@ def test_rows_of_several_files_and_record_batches_come_whole_and_in_the_order_as
         with pytest.raises(IndexError, match="30 rows"):
             split.rows(beyond)
     assert len(split.rows([])) == 0
+
+
+def test_a_divided_model_has_as_many_batches_on_every_rank() -> None:
+    lengths = np.array([3, 1, 4, 1, 5], np.int64)
+    for divided, counts in ((False, [3, 2]), (True, [3, 3])):
+        found = []
+        for rank in range(2):
+            arguments = SimpleNamespace(
+                eval_batch_size=1, world_size=2, process_index=rank, dataloader_num_workers=0, dataloader_pin_memory=False
+            )
+            given = Loading.__new__(Loading)
+            given.args, given.collator, given.is_fsdp_enabled, given.is_deepspeed_enabled = arguments, list, divided, False
+            split = SimpleNamespace(lengths=lengths)
+            data = type("Data", (), {"split": split, "__len__": lambda _: 5, "__getitem__": lambda _, row: row})()
+            batches = [list(batch) for batch in given.get_eval_dataloader(data)]
+            assert given._own_batches == [3, 2][rank]
+            found.append(batches)
+        assert [len(batches) for batches in found] == counts
+        own = [row for batches, count in zip(found, [3, 2], strict=True) for batch in batches[:count] for row in batch]
+        assert sorted(own) == [0, 1, 2, 3, 4]

@@ -20,7 +20,7 @@ from ftcli.core.training import guarding
 from ftcli.core.training.arguments import make_arguments
 from ftcli.core.training.run import prepare
 from ftcli.core.training.train import fit
-from ftcli.errors import SettingsError
+from ftcli.errors import SettingsError, TrainError
 from runs import VOCABULARY, Bench, StopAt
 from stores import learnable
 
@@ -183,3 +183,36 @@ def test_no_batch_is_empty_while_one_can_be_cut(sizes: list[int], count: int) ->
     assert found.min() >= 1
     assert found.sum() == sum(sizes)
     assert np.diff(_halved(np.array([1, 2]), 3), prepend=0).tolist().count(0) == 1, "more batches than rows"
+
+
+def test_the_best_by_one_figure_is_not_the_best_by_another(bench: Bench) -> None:
+    """The best loss was compared with accuracies, and the last evaluation was always the best one."""
+    go(bench, "metric", 4)
+    with pytest.raises(
+        TrainError, match=r"metric_for_best_model, of which the checkpoint keeps the best figure so far, was .*, now accuracy"
+    ):
+        go(bench, "metric", train__resume_from_checkpoint="auto", train__metric_for_best_model="accuracy")
+
+
+def test_only_checkpoints_are_removed_and_no_link_is_followed(bench: Bench, tmp_path: Path) -> None:
+    values = {"train__max_steps": 2, "train__eval_strategy": "no", "train__save_strategy": "no"}
+    output = bench.folder / "kept"
+    output.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (output / "checkpoint-9").symlink_to(tmp_path / "elsewhere")
+    (output / "checkpoint-best").symlink_to("checkpoint-5")
+    (output / "checkpoint-5").mkdir()
+    (output / "checkpoint-notes.txt").write_text("kept")
+    go(bench, "kept", **values, runtime__overwrite=True)
+    assert sorted(path.name for path in output.glob("checkpoint-*")) == ["checkpoint-best", "checkpoint-notes.txt"]
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_the_checkpoint_that_a_run_starts_from_is_not_removed(bench: Bench) -> None:
+    go(bench, "own")
+    base = min((bench.folder / "own").glob("checkpoint-*"))
+    values = {"model__config": None, "model__name_or_path": str(base), "train__max_steps": 2, "train__learning_rate": 1e-3}
+    with pytest.raises(TrainError, match="which overwriting its own --output-dir would remove"):
+        go(bench, "own", **values, runtime__overwrite=True)
+    assert (base / "model.safetensors").is_file()
+    go(bench, "other", **values)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from ftcli.core.training.guarding import CHECKS_SHOWN, FEWEST, MOST_ROLLBACKS, MOST_SKIPPED, Guard, Policy, Rollback
+from ftcli.core.training.guarding import CHECKS_SHOWN, FEWEST, MOST_ROLLBACKS, MOST_SKIPPED, Guard, Policy, Rollback, most_usual
 from ftcli.errors import TrainError
 from ftcli.records import Check
 
@@ -122,3 +124,14 @@ def test_a_device_is_waited_for_only_where_a_policy_needs_it() -> None:
     assert Course("stop").guard.looks(torch.device("cpu"))
     assert not Course("stop").guard.looks(torch.device("cuda"))
     assert Course("skip").guard.looks(torch.device("cuda"))
+
+
+def test_guessing_may_cost_as_much_as_the_rarest_row() -> None:
+    def weighed(*weights: float) -> Any:
+        return SimpleNamespace(class_weights=np.array(weights))
+
+    assert most_usual(1.4, 8, SimpleNamespace(), None) == 1.4
+    assert most_usual(1.4, 8, weighed(0.5, 250.0), None) == pytest.approx(1.4 * 250 / 8)
+    assert most_usual(1.4, 8, weighed(0.5, 2.0), None) == 1.4
+    assert most_usual(9.0, 8, SimpleNamespace(), np.array([-40.0, 3.0])) == 200
+    assert most_usual(9.0, 8, SimpleNamespace(), np.array([1.0, 3.0])) == 9

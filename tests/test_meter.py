@@ -12,7 +12,7 @@ from transformers import Trainer
 from ftcli.core.models import flops
 from ftcli.core.training.clock import clock_of
 from ftcli.core.training.hints import standing_out
-from ftcli.core.training.meter import PARTS, Meter
+from ftcli.core.training.meter import PARTS, ROWS, TOKENS, Meter
 from ftcli.core.training.timed_trainer import Timed
 from ftcli.settings import Settings, update
 from ftcli.testing import tiny_model
@@ -263,3 +263,27 @@ def test_a_frozen_weight_counts_four_and_two_where_backward_does_not_come() -> N
     assert flop_count("nothing") == pytest.approx(2 * weights + 4 * attention)
     last = flop_count("layers.1.mlp.down_proj")
     assert 2 * weights + 4 * attention < last < 4 * weights + 8 * attention
+
+
+def test_an_attempt_behind_another_goes_on_by_its_clock(clock: Clock) -> None:
+    """After a rollback: 100 steps and 20 more at 100 tokens a second were said to be 626 a second."""
+    meter = Meter()
+    batch = {"input_ids": torch.ones(1, 100), TOKENS: 100, ROWS: np.arange(1)}
+    for _ in range(5):
+        meter.count(dict(batch))
+        with meter.timing("forward"):
+            clock.now += 1
+        meter.step()
+    meter.enter("forward")
+    clock.now += 1
+    meter.start()
+    clock.now += 2
+    for _ in range(2):
+        meter.count(dict(batch))
+        with meter.timing("forward"):
+            clock.now += 1
+        meter.step()
+    meter.stop()
+    assert meter.wall == 10
+    assert sum(meter.time().values()) == pytest.approx(10)
+    assert meter.rates()["real_tokens_per_second"] == pytest.approx(600 / 9)

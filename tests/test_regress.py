@@ -199,6 +199,19 @@ def test_correlation_and_error_are_those_of_all_rows_whatever_the_batches() -> N
     assert constant.metrics(lambda sums: sums)["pearson"] == 0.0
 
 
+def test_years_correlate_as_what_they_are_after_1900_does() -> None:
+    draw = torch.Generator().manual_seed(0)
+    true = 2015 + 3 * torch.randn(200, generator=draw)
+    guess = 2015 + (true - 2015) * 0.4
+    task = Regress()
+    task.center = float(true.mean())
+    held = HeldOut(task)
+    for some in range(0, 200, 50):
+        held.add(guess[some : some + 50, None], true[some : some + 50])
+    assert held.metrics(lambda sums: sums)["pearson"] == pytest.approx(1, abs=1e-4)
+    assert held.metrics(lambda sums: sums)["rmse"] == pytest.approx(float((guess - true).square().mean().sqrt()), rel=1e-5)
+
+
 def test_learning_by_heart_asks_for_more_than_the_mean() -> None:
     batch = telling({"labels": torch.tensor([10.0, 12.0, 11.0, 13.0])})
     assert batch["labels"].mean().item() == pytest.approx(0, abs=1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -99,3 +100,11 @@ def test_pretraining_leaves_pad_out_when_it_is_eos_too(tmp_path: Path, tokenizer
     Pretrain().configure(config, store, shared)
     assert config.pad_token_id is None
     assert Pretrain().model_class().__name__ == "AutoModelForCausalLM"
+
+
+@pytest.mark.parametrize("items", [0, torch.tensor(0)])
+def test_a_step_without_a_target_has_no_loss_and_no_gradient(items: Any) -> None:
+    logits = torch.randn(2, 1, 7, requires_grad=True)
+    loss = Pretrain().loss(logits, torch.full((2, 1), 5), items)
+    loss.backward()
+    assert (float(loss.detach()), logits.grad is not None and bool(logits.grad.any())) == (0.0, False)

@@ -14,6 +14,7 @@ from transformers import Trainer, TrainingArguments
 
 from ftcli.commands.train import run
 from ftcli.core.batches.tasks import Classify
+from ftcli.core.training.guarding import be_seen
 from ftcli.errors import SettingsError, TrainError
 from ftcli.records import Check, Report
 from ftcli.testing import tiny_model
@@ -241,3 +242,41 @@ def test_batches_out_of_order_and_pieces_on_several_processes_are_refused(bench:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SettingsError, match="leave the others waiting"):
         _run(bench, "refused", train__auto_batch=True)
+
+
+@pytest.mark.parametrize("every", [4, 6])
+def test_a_replay_whose_logged_step_is_left_out_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    """The line of a step without a gradient holds the loss of those before it: "the gradient is zero and the loss 1.1" stopped it, at every resume."""
+    _damaged(monkeypatch, NAN, 12 if every == 6 else 4)
+    values = {"train__max_steps": 14, "train__logging_steps": every, "train__on_nonfinite": "rollback"}
+    back = _run(bench, f"logged {every}", **values)
+    assert (back.status, back.metrics["steps"]) == ("ok", 14)
+    logged = [json.loads(line) for line in (bench.folder / f"logged {every}" / "metrics.jsonl").read_text().splitlines()]
+    left_out = _bad(back).evidence["step"]
+    assert [entry.get("grad_norm") for entry in logged if entry["step"] == left_out and entry.get("loss") is not None][-1:] == [None]
+
+
+def test_the_rarest_class_by_weight_is_no_jump_of_the_loss(bench: Bench) -> None:
+    rows = [row for row in learnable(400, 4, VOCABULARY, 1) if row[1] != 3]
+    rare = [row for row in learnable(40, 4, VOCABULARY, 2) if row[1] == 3][:2]
+    bench.store("rare", {"train": [*rows[:200], rare[0], *rows[200:], rare[1]]}, labels=4)
+    values = {**STEPS, "train__max_steps": 70, "train__save_strategy": "no", "train__class_weights": "balanced"}
+    assert run(bench.context(bench.folder / "rare", "weighed", **values)).status == "ok"
+
+
+def _step_of_a_scaler(model: torch.nn.Module) -> None:
+    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.AdamW(model.parameters())
+    scaler.scale(torch.zeros((), requires_grad=True))
+    scaler.unscale_(optimizer)
+    model.zero_grad(set_to_none=True)
+    scaler.step(optimizer)
+
+
+def test_a_scaler_of_float16_sees_a_step_that_is_left_out() -> None:
+    model = torch.nn.Linear(2, 2)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    with pytest.raises(AssertionError, match="No inf checks"):
+        _step_of_a_scaler(model)
+    be_seen(model)
+    _step_of_a_scaler(model)
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))

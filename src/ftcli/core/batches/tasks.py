@@ -98,6 +98,8 @@ class Regress:
 
     name = "regress"
     needs_labels = True
+    center = 0.0
+    """Mean of the numbers that are learned."""
 
     def model_class(self) -> Any:
         from transformers import AutoModelForSequenceClassification
@@ -119,6 +121,7 @@ class Regress:
             raise DataError(
                 f"{store.path}: every row of train has the number {numbers[0]:g}: there is nothing to learn", "Check the label column."
             )
+        self.center = float(numbers.mean(dtype=np.float64))
         config.id2label = {0: str((store.manifest.get("inputs") or {}).get("dataset.label_column") or "number")}
         config.label2id = {config.id2label[0]: 0}
         config.problem_type = REGRESSION
@@ -256,7 +259,8 @@ def _binary(
 
 
 def _over(total: torch.Tensor, items: torch.Tensor | int) -> torch.Tensor:
-    return total / (items if isinstance(items, int) else items.to(total.device))
+    """A step without a target has the loss 0 and no gradient."""
+    return total / (max(1, items) if isinstance(items, int) else items.to(total.device).clamp_min(1))
 
 
 def _cross_entropy(

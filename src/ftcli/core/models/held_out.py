@@ -63,7 +63,8 @@ class HeldOut:
         sums = torch.stack([loss, count_targets(labels).to(loss.dtype)]).double()
         self._sums = sums if self._sums is None else self._sums + sums
         if measured(labels):
-            self._add_numbers(logits.squeeze(-1).double(), labels.double())
+            center = getattr(self.task, "center", 0.0)  # of years, say, whose squares would hide how they differ
+            self._add_numbers(logits.squeeze(-1).double() - center, labels.double() - center)
         elif any_number(labels):
             self._add_flags(logits >= 0, labels > 0, inputs)
         elif labels.ndim == 1:
@@ -112,8 +113,10 @@ class HeldOut:
 
 def _pearson(count: float, guess: float, true: float, guesses: float, trues: float, both: float) -> float:
     """The correlation, from sums, of squares and of the product; 0 where one of the two does not vary."""
-    spread = (count * guesses - guess**2) * (count * trues - true**2)
-    return (count * both - guess * true) / math.sqrt(spread) if spread > 1e-12 * max(1.0, (count * trues) ** 2) else 0.0
+    spread_guess, spread_true = count * guesses - guess**2, count * trues - true**2
+    if spread_guess <= 1e-12 * count * guesses or spread_true <= 1e-12 * count * trues:
+        return 0.0
+    return (count * both - guess * true) / math.sqrt(spread_guess * spread_true)
 
 
 def _macro(hits: torch.Tensor, counted: torch.Tensor) -> float:

@@ -184,7 +184,7 @@ class LeanHead:
         before = hidden[:, :-1].flatten(0, 1)
         if len(places) < len(targets):
             targets, before = targets[places], before[places]
-        count = torch.as_tensor(len(targets) if items is None else items, dtype=torch.float64, device=hidden.device)
+        count = torch.as_tensor(len(targets) if items is None else items, dtype=torch.float64, device=hidden.device).clamp_min(1)
         weight = self.layer.weight
         kind = self.kind or weight.dtype
         with torch.autocast(hidden.device.type, enabled=False):

@@ -6,7 +6,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -74,6 +75,8 @@ EXACT = (
     "model.load_in_4bit",
     "model.freeze_backbone",
     "train.class_weights",
+    "train.metric_for_best_model",
+    "train.greater_is_better",
 )
 """Settings that a continued run cannot change: transformers ignores them (the learning rate, all that the saved optimizer holds) or the
 batches become others."""
@@ -91,6 +94,7 @@ MEANINGS = {
     "train.max_tokens_per_batch": "train.max_tokens_per_batch, and with it the rows of every step,",
     "loader.collator": "loader.collator, and with it the order of rows,",
     "train.train_sampling_strategy": "train.train_sampling_strategy, and with it the order of rows,",
+    "train.metric_for_best_model": "train.metric_for_best_model, of which the checkpoint keeps the best figure so far,",
     "train.ignore_data_skip": "train.ignore_data_skip, by which rows are trained on twice,",
 }
 """What a difference means, where the setting's name does not say it."""
@@ -275,6 +279,25 @@ def go_back(run: Path, before: int, note: Callable[[str], None]) -> Path | None:
 
 def step_of(folder: Path) -> int:
     return int(folder.name.rpartition("-")[2])
+
+
+def remove_all(run: Path, needed: Sequence[Path] = ()) -> None:
+    """Remove the checkpoints of an earlier run; a link to one is taken away, and what has another name stays.
+
+    Raises:
+        TrainError: something `needed` lies in one of them.
+    """
+    found = _all(run)
+    for folder in found:
+        if any(path.is_relative_to(folder.resolve()) for path in needed):
+            raise TrainError(
+                f"the run starts from {folder}, which overwriting its own --output-dir would remove", "Name another --output-dir."
+            )
+    for folder in found:
+        if folder.is_symlink() or not folder.is_dir():
+            folder.unlink()
+        else:
+            shutil.rmtree(folder)
 
 
 def _all(run: Path) -> list[Path]:

@@ -6,12 +6,17 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ftcli.errors import TrainError
 from ftcli.records import Check
+
+if TYPE_CHECKING:
+    from ftcli.core.training.run import Run
 
 Policy = Literal["stop", "skip", "rollback"]
 SPIKE = 10.0
@@ -24,6 +29,35 @@ MOST_ROLLBACKS = 3
 SPAN = 8
 """Each time the run goes back, this many times as many steps are left out: 1, 8, 64."""
 ROWS_SHOWN, CHECKS_SHOWN = 64, 20
+
+
+def most_usual(chance: float, rows: int, task: Any, numbers: NDArray[Any] | None) -> float:
+    """The loss of a step that guesses and meets the rarest row: with weighed classes or squares of far numbers one row may be most of it.
+
+    Args:
+        chance: loss of guessing, on average.
+        rows: of a step.
+        task: perhaps with weights of classes.
+        numbers: that are to be predicted.
+    """
+    weights: NDArray[Any] | None = getattr(task, "class_weights", None)
+    if weights is not None:
+        return chance * max(1.0, float(weights.max()) / rows)
+    if numbers is not None:
+        return max(chance, float(np.square(numbers, dtype=np.float64).max(initial=0.0)) / rows)
+    return chance
+
+
+def rows_of_a_step(run: Run) -> int:
+    """At least."""
+    arguments = run.arguments
+    return int((1 if run.token_batches else arguments.train_batch_size) * arguments.gradient_accumulation_steps * arguments.world_size)
+
+
+def be_seen(model: torch.nn.Module) -> None:
+    """Give a weight a gradient of 0: of a step that has none torch's `GradScaler` says `No inf checks were recorded`."""
+    weight = next(weight for weight in model.parameters() if weight.requires_grad)
+    weight.grad = torch.zeros_like(weight)
 
 
 class Rollback(Exception):  # noqa: N818 - the run goes on
@@ -41,7 +75,7 @@ class Guard:
 
     Args:
         policy: what becomes of a bad step.
-        chance: loss of uniform guessing.
+        chance: loss of guessing, of the worst step.
         scaled: float16, whose infinite gradients are skipped anyway.
         fatal: whether "stop" raises; otherwise it only notes.
         record: gets a check for every bad step.

@@ -23,7 +23,7 @@ class Loading(Timed):
     collator: Collator
     token_batches: TokenBatches | None
     """The batches of an epoch, where a budget of tokens decides how many rows they have; None: `args` and `order` do."""
-    _common_batches = 0
+    _common_batches = _own_batches = 0
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         dataset: StoreDataset = train_dataset or self.train_dataset
@@ -44,7 +44,9 @@ class Loading(Timed):
         dataset: StoreDataset = eval_dataset or self.eval_dataset
         size, world = self.args.eval_batch_size, self.args.world_size
         batches = eval_batches(dataset.split.lengths, size, self.args.process_index, world)
-        self._common_batches = common_batches(len(dataset), size, world)
+        self._common_batches, self._own_batches = common_batches(len(dataset), size, world), len(batches)
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # every rank has to take part in every forward pass
+            batches += [[0]] * (len(eval_batches(dataset.split.lengths, size, 0, world)) - len(batches))
         return DataLoader(
             dataset,
             batch_sampler=batches,

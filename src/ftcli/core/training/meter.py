@@ -106,7 +106,11 @@ class Meter:
         self.start()
 
     def start(self) -> None:
-        """The clock starts here, also when it was started before."""
+        """The clock starts here, also when it was started before, unless steps were made: then it goes on."""
+        if self.steps:
+            self._open.clear()  # an attempt that ended in the middle of a step left them
+            self._turn()
+            return
         self.seconds, self._at = dict.fromkeys(PARTS, 0.0), 0.0
         self._open.clear()  # an attempt that ended in the middle of a step left them
         self._pending.clear()

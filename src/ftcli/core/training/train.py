@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -34,14 +33,15 @@ from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.card import CARD
 from ftcli.core.training.clock import clock_of
 from ftcli.core.training.ended import length, state_of_end, take_end
-from ftcli.core.training.guarding import Guard, Rollback
+from ftcli.core.training.evaluating import StoppedEvaluation
+from ftcli.core.training.guarding import Guard, Rollback, most_usual, rows_of_a_step
 from ftcli.core.training.halves import halves
 from ftcli.core.training.memory import Pieces
 from ftcli.core.training.meter import Meter
 from ftcli.core.training.outcome import Outcome, figures, last_evaluation, majority
 from ftcli.core.training.run import Run
 from ftcli.core.training.schedule import Schedule
-from ftcli.core.training.trainer import FtcliTrainer, StoppedEvaluation
+from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.core.training.trends import Course, clipping
 from ftcli.errors import FtcliError, TrainError
 from ftcli.records import Check, RunStatus
@@ -88,7 +88,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     watch = health.Watch(context.note, stop=stop, clip=arguments.max_grad_norm, scaled=arguments.fp16, record=checks.append)
     guard = Guard(
         context.settings.train.on_nonfinite,
-        run.task.chance_loss(run.model.config, run.store),
+        most_usual(run.task.chance_loss(run.model.config, run.store), rows_of_a_step(run), run.task, run.train.numbers),
         scaled=arguments.fp16,
         fatal=stop,
         record=checks.append,
@@ -137,24 +137,23 @@ def fit(run: Run, signals: Signals) -> Outcome:
 
 
 def _course(run: Run, steps: int) -> Course:
-    """What the log is held against."""
+    """What the log is held against. Weighed losses stand still at chance."""
     arguments, fresh, labels = run.arguments, run.context.settings.model.config is not None, run.train.labels
     chance = run.task.chance_loss(run.model.config, run.store)
     unlearned: float | None = chance if fresh else None
     held_out = None
+    weighed = getattr(run.task, "class_weights", None) is not None
     if run.task.needs_labels and labels is not None:
         shares = np.bincount(labels) / len(labels)
-        unlearned = -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
+        unlearned = chance if weighed else -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
         share = majority(run)
         held_out = None if share is None or run.held_out is None else (share, len(run.held_out))
     elif run.train.numbers is not None:
         unlearned = float(run.train.numbers.var(dtype=np.float64))
     elif run.train.flags is not None:
-        plain = getattr(run.task, "class_weights", None) is None  # weighed losses stand still at chance
-        unlearned = entropy(run.train.flags.counts, len(run.train.flags)) if plain else chance
+        unlearned = chance if weighed else entropy(run.train.flags.counts, len(run.train.flags))
     planned = _schedule(arguments, steps)
     schedule = None if arguments.fp16 or arguments.deepspeed else planned  # skipped steps, and a scheduler of its own
-    weighed = getattr(run.task, "class_weights", None) is not None
     return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out, weighed)
 
 
@@ -263,8 +262,7 @@ def _resumed(run: Run, trainer: FtcliTrainer, identity: Mapping[str, Any]) -> Pa
             if settings.runtime.overwrite and not _starts_there(run):  # a run that fails must not stand beside the model of another
                 staging.withdraw(run.output)
                 (run.output / CARD).unlink(missing_ok=True)
-            for old in run.output.glob("checkpoint-*"):
-                shutil.rmtree(old)
+            checkpoints.remove_all(run.output, _made_of(run))
         return None
     folder = first_decides(lambda: checkpoints.choose(wanted, run.output, note))
     if folder is not None:
@@ -274,9 +272,13 @@ def _resumed(run: Run, trainer: FtcliTrainer, identity: Mapping[str, Any]) -> Pa
 
 def _starts_there(run: Run) -> bool:
     """Whether the run's own folder holds what its model is made of."""
+    return any(path.is_relative_to(run.output.resolve()) for path in _made_of(run))
+
+
+def _made_of(run: Run) -> list[Path]:
     model = run.context.settings.model
     named = [str(model.config)] if model.name_or_path is None else [model.name_or_path, base_of(model.name_or_path)]
-    return any(Path(name).resolve().is_relative_to(run.output.resolve()) for name in named)
+    return [Path(name).resolve() for name in named]
 
 
 def _steps(trainer: FtcliTrainer, checkpoint: Path | None) -> None:

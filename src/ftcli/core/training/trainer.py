@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, TrainingArguments
 from transformers.integrations.neftune import deactivate_neftune
 from transformers.trainer_callback import PrinterCallback
@@ -18,7 +16,7 @@ from ftcli.contracts import Collator, Task
 from ftcli.core.batches.batch import StoreDataset
 from ftcli.core.batches.slots import TokenBatches
 from ftcli.core.batches.tasks import IGNORED
-from ftcli.core.distributed.agree import anyone, first_decides, gathered, stopped, summed
+from ftcli.core.distributed.agree import anyone, first_decides, gathered, stopped
 from ftcli.core.distributed.sharding import full
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.models import adapter
@@ -30,20 +28,16 @@ from ftcli.core.models.refusals import of_the_model
 from ftcli.core.models.side_by_side import Texts, told
 from ftcli.core.training import checkpoints, saving
 from ftcli.core.training.arguments import changed
-from ftcli.core.training.guarding import Guard
+from ftcli.core.training.evaluating import Evaluating, StoppedEvaluation
+from ftcli.core.training.guarding import Guard, be_seen
 from ftcli.core.training.halves import Halves, cut
 from ftcli.core.training.health import Start, Watch, finite, finite_states, look_at
-from ftcli.core.training.loading import Loading
 from ftcli.core.training.memory import Pieces
 from ftcli.core.training.meter import TEXTS, Counted, Meter
 from ftcli.errors import TrainError
 
 
-class StoppedEvaluation(Exception):  # noqa: N818 - not a failure
-    """A signal came in the middle of an evaluation."""
-
-
-class FtcliTrainer(Loading):
+class FtcliTrainer(Evaluating):
     """One run.
 
     The loss is the sum over targets divided by the targets of the whole optimizer step on all ranks, so that it and its gradient do not
@@ -93,7 +87,7 @@ class FtcliTrainer(Loading):
         self.evaluating = self._best_again = False
         self._rows: list[int] = []
         self._logged: torch.Tensor | None = None
-        self._dropped, self._window = 0, 0
+        self._dropped, self._window, self._last_dropped = 0, 0, 0
         self.start: Start | None = None
         self.first: tuple[float, float] | None = None
         """Loss and gradient norm of step 1."""
@@ -170,6 +164,8 @@ class FtcliTrainer(Loading):
         self.shape = inputs["input_ids"].shape[0], inputs["input_ids"].shape[-1]
         if number in self.left_out:
             loss = torch.zeros((), device=self.args.device)
+            if self.accelerator.scaler is not None:
+                be_seen(self.model)  # until `_leave_out`
         elif self.pieces is None:
             known = texts if self._beside and self._halves is None else None
             with told(known, inputs), of_the_model(self.model, f"compute step {number}"):
@@ -206,51 +202,17 @@ class FtcliTrainer(Loading):
         assert self._logged is not None
         self._tr_loss.copy_(self._logged)
         self._dropped += 1
+        self._last_dropped = self.state.global_step + 1
 
     def log(self, logs: dict[str, float], *rest: Any, **named: Any) -> None:
+        if "loss" in logs and self._last_dropped == self.state.global_step:
+            logs.pop("grad_norm", None)  # of a step that was left out, beside the loss of those before it
         if "loss" in logs and self._dropped:  # the mean is over the steps that were trained on
             kept = self._window - self._dropped
             logs["loss"] *= self._window / max(1, kept)
             logs = {name: value for name, value in logs.items() if (name != "loss" or kept) and math.isfinite(value)}
             self._dropped = 0
         super().log(logs, *rest, **named)
-
-    # -- evaluation ----------------------------------------------------------------------------------------------------
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        self.watch.check()
-        self.evaluating = True
-        with self.meter.timing("evaluation"):
-            metrics: dict[str, float] = super().evaluate(*args, **kwargs)
-        self.evaluating = False
-        return metrics
-
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader[Any],
-        description: str,
-        prediction_loss_only: bool | None = None,  # noqa: ARG002 - nothing but sums is kept
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
-        self._held_out = HeldOut(self.task)
-        output = super().evaluation_loop(dataloader, description, True, ignore_keys, metric_key_prefix)
-        figures = self._held_out.metrics(summed)
-        self.confusion = self._held_out.confusion.summary(summed)
-        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in figures.items()})
-        return output
-
-    def prediction_step(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> tuple[None, None, None]:
-        self._common_batches -= 1
-        if self._common_batches >= 0 and stopped(self.signals):  # a rank may have one batch more than the others
-            raise StoppedEvaluation
-        inputs = self._prepare_inputs(inputs)
-        labels = inputs.pop("labels")
-        head = self.head
-        with torch.no_grad(), self.compute_loss_context_manager(), nullcontext() if head is None else head.measuring():
-            given = model(**inputs)["logits"]
-            self._held_out.add(given, labels, inputs, None if head is None else head.loss(given, labels, 1))
-        return None, None, None
 
     def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, model: Any, trial: Any, *rest: Any, **named: Any) -> None:
         self._window = self.state.global_step - self._globalstep_last_logged

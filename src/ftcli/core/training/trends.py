@@ -164,7 +164,7 @@ class Course:
         )
 
     def _memorised(self, entry: Mapping[str, Any]) -> Check | None:
-        if self.held_out_majority is None or self.unlearned is None or not self._losses:
+        if self.held_out_majority is None or self.unlearned is None or self.weighed or not self._losses:
             return None
         majority, _ = self.held_out_majority
         accuracy, loss = entry["eval_accuracy"], self._losses[-1][1]

@@ -50,7 +50,7 @@ def _affordable(lengths: NDArray[np.int64], parameters: int) -> list[int]:
     order = np.argsort(lengths, kind="stable")
     spent = np.cumsum(lengths[order]) * parameters
     most = max(4, int((spent <= MOST_WORK).sum()))
-    return sorted({*order[:most].tolist(), int(order[-1])} if most >= len(order) else set(order[:most].tolist()))
+    return sorted({*order[:most].tolist(), int(order[-1])})
 
 
 def leak(model: PreTrainedModel, collator: Callable[[Rows], Mapping[str, torch.Tensor]], rows: Rows) -> tuple[float, int, int] | None:
