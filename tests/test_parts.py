@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from ftcli.plugins.executors import Local
 from hypothesis import strategies as st
 
 from ftcli.commands import tokenize
@@ -21,7 +22,7 @@ from ftcli.core.prepare.parts import Part
 from ftcli.core.reading.read import Plan, make_plan
 from ftcli.errors import DataError, PublishError, UsageError
 from ftcli.records import Piece, Report, ShardPlan
-from tokenizing import Bar, context, corpus, left_behind, manifest, prepare, small_tokenizers, without_plots, write
+from tokenizing import Bar, context, corpus, left_behind, manifest, plugins, prepare, small_tokenizers, without_plots, write
 
 kinds = small_tokenizers
 no_html = without_plots
@@ -336,6 +337,18 @@ def test_a_part_that_another_process_has_is_waited_for_and_named(world: World) -
     finally:
         lease.release()
     world.run("2/3")
+
+
+def test_a_rank_that_makes_a_part_has_workers_for_an_engine_that_is_proved(
+    tmp_path: Path, kinds: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftcli.plugins.executors.Local", Local)
+    source, double = write(tmp_path / "data.jsonl", corpus(40)), plugins(tmp_path / "plugins")
+    values = {"tokenizer__engine": "double", "runtime__cache_dir": tmp_path / "cache"}
+    prepare(kinds["bpe"], source, tmp_path / "proved", double, **values)
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    report = tokenize.run(context(kinds["bpe"], source, tmp_path / "out", double, **values), "1/1")
+    assert (report.metrics["engine"], report.metrics["rows_written"]) == ("double", 40)
 
 
 def test_bad_rows_of_all_parts_are_in_one_file(world: World) -> None:
