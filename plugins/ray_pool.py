@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,13 @@ class Pool:
         self.over.set()
         workers, self.workers = self.workers, []
         _kill(workers)
+        self._unmark()
+
+    def _unmark(self) -> None:
+        marker, self._marker = self._marker, None
+        if marker is not None:
+            with suppress(OSError):
+                marker.path.unlink()
 
     def disconnect(self) -> None:
         """Nobody may be inside of a call to Ray."""
@@ -122,7 +130,9 @@ class Pool:
             PublishError: one does not.
         """
         folder = directory.resolve() / "tmp"  # wiped with everything else that is not finished
-        self._marker = Marker(folder / "every-node-sees-this", os.urandom(16).hex(), SEE_SECONDS)
+        token = os.urandom(16).hex()
+        self._unmark()
+        self._marker = Marker(folder / f"every-node-sees-{token}", token, SEE_SECONDS)  # parts share the folder
         self._marker.write()
         for worker in self.workers:
             if worker.entering is None:
@@ -203,10 +213,9 @@ class Pool:
             self.replace(worker)
             return
         worker.entering, worker.node, worker.pid = None, entered.node, entered.pid
-        if not entered.sees:
-            assert self._marker is not None
+        if not entered.sees and (marker := self._marker) is not None:  # None: `end`, from another thread, has taken it away
             raise PublishError(
-                f"the node {self.name(worker)} does not see {self._marker.path.parent.parent}, which this machine has made",
+                f"the node {self.name(worker)} does not see {marker.path.parent.parent}, which this machine has made",
                 "Put --output-dir where every node sees it at the same path (NFS, Lustre …), or take the node out: `ray stop` there.",
             )
 

@@ -207,3 +207,14 @@ def test_a_worker_that_does_not_see_the_folder_names_its_node(played: Played, tm
         monkeypatch.setattr("ftcli.plugins.ray_worker.Marker.seen", lambda self: False)
         with pytest.raises(PublishError, match=r"node-a \(host gpu-1\) does not see"):
             made.share(tmp_path)
+
+
+def test_parts_in_one_folder_mark_it_each_for_itself(played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftcli.plugins.ray_pool.SEE_SECONDS", 0.0)
+    (tmp_path / "tmp").mkdir()
+    with closing(executor()) as one, closing(executor()) as other:
+        one.share(tmp_path)
+        other.share(tmp_path)
+        played.losses = ["work"]  # whoever replaces it looks for the marker
+        assert list(one.run(double, shards(1), lambda *_: None)) == [0]
+    assert list((tmp_path / "tmp").iterdir()) == []
