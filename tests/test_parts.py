@@ -169,6 +169,28 @@ def test_a_finish_that_dies_goes_on(world: World, monkeypatch: pytest.MonkeyPatc
     assert left_behind(world.out) == []
 
 
+def test_a_part_that_is_begun_again_while_the_finish_waits_is_missing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.parts()
+    take, begun = Lease.take, list[Path]()
+
+    def begin_again(directory: Path, *rest: Any, **named: Any) -> Lease:
+        if not begun:
+            begun.append(directory)
+            disguised(world.sources[0])
+            with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+                patch.setattr("ftcli.core.prepare.work.encode_shard", lambda *_: 1 // 0)
+                world.run("1/3")
+        return take(directory, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lease, "take", begin_again)
+        error = refusal(world, finish=True)
+    assert "1 of 3 parts are not finished: 1/3" in error.message
+    world.parts([1])
+    world.run(finish=True)
+    assert same(world.plain(), world.out)
+
+
 def test_a_damaged_shard_is_made_again(world: World) -> None:
     world.parts()
     victim = sorted(world.working.rglob("*.arrow"))[3]
