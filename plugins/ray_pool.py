@@ -69,6 +69,8 @@ class Pool:
         self.threads = 1
         self.workers: list[Remote] = []
         self.over = threading.Event()
+        self.arrived = False
+        """Whether a worker has come since the first was asked for."""
         self._cluster: Cluster | None = None
         self._marker: Marker | None = None
         self._loads: list[Sent] = []
@@ -95,6 +97,7 @@ class Pool:
     def end(self) -> None:
         """Kill the workers; whoever waits for them raises."""
         self.over.set()
+        self.arrived = False
         workers, self.workers = self.workers, []
         _kill(workers)
         self._unmark()
@@ -213,6 +216,7 @@ class Pool:
             self.replace(worker)
             return
         worker.entering, worker.node, worker.pid = None, entered.node, entered.pid
+        self.arrived = True
         if not entered.sees and (marker := self._marker) is not None:  # None: `end`, from another thread, has taken it away
             raise PublishError(
                 f"the node {self.name(worker)} does not see {marker.path.parent.parent}, which this machine has made",

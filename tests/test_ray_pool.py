@@ -146,7 +146,9 @@ def test_every_shard_is_made_and_what_is_made_again_is_not_counted_again(played:
 
 def test_everyone_is_asked_and_a_worker_that_comes_later_has_loaded_what_the_others_have(played: Played) -> None:
     with closing(executor(2)) as made:
+        assert not made.arrived()
         assert len(made.each(os.getpid)) == 2
+        assert made.arrived()
         assert made.each(partial(remember, "yes")) == [None, None]
         played.losses = ["work"]
         found = list(made.run(recall, shards(6), lambda *_: None))
