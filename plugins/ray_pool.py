@@ -52,6 +52,10 @@ def following(stream: Any) -> tuple[str, Any]:
 
     try:
         kind, payload = ray.get(next(stream))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ray.exceptions.RayError):  # what it asked for was on a node that is gone
+            return "died", None
+        return "failed", WorkerDied(f"a worker of the ray cluster failed: {_last_line(error)}", AGAIN)
     except (ray.exceptions.RayError, StopIteration):
         return "died", None
     return kind, payload
@@ -209,9 +213,8 @@ class Pool:
             entered: Entered = ray.get(worker.entering)
         except ray.exceptions.RayError as error:
             if isinstance(error, ray.exceptions.RayTaskError) or "creation task" in str(error):  # it would fail again
-                words = str(error).strip().splitlines()[-1].strip()
                 raise WorkerDied(
-                    f"a worker of the ray cluster at {self.address} cannot start: {words}", "Install the same ftcli on all nodes."
+                    f"a worker of the ray cluster at {self.address} cannot start: {_last_line(error)}", "Install the same ftcli on all nodes."
                 ) from error
             self.replace(worker)
             return
@@ -222,6 +225,10 @@ class Pool:
                 f"the node {self.name(worker)} does not see {marker.path.parent.parent}, which this machine has made",
                 "Put --output-dir where every node sees it at the same path (NFS, Lustre …), or take the node out: `ray stop` there.",
             )
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1].strip()
 
 
 def _wait(waitables: list[Any]) -> list[Any]:

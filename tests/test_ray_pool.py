@@ -50,6 +50,9 @@ class Method:
         return self._stream(*arguments)
 
     def _stream(self, *arguments: Any) -> Iterator[Reference]:
+        if self.played.lose("task"):
+            yield Reference(self.played.exceptions.RayTaskError("Traceback:\n  File a.py\nModuleNotFoundError: No module named 'mine'"))
+            return
         for told in self.call(*arguments):
             yield Reference(GoneError("node lost") if told[0] == "done" and self.played.lose("work") else told)
 
@@ -58,7 +61,7 @@ class Played:
     """What the executor needs of `ray`: actors are objects here, their worker processes are real."""
 
     def __init__(self) -> None:
-        self.exceptions = SimpleNamespace(RayError=GoneError, RayTaskError=type("RayTaskError", (GoneError,), {}))
+        self.exceptions = SimpleNamespace(RayError=GoneError, RayTaskError=type("RayTaskError", (GoneError,), {"cause": None}))
         self.losses: list[str] = []
         """Calls whose node is lost, in turn."""
         self.actors: list[Any] = []
@@ -167,6 +170,13 @@ def test_an_error_arrives_and_an_abort_is_rescued_and_a_kill_repeated(
         assert list(made.run(partial(die, how="abort", marks=tmp_path), shards(3)[2:], lambda *_: None, lambda *_: double)) == [4]
     with closing(executor()) as made, pytest.raises(WorkerDied, match="killed 2 times"):
         list(made.run(partial(die, how="kill", marks=tmp_path), shards(3)[2:], lambda *_: None))
+
+
+def test_what_raises_in_the_actor_itself_is_told_and_not_done_again(played: Played) -> None:
+    played.losses = ["task"]
+    with closing(executor()) as made, pytest.raises(WorkerDied, match="No module named 'mine'"):
+        list(made.run(double, shards(2), lambda *_: None))
+    assert len(played.actors) == 1
 
 
 def test_one_that_finds_no_place_is_waited_for_once(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
