@@ -214,7 +214,8 @@ class Pool:
         except ray.exceptions.RayError as error:
             if isinstance(error, ray.exceptions.RayTaskError) or "creation task" in str(error):  # it would fail again
                 raise WorkerDied(
-                    f"a worker of the ray cluster at {self.address} cannot start: {_last_line(error)}", "Install the same ftcli on all nodes."
+                    f"a worker of the ray cluster at {self.address} cannot start: {_last_line(error)}",
+                    "Install the same ftcli on all nodes.",
                 ) from error
             self.replace(worker)
             return

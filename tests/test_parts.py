@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from ftcli.plugins.executors import Local
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcli.commands import tokenize
@@ -177,9 +177,10 @@ def test_a_part_that_is_begun_again_while_the_finish_waits_is_missing(world: Wor
         if not begun:
             begun.append(directory)
             disguised(world.sources[0])
-            with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-                patch.setattr("ftcli.core.prepare.work.encode_shard", lambda *_: 1 // 0)
-                world.run("1/3")
+            with monkeypatch.context() as broken:
+                broken.setattr("ftcli.core.prepare.work.encode_shard", lambda *_: 1 // 0)
+                with pytest.raises(ZeroDivisionError):
+                    world.run("1/3")
         return take(directory, *rest, **named)
 
     with monkeypatch.context() as patch:

@@ -244,9 +244,9 @@ def test_those_who_wait_for_a_holder_that_fails_are_told_the_same_error_at_once(
 
 
 def test_what_an_earlier_run_failed_with_is_not_the_error_of_those_who_wait_for_another(output: Path) -> None:
-    with pytest.raises(DataError), Attempt.open(output, "f") as attempt:
-        write_shard(attempt, "a", SHARDS["a"])
-        raise DataError("bad.jsonl:7: no", "Mend it.")
+    attempt = Attempt.open(output, "f")
+    write_shard(attempt, "a", SHARDS["a"])
+    attempt._end(DataError("bad.jsonl:7: no", "Mend it."))
     passing = lease.Lease.attempt(attempt.directory)  # as whoever looks whether it is abandoned
     assert passing is not None
     with waiting(output) as waiter:

@@ -190,7 +190,15 @@ def test_only_the_first_rank_reports_except_where_ranks_do_different_things() ->
 def test_a_rank_that_makes_a_part_of_its_own_is_not_mute(tmp_path: Path) -> None:
     source = tmp_path / "data.jsonl"
     source.write_text('{"text": "one"}\n{"text": "two"}\n')
-    words = (source, "--tokenizer-path", tiny_tokenizer(tmp_path / "tokenizer"), "--output-dir", tmp_path / "out", "--tokenizer-engine", "hf")
+    words = (
+        source,
+        "--tokenizer-path",
+        tiny_tokenizer(tmp_path / "tokenizer"),
+        "--output-dir",
+        tmp_path / "out",
+        "--tokenizer-engine",
+        "hf",
+    )
     made = run("tokenize", *map(str, words), "--shard", "1/2", env={"SLURM_PROCID": "1"})
     assert "part" in made.stdout
     assert "the part 1/2 is finished" in made.stderr
