@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import CheckKind
 from ftcli.records import Check
+
+from .checks_schedule import plan_of
 
 if TYPE_CHECKING:
     from ftcli.core.verify.probe import Probe
@@ -85,12 +86,11 @@ def run(probe: Probe) -> Check:
     train, rows = probe.settings.train, len(probe.train_split)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     batches = probe.token_batches
-    batches_a_rank = math.ceil(rows / (train.per_device_train_batch_size * world)) if batches is None else len(batches) // world
-    steps_an_epoch = max(1, math.ceil(batches_a_rank / train.gradient_accumulation_steps))
-    steps = train.max_steps if train.max_steps > 0 else math.ceil(steps_an_epoch * train.num_train_epochs)
-    epochs = steps / steps_an_epoch
-    tokens = int(epochs * int(probe.train_split.lengths.sum()))
-    evidence: dict[str, Any] = {"steps": steps, "epochs": round(epochs, 3), "tokens": tokens, "rows": int(epochs * rows)}
+    plan = plan_of(probe)
+    steps, epochs = plan.schedule.steps, plan.schedule.steps / plan.steps_an_epoch
+    dropped = rows % (train.per_device_train_batch_size * world) if train.dataloader_drop_last else 0
+    tokens = int(epochs * int(probe.train_split.lengths.sum()) * (1 - dropped / max(1, rows)))
+    evidence: dict[str, Any] = {"steps": steps, "epochs": round(epochs, 3), "tokens": tokens, "rows": int(epochs * (rows - dropped))}
     rows_a_batch = train.per_device_train_batch_size if batches is None else rows / max(1, len(batches))
     evidence["rows_a_step"] = round(rows_a_batch * world * train.gradient_accumulation_steps)
     words = (

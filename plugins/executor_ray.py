@@ -69,6 +69,10 @@ class Ray:
         """See `ftcli.contracts.Executor`."""
         self._pool.resize(workers)
 
+    def arrived(self) -> bool:
+        """See `ftcli.contracts_executor.Arriving`."""
+        return self._pool.arrived
+
     def share(self, directory: Path) -> None:
         """See `ftcli.contracts.Distant`."""
         self._pool.mark(directory)

@@ -19,6 +19,9 @@ from ftcli.records import ShardPlan
 if TYPE_CHECKING:
     from ftcli.core.processes.child import Child, ChildDied
 
+MEMORY = "The system kills a process when memory runs out: use fewer --num-proc."
+AGAIN = "Run the same command again: finished shards are kept."
+
 Work = tuple[Callable[[ShardPlan], Any], ShardPlan]
 
 
@@ -95,9 +98,12 @@ class Local:
             _end([self._original])
             self._original = None
             return self._fresh()
-        if copy is None:  # it works itself, beside fresh ones
-            copy, self._original = self._original, None
-        return copy
+        if copy is not None:
+            return copy
+        if self._workers:  # copies of it, perhaps: how they end it can tell only while it does no work
+            return self._fresh()
+        original, self._original = self._original, None  # it works itself, beside fresh ones
+        return original
 
     def _fresh(self) -> Child:
         from ftcli.core.processes import reserve
@@ -198,10 +204,10 @@ class Local:
         rows, file = self._reached.pop(worker.pid, (0, ""))
         file = file or (shard.pieces[0].path if shard.pieces else "no file")
         killed = died.signal is signal.SIGKILL
-        cause = "The system kills a process when memory runs out: use fewer --num-proc" if killed else "An engine may have crashed"
+        cause = MEMORY if killed else "An engine may have crashed."
         error = WorkerDied(
             f"the worker process {worker.pid} ended {died.how} in shard {shard.index}, after {rows:,} of its rows, in {file}",
-            f"{cause}. Run the same command again: finished shards are kept.",
+            f"{cause} {AGAIN}",
         )
         if killed or rescue is None:
             raise error
@@ -215,9 +221,8 @@ class Local:
 
 
 def _unready(worker: Child, died: ChildDied) -> WorkerDied:
-    return WorkerDied(
-        f"the worker process {worker.pid} ended {died.how} while it got ready", "An engine may have crashed: --tokenizer-engine hf."
-    )
+    hint = f"{MEMORY} {AGAIN}" if died.signal is signal.SIGKILL else "An engine may have crashed: --tokenizer-engine hf."
+    return WorkerDied(f"the worker process {worker.pid} ended {died.how} while it got ready", hint)
 
 
 def _end(workers: Sequence[Child]) -> None:

@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,10 @@ def following(stream: Any) -> tuple[str, Any]:
 
     try:
         kind, payload = ray.get(next(stream))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ray.exceptions.RayError):  # what it asked for was on a node that is gone
+            return "died", None
+        return "failed", WorkerDied(f"a worker of the ray cluster failed: {_last_line(error)}", AGAIN)
     except (ray.exceptions.RayError, StopIteration):
         return "died", None
     return kind, payload
@@ -68,6 +73,8 @@ class Pool:
         self.threads = 1
         self.workers: list[Remote] = []
         self.over = threading.Event()
+        self.arrived = False
+        """Whether a worker has come since the first was asked for."""
         self._cluster: Cluster | None = None
         self._marker: Marker | None = None
         self._loads: list[Sent] = []
@@ -94,8 +101,16 @@ class Pool:
     def end(self) -> None:
         """Kill the workers; whoever waits for them raises."""
         self.over.set()
+        self.arrived = False
         workers, self.workers = self.workers, []
         _kill(workers)
+        self._unmark()
+
+    def _unmark(self) -> None:
+        marker, self._marker = self._marker, None
+        if marker is not None:
+            with suppress(OSError):
+                marker.path.unlink()
 
     def disconnect(self) -> None:
         """Nobody may be inside of a call to Ray."""
@@ -122,7 +137,9 @@ class Pool:
             PublishError: one does not.
         """
         folder = directory.resolve() / "tmp"  # wiped with everything else that is not finished
-        self._marker = Marker(folder / "every-node-sees-this", os.urandom(16).hex(), SEE_SECONDS)
+        token = os.urandom(16).hex()
+        self._unmark()
+        self._marker = Marker(folder / f"every-node-sees-{token}", token, SEE_SECONDS)  # parts share the folder
         self._marker.write()
         for worker in self.workers:
             if worker.entering is None:
@@ -196,19 +213,23 @@ class Pool:
             entered: Entered = ray.get(worker.entering)
         except ray.exceptions.RayError as error:
             if isinstance(error, ray.exceptions.RayTaskError) or "creation task" in str(error):  # it would fail again
-                words = str(error).strip().splitlines()[-1].strip()
                 raise WorkerDied(
-                    f"a worker of the ray cluster at {self.address} cannot start: {words}", "Install the same ftcli on all nodes."
+                    f"a worker of the ray cluster at {self.address} cannot start: {_last_line(error)}",
+                    "Install the same ftcli on all nodes.",
                 ) from error
             self.replace(worker)
             return
         worker.entering, worker.node, worker.pid = None, entered.node, entered.pid
-        if not entered.sees:
-            assert self._marker is not None
+        self.arrived = True
+        if not entered.sees and (marker := self._marker) is not None:  # None: `end`, from another thread, has taken it away
             raise PublishError(
-                f"the node {self.name(worker)} does not see {self._marker.path.parent.parent}, which this machine has made",
+                f"the node {self.name(worker)} does not see {marker.path.parent.parent}, which this machine has made",
                 "Put --output-dir where every node sees it at the same path (NFS, Lustre …), or take the node out: `ray stop` there.",
             )
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1].strip()
 
 
 def _wait(waitables: list[Any]) -> list[Any]:

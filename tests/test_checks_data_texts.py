@@ -465,6 +465,17 @@ def test_the_plan_is_counted_and_timed_only_by_a_measurement(world: World, tmp_p
     assert "seconds" not in world.verify(values, stages=STAGE)["FT213"].evidence
 
 
+def test_a_plan_leaves_out_the_last_rows_where_the_run_does(world: World) -> None:
+    rows = len(Store.open(world.labelled).split("train"))
+    size = rows // 2 + 1
+    values = world.run(
+        "classify", **{"train.num_train_epochs": 2, "train.per_device_train_batch_size": size, "train.dataloader_drop_last": True}
+    )
+    checks = world.verify(values, stages=("settings", "data"))
+    assert checks["FT213"].evidence["steps"] == checks["FT053"].evidence["steps"] == 2
+    assert checks["FT213"].evidence["rows"] == 2 * size
+
+
 def test_a_plan_by_tokens_counts_the_batches_of_the_run(world: World) -> None:
     from ftcli.core.training.run import prepare
     from stores import context

@@ -28,7 +28,7 @@ from ftcli.core.processes import copied, reserve
 from ftcli.core.processes.child import Child, ChildDied
 from ftcli.errors import WorkerDied
 from ftcli.pluginmanager import Plugins
-from test_executors import PATIENCE, die, recall, remember, shards, where
+from test_executors import PATIENCE, die, double, recall, remember, shards, where
 from timing import until
 
 
@@ -108,6 +108,27 @@ def test_a_process_with_threads_is_not_copied_but_works_itself(local: Any) -> No
     assert len(pids) == 2
 
 
+def test_a_process_that_has_copies_already_does_not_work_itself_when_another_is_refused(
+    local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells how its copies end, and would be asked in the middle of a shard."""
+    copy, asked = Child.copy, list[Child]()
+
+    def once(process: Child) -> Child | None:
+        asked.append(process)
+        return copy(process) if len(asked) == 1 else None
+
+    monkeypatch.setattr(Child, "copy", once)
+    local.start_copies(2)
+    original = local._original.pid
+
+    pids = set(local.run(where, shards(6), lambda *_: None))
+
+    assert len(pids) == 2
+    assert original not in pids
+    assert sorted(local.run(partial(die, how="abort", marks=tmp_path), shards(3), lambda *_: None, lambda *_: double)) == [0, 1, 4]
+
+
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="copies are for Linux")
 @pytest.mark.parametrize(("module", "call"), [(os, "pidfd_open"), (signal, "pidfd_send_signal")])
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM])
@@ -149,6 +170,15 @@ def test_an_original_that_dies_while_it_loads_is_named_and_the_next_one_works(lo
 
     assert local.each(partial(remember, "again")) == [None]
     assert {word for word, _ in local.run(recall, shards(4), lambda *_: None)} == {"again"}
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("start", ["start", "start_copies"])
+def test_one_that_the_system_kills_while_it_gets_ready_may_lack_memory(local: Any, start: str) -> None:
+    getattr(local, start)(2)
+    with pytest.raises(WorkerDied, match="by SIGKILL while it got ready") as caught:
+        local.each(partial(signal.raise_signal, signal.SIGKILL))
+    assert "use fewer --num-proc" in caught.value.hint
 
 
 @pytest.mark.fault

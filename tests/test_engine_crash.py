@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,3 +199,35 @@ def test_the_workers_load_the_template_aside_and_what_fails_there_is_left_for_la
     early.begin_template(Context.make({"tokenizer.path": str(tokenizer)}).settings)
     early.close()
     assert asked == [load_template_early]
+
+
+class Placed:
+    """Workers that come late, or never."""
+
+    def __init__(self, seconds: float, comes: bool) -> None:
+        self.seconds, self.comes, self.here = seconds, comes, False
+
+    def arrived(self) -> bool:
+        return self.here
+
+    def each(self, _: Any) -> list[int]:
+        time.sleep(self.seconds)
+        self.here = self.comes
+        if not self.comes:
+            raise WorkerDied("no worker has come", "")
+        return [1]
+
+    def start(self, _: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_an_engine_is_not_blamed_for_workers_that_come_late_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftcli.core.prepare.engine_trials.PATIENCE", 0.05)
+    found = Plugins(allow=())
+    with closing(Early(Apart(found, 1), Placed(0.3, comes=True), found)) as early:  # type: ignore[arg-type]
+        assert early.each("an engine", list) == [1]
+    with closing(Early(Apart(found, 1), Placed(0.3, comes=False), found)) as early:  # type: ignore[arg-type]
+        early.begin("an engine", None)  # type: ignore[arg-type]
+        with pytest.raises(WorkerDied, match="no worker has come"):
+            early.each("an engine", list)

@@ -6,20 +6,23 @@ import os
 import pickle
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from ftcli.core import progress
-from ftcli.core.processes.child import portable
+from ftcli.core.processes.child import Child, ChildDied, portable
 from ftcli.errors import DataError, WorkerDied
 from ftcli.machine import usable_cores
 from ftcli.pluginmanager import Plugins
@@ -301,6 +304,15 @@ def test_a_crashed_shard_is_done_another_way_by_a_new_worker(workers: int, tmp_p
 def test_a_worker_that_was_killed_from_outside_is_not_rescued(tmp_path: Path) -> None:
     with pytest.raises(WorkerDied, match="by SIGKILL"):
         list(run(partial(die, how="kill", marks=tmp_path), 3, 1, rescue=lambda *_: double))
+
+
+def test_a_worker_that_is_killed_amid_a_message_is_dead() -> None:
+    pipe, theirs = Pipe()
+    os.write(theirs.fileno(), struct.pack("!i", 1_000) + b"half of it")
+    theirs.close()
+    killed: Any = SimpleNamespace(pid=7, returncode=-signal.SIGKILL, wait=lambda _: None)
+    with pipe, pytest.raises(ChildDied, match="by SIGKILL"):
+        Child(tie=(pipe, killed)).receive()
 
 
 @pytest.mark.parametrize("workers", [2, -2])

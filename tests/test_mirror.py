@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -175,6 +176,15 @@ def test_who_waits_for_copies_is_told_for_whom(raw: Server, settings: Settings, 
     assert files == [2]
     assert f"waits for pid {os.getpid()} on" in said[0]
     assert "which copies s3://bucket/raw/train: last heartbeat" in said[0]
+
+
+def test_a_process_that_lost_the_right_to_copy_leaves_it_to_the_other(settings: Settings, tmp_path: Path) -> None:
+    with mirror._alone(tmp_path, "bucket", settings, lambda _: None) as lost:
+        shutil.rmtree(lost.directory)
+        other = Lease.take(lost.directory, tmp_path / "bucket", wait=False)
+    assert not lost.held
+    assert other.valid()
+    other.remove()
 
 
 @pytest.mark.parametrize("key", ["bucket/raw/../../../out.jsonl", "bucket/raw//x.jsonl"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ftcli.plugins.executors import Local
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from ftcli.core.prepare.parts import Part
 from ftcli.core.reading.read import Plan, make_plan
 from ftcli.errors import DataError, PublishError, UsageError
 from ftcli.records import Piece, Report, ShardPlan
-from tokenizing import Bar, context, corpus, left_behind, manifest, prepare, small_tokenizers, without_plots, write
+from tokenizing import Bar, context, corpus, left_behind, manifest, plugins, prepare, small_tokenizers, without_plots, write
 
 kinds = small_tokenizers
 no_html = without_plots
@@ -166,6 +167,29 @@ def test_a_finish_that_dies_goes_on(world: World, monkeypatch: pytest.MonkeyPatc
     assert report.metrics["shards_resumed"] == len(world_plan(world).shards)
     assert same(world.plain(), world.out)
     assert left_behind(world.out) == []
+
+
+def test_a_part_that_is_begun_again_while_the_finish_waits_is_missing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.parts()
+    take, begun = Lease.take, list[Path]()
+
+    def begin_again(directory: Path, *rest: Any, **named: Any) -> Lease:
+        if not begun:
+            begun.append(directory)
+            disguised(world.sources[0])
+            with monkeypatch.context() as broken:
+                broken.setattr("ftcli.core.prepare.work.encode_shard", lambda *_: 1 // 0)
+                with pytest.raises(ZeroDivisionError):
+                    world.run("1/3")
+        return take(directory, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lease, "take", begin_again)
+        error = refusal(world, finish=True)
+    assert "1 of 3 parts are not finished: 1/3" in error.message
+    world.parts([1])
+    world.run(finish=True)
+    assert same(world.plain(), world.out)
 
 
 def test_a_damaged_shard_is_made_again(world: World) -> None:
@@ -336,6 +360,18 @@ def test_a_part_that_another_process_has_is_waited_for_and_named(world: World) -
     finally:
         lease.release()
     world.run("2/3")
+
+
+def test_a_rank_that_makes_a_part_has_workers_for_an_engine_that_is_proved(
+    tmp_path: Path, kinds: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftcli.plugins.executors.Local", Local)
+    source, double = write(tmp_path / "data.jsonl", corpus(40)), plugins(tmp_path / "plugins")
+    values = {"tokenizer__engine": "double", "runtime__cache_dir": tmp_path / "cache"}
+    prepare(kinds["bpe"], source, tmp_path / "proved", double, **values)
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    report = tokenize.run(context(kinds["bpe"], source, tmp_path / "out", double, **values), "1/1")
+    assert (report.metrics["engine"], report.metrics["rows_written"]) == ("double", 40)
 
 
 def test_bad_rows_of_all_parts_are_in_one_file(world: World) -> None:

@@ -226,6 +226,14 @@ def test_without_exchange_the_old_directory_steps_aside_and_comes_back_when_the_
     assert not aside.exists()
 
 
+def test_a_set_that_was_published_at_the_last_moment_is_not_replaced_unasked(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Attempt.open(output, "f") as attempt:
+        monkeypatch.setattr(attempt._lease, "check", lambda: prepare(output, "g"))
+        with pytest.raises(PublishError, match="holds prepared data of another fingerprint: g, this run's is f"):
+            attempt.publish({}, [])
+    assert check_published(output, full=True)["fingerprint"] == "g"
+
+
 def test_an_old_directory_that_a_crash_left_aside_comes_back_on_opening(output: Path) -> None:
     prepare(output, "f")
     output.rename(output.with_name(".out.replaced-by-ftcli"))

@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import Any
 import filelock
 import pytest
 
-from ftcli.core.files import lease, lease_watch
+from ftcli.core.files import lease, lease_holder, lease_watch
 from ftcli.core.files.lease_holder import Note
 from ftcli.core.files.lease_watch import Sight
 from ftcli.core.publishing.publish import Attempt
@@ -242,6 +243,17 @@ def test_those_who_wait_for_a_holder_that_fails_are_told_the_same_error_at_once(
     Attempt.open(output, "f").close()  # a later run is not told what an earlier one failed with
 
 
+def test_what_an_earlier_run_failed_with_is_not_the_error_of_those_who_wait_for_another(output: Path) -> None:
+    attempt = Attempt.open(output, "f")
+    write_shard(attempt, "a", SHARDS["a"])
+    attempt._end(DataError("bad.jsonl:7: no", "Mend it."))
+    passing = lease.Lease.attempt(attempt.directory)  # as whoever looks whether it is abandoned
+    assert passing is not None
+    with waiting(output) as waiter:
+        passing.release()
+    assert waiter.found == [(None, None)]
+
+
 def test_an_interrupted_holder_hands_the_work_on(output: Path) -> None:
     attempt = Attempt.open(output, "f")
     with waiting(output) as waiter:
@@ -363,6 +375,14 @@ def test_the_remedy_is_a_command_for_the_state_that_the_holder_is_in(tmp_path: P
     )
     assert note(host="far").remedy(path).startswith("On far: kill -9 4194303")
     assert replace(mine, birth=mine.birth + 1).state is None
+
+
+def test_a_holder_that_has_ended_and_that_nobody_has_waited_for_is_gone() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        state, birth = lease_holder._process(process.pid) or ("", 0)
+        assert state == "Z"
+        assert note(pid=process.pid, birth=birth).state is None
 
 
 def test_a_process_that_lost_its_lease_publishes_nothing_and_removes_nothing(output: Path, fast: None) -> None:

@@ -50,6 +50,9 @@ class Method:
         return self._stream(*arguments)
 
     def _stream(self, *arguments: Any) -> Iterator[Reference]:
+        if self.played.lose("task"):
+            yield Reference(self.played.exceptions.RayTaskError("Traceback:\n  File a.py\nModuleNotFoundError: No module named 'mine'"))
+            return
         for told in self.call(*arguments):
             yield Reference(GoneError("node lost") if told[0] == "done" and self.played.lose("work") else told)
 
@@ -58,7 +61,7 @@ class Played:
     """What the executor needs of `ray`: actors are objects here, their worker processes are real."""
 
     def __init__(self) -> None:
-        self.exceptions = SimpleNamespace(RayError=GoneError, RayTaskError=type("RayTaskError", (GoneError,), {}))
+        self.exceptions = SimpleNamespace(RayError=GoneError, RayTaskError=type("RayTaskError", (GoneError,), {"cause": None}))
         self.losses: list[str] = []
         """Calls whose node is lost, in turn."""
         self.actors: list[Any] = []
@@ -146,7 +149,9 @@ def test_every_shard_is_made_and_what_is_made_again_is_not_counted_again(played:
 
 def test_everyone_is_asked_and_a_worker_that_comes_later_has_loaded_what_the_others_have(played: Played) -> None:
     with closing(executor(2)) as made:
+        assert not made.arrived()
         assert len(made.each(os.getpid)) == 2
+        assert made.arrived()
         assert made.each(partial(remember, "yes")) == [None, None]
         played.losses = ["work"]
         found = list(made.run(recall, shards(6), lambda *_: None))
@@ -165,6 +170,13 @@ def test_an_error_arrives_and_an_abort_is_rescued_and_a_kill_repeated(
         assert list(made.run(partial(die, how="abort", marks=tmp_path), shards(3)[2:], lambda *_: None, lambda *_: double)) == [4]
     with closing(executor()) as made, pytest.raises(WorkerDied, match="killed 2 times"):
         list(made.run(partial(die, how="kill", marks=tmp_path), shards(3)[2:], lambda *_: None))
+
+
+def test_what_raises_in_the_actor_itself_is_told_and_not_done_again(played: Played) -> None:
+    played.losses = ["task"]
+    with closing(executor()) as made, pytest.raises(WorkerDied, match="No module named 'mine'"):
+        list(made.run(double, shards(2), lambda *_: None))
+    assert len(played.actors) == 1
 
 
 def test_one_that_finds_no_place_is_waited_for_once(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,3 +219,14 @@ def test_a_worker_that_does_not_see_the_folder_names_its_node(played: Played, tm
         monkeypatch.setattr("ftcli.plugins.ray_worker.Marker.seen", lambda self: False)
         with pytest.raises(PublishError, match=r"node-a \(host gpu-1\) does not see"):
             made.share(tmp_path)
+
+
+def test_parts_in_one_folder_mark_it_each_for_itself(played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftcli.plugins.ray_pool.SEE_SECONDS", 0.0)
+    (tmp_path / "tmp").mkdir()
+    with closing(executor()) as one, closing(executor()) as other:
+        one.share(tmp_path)
+        other.share(tmp_path)
+        played.losses = ["work"]  # whoever replaces it looks for the marker
+        assert list(one.run(double, shards(1), lambda *_: None)) == [0]
+    assert list((tmp_path / "tmp").iterdir()) == []

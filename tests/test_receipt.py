@@ -20,7 +20,7 @@ from ftcli.context import Context
 from ftcli.core.files import stamps
 from ftcli.core.files.stamps import RACY_NS, Hashed, SourceHashes, Stamp, check_unchanged
 from ftcli.core.prepare import recipe
-from ftcli.core.prepare.encode import encode_shard
+from ftcli.core.prepare.encode import collect_labels, encode_shard
 from ftcli.core.publishing import inputs
 from ftcli.core.reading import receipt
 from ftcli.core.reading.receipt import kind_of
@@ -396,6 +396,28 @@ def test_a_shard_of_a_source_that_was_swapped_for_a_moment_is_not_kept_for_the_n
             prepare(kinds["bpe"], source, tmp_path / "out")
     shutil.copy2(kept, source)
     assert prepare(kinds["bpe"], source, tmp_path / "out").metrics["content_hash"] == expected
+
+
+def labels_of_another(job, shard):
+    """As `encode_another`, and the source is itself again before anything else is read."""
+    source = Path(job.settings.dataset.sources[0])
+    shutil.copy2(source.with_name("other.jsonl"), source)
+    try:
+        return collect_labels(job, shard)
+    finally:
+        shutil.copy2(source.with_name("kept"), source)
+
+
+def test_labels_of_a_source_that_was_swapped_for_a_moment_are_not_kept(kinds, tmp_path, monkeypatch):
+    source = write(tmp_path / "data.jsonl", corpus(40), ["a", "b"] * 20)
+    write(tmp_path / "other.jsonl", corpus(40), ["a", "x"] * 20)
+    shutil.copy2(source, tmp_path / "kept")
+    with monkeypatch.context() as patch:
+        patch.setattr("ftcli.core.prepare.work.collect_labels", labels_of_another)
+        with pytest.raises(DataError, match="changed while it was read"):
+            prepare(kinds["bpe"], source, tmp_path / "out", dataset__label_column="label")
+    prepare(kinds["bpe"], source, tmp_path / "out", dataset__label_column="label")
+    assert manifest(tmp_path / "out")["label_names"] == ["a", "b"]
 
 
 # -- the whole command -------------------------------------------------------------------------------------------------

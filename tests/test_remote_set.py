@@ -354,6 +354,21 @@ def test_what_prepares_for_a_store_is_work_for_those_who_wait_for_its_publicatio
     assert steps == [[0], [1], [2]]
 
 
+def test_a_process_that_lost_the_right_to_publish_leaves_it_to_the_other(s3: Server, tmp_path: Path) -> None:
+    others: list[Lease] = []
+
+    def prepare(inner: Context, _: object) -> Report:
+        (working,) = (lease.directory for lease in lease_module._open_leases.values() if ".publishing." in str(lease.directory))
+        shutil.rmtree(working)
+        others.append(Lease.take(working, tmp_path, wait=False))
+        raise DataError("enough", "")
+
+    with pytest.raises(DataError, match="enough"):
+        run_outgoing(context(tmp_path / "cache"), URL, prepare, lambda _: pytest.fail("nothing is there"))
+    assert others[0].valid()
+    others[0].remove()
+
+
 def test_a_damaged_object_is_named_and_nothing_appears(s3: Server, sets: tuple[Path, Path], tmp_path: Path) -> None:
     publish(sets[0])
     key = next(key for key in s3.objects if key.endswith("train/b.arrow"))

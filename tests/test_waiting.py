@@ -18,7 +18,7 @@ from ftcli.core.files.lease_watch import Sight
 from ftcli.core.publishing import ranks
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.publishing.ranks import Muted, muted, open_attempt
-from ftcli.testing import run
+from ftcli.testing import run, tiny_tokenizer
 from publish_cases import interrupt
 
 HALF = {"done": 6e6, "total": 12e6, "shards_done": 3, "shards": 6}
@@ -185,6 +185,23 @@ def test_only_the_first_rank_reports_except_where_ranks_do_different_things() ->
     refused = run("tokenize", "nowhere.jsonl", "--json", env={"RANK": "1"})
     assert refused.report["status"] == "failed"
     assert run("tokenize", "nowhere.jsonl", env={"RANK": "1"}).stdout == ""
+
+
+def test_a_rank_that_makes_a_part_of_its_own_is_not_mute(tmp_path: Path) -> None:
+    source = tmp_path / "data.jsonl"
+    source.write_text('{"text": "one"}\n{"text": "two"}\n')
+    words = (
+        source,
+        "--tokenizer-path",
+        tiny_tokenizer(tmp_path / "tokenizer"),
+        "--output-dir",
+        tmp_path / "out",
+        "--tokenizer-engine",
+        "hf",
+    )
+    made = run("tokenize", *map(str, words), "--shard", "1/2", env={"SLURM_PROCID": "1"})
+    assert "part" in made.stdout
+    assert "the part 1/2 is finished" in made.stderr
 
 
 def test_a_system_without_proc_has_no_boot_and_no_process_to_name(monkeypatch: pytest.MonkeyPatch) -> None:

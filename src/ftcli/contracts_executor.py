@@ -12,3 +12,12 @@ class Copying(Protocol):
     def start_copies(self, workers: int) -> None:
         """As `start`, for workers with one thread each. Until there is work, `each` may reach one process alone, which they are copies of."""
         ...
+
+
+@runtime_checkable
+class Arriving(Protocol):
+    """An executor whose workers others place, perhaps only when their machines have room."""
+
+    def arrived(self) -> bool:
+        """Whether a worker has come since `start`; asked while `each`, in another thread, waits for one."""
+        ...

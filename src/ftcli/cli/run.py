@@ -52,7 +52,10 @@ class Invocation:
         self.parsed = parsed
         self.switches = Switches.of(parsed)
         self.started = time.monotonic()
-        self.progress: Progress = muted(progress.make(quiet=self.switches.quiet, terminal=_is_terminal(sys.stderr)))
+        self.mute = bool(this_rank()) and parsed.arguments.get("shard") is None
+        """It would repeat what the first rank says; not where each makes a part of its own."""
+        shown = progress.make(quiet=self.switches.quiet, terminal=_is_terminal(sys.stderr))
+        self.progress: Progress = muted(shown) if self.mute else shown
         self.resolved: Resolved | None = None
         self.machine: Machine | None = None
         self.plugins: Plugins | None = None
@@ -226,7 +229,7 @@ class Invocation:
         launched = self.pulse is not None and self.pulse.folder is not None
         if report.error is not None and not (launched and this_rank()):  # the launcher says what only another rank knows
             output.write_error(report.error, sys.stderr)
-        if this_rank():  # one report a run, not one a process
+        if self.mute:  # one report a run, not one a process
             if self.switches.json and self.spec.every_rank:
                 output.write_json(report, sys.stdout)
             return

@@ -74,7 +74,7 @@ def run_outgoing(context: Context, url: str, prepare: Prepare, reused: Callable[
         with writing(local):
             return _published(context, shelf, local, report, settled[0].inputs if settled else {}, lease.beat)
     finally:
-        lease.remove()
+        lease.leave()
 
 
 def run_outgoing_part(context: Context, url: str, make: Callable[[Context], Report]) -> Report:

@@ -90,7 +90,8 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
             closing(executor),
             Footprint() as footprint,
         ):
-            recipe = _settle(context, executor, apart, early, Stamps() if part or finish else hashes, light)
+            waits = part is None and bool(this_rank())  # of the ranks that prepare one output; each makes a part of its own
+            recipe = _settle(context, executor, apart, early, Stamps() if part or finish else hashes, light, waits=waits)
             if part is not None or finish:
                 _refuse_today(context, recipe)
             if part is not None:
@@ -106,8 +107,12 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
         raise
 
 
-def _settle(context: Context, executor: Executor, apart: Apart, early: Early, hashes: SourceHashes, light: Light) -> Recipe:
-    """The recipe; meanwhile the workers start, and load the engine where it is known which one it will be."""
+def _settle(context: Context, executor: Executor, apart: Apart, early: Early, hashes: SourceHashes, light: Light, *, waits: bool) -> Recipe:
+    """The recipe; meanwhile the workers start, and load the engine where it is known which one it will be.
+
+    Args:
+        waits: this process will probably wait for another one's work, and needs no workers yet.
+    """
 
     def load() -> Any:
         return light.load(lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
@@ -116,7 +121,7 @@ def _settle(context: Context, executor: Executor, apart: Apart, early: Early, ha
     engine = known and probable_engine(context, known)
 
     def get_ready(plan: Plan) -> None:
-        if this_rank():  # most ranks only wait
+        if waits:
             return
         _start(context, executor, early, plan, engine or None)
         if known and engine:

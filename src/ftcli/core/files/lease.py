@@ -216,6 +216,14 @@ class Lease:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def leave(self) -> None:
+        """`remove`, or `release` alone where another process took it over: what lies there now is its work."""
+        try:
+            if self.held and self.valid():
+                self.remove()
+        finally:
+            self.release()
+
     def remove(self) -> None:
         """Remove the directory and release. The lease goes last, so that whoever makes a new one finds the directory empty."""
         try:

@@ -119,9 +119,9 @@ class Note:
 
     @property
     def state(self) -> str | None:
-        """State letter of its process ("T" is stopped); None when it has ended or runs on another machine."""
+        """State letter of its process ("T" is stopped); None when it has ended, waited for by its parent or not, or runs on another machine."""
         process = _process(self.pid) if self.here and self.host == socket.gethostname() else None  # a container has pids of its own
-        return process[0] if process and process[1] == self.birth else None
+        return process[0] if process and process[1] == self.birth and process[0] not in "ZX" else None
 
     def remedy(self, path: Path) -> str:
         """The commands that end or continue the process, or find the one that really holds the lock at `path`."""

@@ -67,6 +67,8 @@ class Watch:
         self._pulse: object = None
         self._steps: object = None
         self._blocked = False
+        self._first: Note | None = None
+        """What was signed at the first look. A failure may stand there of a run that has long ended: who has the lock now has not signed yet."""
 
     def look(self) -> Sight:
         """Another process has the lock: who, and for how long silent.
@@ -74,8 +76,9 @@ class Watch:
         Raises:
             PublishError: it is silent or without progress for too long, or this process does not wait at all.
         """
-        self._blocked = True
         note, pulse = _peek(self._path)
+        if not self._blocked:
+            self._blocked, self._first = True, note
         now = time.monotonic()
         if pulse != self._pulse:
             self._pulse, self._heard = pulse, now
@@ -97,7 +100,7 @@ class Watch:
     def refuse_failure(self, descriptor: int) -> None:
         """The lock is free, or its file is gone: raises the `FtcliError` that its holder ended with while this process waited for it."""
         note = Note.read(descriptor)
-        failure = note.failure(self._output) if note is not None and self._blocked else None
+        failure = note.failure(self._output) if note is not None and self._blocked and note != self._first else None
         if failure is not None:
             raise failure
 

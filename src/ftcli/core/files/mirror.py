@@ -98,7 +98,7 @@ def _alone(root: Path, bucket: str, settings: Settings, on_wait: Callable[[Sight
         try:
             yield lease
         finally:
-            lease.remove()
+            lease.leave()
 
 
 def _copy(store: ObjectStore, root: Path, wanted: Sequence[Object], progress: Progress | None, beat: Callable[[], None]) -> None:

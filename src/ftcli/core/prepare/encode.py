@@ -111,9 +111,7 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
             for counts in (tally.counts, tally.sources.setdefault(path, Counts())):
                 counts.add(Counts(rows_read=count, rows_rejected=count))
         part = rejects.commit(shard_name(shard))
-        check_unchanged(
-            job.hashes, dict.fromkeys(piece.path for piece in shard.pieces)
-        )  # else a shard of other rows waits for the next run
+        _check_sources(job, shard)  # else a shard of other rows waits for the next run
         record = writer.place(list(names.values()), {"shard": shard.index, "tally": tally, "rejects": part})
         return later.finish(partial(_settled, held.pop_all(), writer, record))
 
@@ -141,11 +139,20 @@ class Rescue:
 
 
 def collect_labels(job: Job, shard: ShardPlan) -> list[str | int]:
-    """The distinct labels of a shard."""
+    """The distinct labels of a shard.
+
+    Raises:
+        DataError: a bad row, or a source changed meanwhile.
+    """
     formats = plugins_of(job).registry("source")
     labels: list[str | int] = list(scan_labels(shard, job.columns, job.settings, formats))
+    _check_sources(job, shard)  # else labels of other rows wait for the next run
     progress.report(shard.size, 0, 0)
     return labels
+
+
+def _check_sources(job: Job, shard: ShardPlan) -> None:
+    check_unchanged(job.hashes, dict.fromkeys(piece.path for piece in shard.pieces))
 
 
 def encode_rows(job: Job, encoder: RowEncoder, rows: pa.RecordBatch) -> tuple[Encoded, dict[int, Fault], Sequence[str]]:

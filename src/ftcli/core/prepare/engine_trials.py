@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
+from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ftcli.contracts import Encoded, Encoder, Engine, Executor
-from ftcli.contracts_executor import Copying
+from ftcli.contracts_executor import Arriving, Copying
 from ftcli.core.engines.backend import Backend
 from ftcli.core.engines.guard import guarded
 from ftcli.core.engines.proof import differing_rows
@@ -26,6 +27,8 @@ from ftcli.settings import Settings
 
 PATIENCE = 120.0
 """Seconds for one batch of a proof; the slowest of the data's tokenizers took 4."""
+ARRIVE_SECONDS = 0.1
+"""Between two looks whether a worker has come."""
 
 
 class Apart:
@@ -117,6 +120,7 @@ class Early:
 
         Raises:
             EngineError: one ended over it, or never answered; `name` is the engine's.
+            WorkerDied: none came.
         """
         return self._answer(self._aside.submit(self._executor.each, function), name)
 
@@ -124,18 +128,21 @@ class Early:
         """Until the workers have loaded what `begin` named.
 
         Raises:
-            EngineError: they could not, and `name` names an engine; nothing is raised without one.
+            EngineError, WorkerDied: they could not, or none came, and `name` names an engine; nothing is raised without one.
         """
         try:
             if self._loading is not None:
                 self._answer(self._loading[1], name)
-        except EngineError:
+        except (EngineError, WorkerDied):
             self._loading = None
             if name:
                 raise
 
     def _answer(self, future: Future[list[Any]], name: str) -> list[Any]:
         hint = "Use --tokenizer-engine auto or another engine."
+        arriving = self._executor if isinstance(self._executor, Arriving) else None
+        while arriving and not arriving.arrived() and not future.done():  # a busy cluster is no fault of an engine
+            wait_for([future], ARRIVE_SECONDS)
         try:
             return future.result(PATIENCE)
         except Late:
@@ -143,6 +150,8 @@ class Early:
             self._executor.start(self._workers)
             raise EngineError(f"{name} gave no answer within {PATIENCE:.0f} s", hint) from None
         except WorkerDied as died:
+            if arriving and not arriving.arrived():
+                raise
             raise EngineError(f"{name}: {died.message}", hint) from None
         except EngineError:
             raise

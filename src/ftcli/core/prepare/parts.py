@@ -236,12 +236,11 @@ def adopt(context: Context, recipe: Recipe, hashes: SourceHashes) -> Recipe:
         raise _nothing(recipe)
     count = int(_read_plan(directory)["count"])
     everybody = [Part(number, count) for number in range(1, count + 1)]
-    left = unfinished(directory, recipe, count)
-    if left:
-        raise _missing(recipe, directory, left, count)
+    _refuse_unfinished(directory, recipe, count)
     for part in everybody:  # its process has written everything, and is just leaving
         patience = context.settings.runtime.lease_timeout
         Lease.take(directory / "parts" / part.folder, recipe.output, wait=True, patience=patience).release()
+    _refuse_unfinished(directory, recipe, count)  # one that was begun again over other sources
     seen: dict[int, dict[str, Sighting]] = {}
     for part in everybody:
         for number, sighting in (_sightings(directory, part, complete=True) or {}).items():
@@ -307,8 +306,10 @@ def _sightings(directory: Path, part: Part, *, complete: bool = False) -> dict[i
     return None
 
 
-def _missing(recipe: Recipe, directory: Path, left: dict[Part, int], count: int) -> PublishError:
-    words = []
+def _refuse_unfinished(directory: Path, recipe: Recipe, count: int) -> None:
+    left, words = unfinished(directory, recipe, count), []
+    if not left:
+        return
     for part, shards in list(left.items())[:SHOWN]:
         lease = None
         with suppress(OSError):
@@ -319,7 +320,7 @@ def _missing(recipe: Recipe, directory: Path, left: dict[Part, int], count: int)
         words.append(f"{part} ({shards} of {len(part.shards(recipe.plan))} shards missing{', at work now' if at_work else ''})")
     more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
     others = _others(recipe, directory)
-    return PublishError(
+    raise PublishError(
         f"{recipe.output}: {len(left)} of {count} parts are not finished: {', '.join(words)}{more}"
         + (f". Parts of another job lie in {others}" if others else ""),
         f"Run each of them, such as --shard {next(iter(left))}, then --finish again: nothing is published before all are there.",

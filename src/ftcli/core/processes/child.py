@@ -162,7 +162,7 @@ class Child:
         """
         try:
             kind, payload = self.pipe.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):  # OSError: also within a message
             raise self._death() from None
         if kind == "failed":
             raise payload

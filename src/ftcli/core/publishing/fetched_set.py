@@ -106,7 +106,7 @@ def fetch(context: Context, shelf: Shelf) -> Path:
                 lease.fail(error)
             lease.release()
             raise
-        lease.remove()
+        lease.leave()
     return final
 
 

@@ -244,8 +244,12 @@ class Attempt:
     def _appear(self) -> None:
         self._refuse_obstacle()
         self._lease.check()
-        if not (self._target / MANIFEST_NAME).exists():
-            self._data.rename(self._target)  # fails, rather than replaces, if a directory with content appeared meanwhile
+        if not self._replace or not (self._target / MANIFEST_NAME).exists():
+            try:
+                self._data.rename(self._target)  # fails, rather than replaces, if a directory with content appeared meanwhile
+            except OSError:
+                self._refuse_obstacle()  # it has the words for it
+                raise
         elif not exchange(self._data, self._target):
             if self._aside.exists():
                 shutil.rmtree(self._aside)

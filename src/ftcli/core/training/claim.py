@@ -46,9 +46,7 @@ class Claim:
     def __exit__(self, *_: object) -> None:
         if self._lease is not None:
             with suppress(OSError):  # what is left there says that this run has ended
-                if self._lease.valid():
-                    self._lease.remove()
-            self._lease.release()
+                self._lease.leave()
         for folder in self._made:
             with suppress(OSError):  # something was written there
                 folder.rmdir()
