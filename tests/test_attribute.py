@@ -114,13 +114,17 @@ def test_of_large_sources_the_number_is_estimated(tmp_path: Path, monkeypatch: A
 def test_a_run_is_scaled_and_a_file_says_only_what_is_set(tmp_path: Path) -> None:
     texts = Texts(tmp_path / "texts.jsonl", 10, 10, exact=True, prepared=False)
     made = full_path.scaled(
-        settings(train__eval_strategy="epoch", loader__num_workers=2, tokenizer__trust_remote_code=True), texts, tmp_path / "out", 4
+        settings(train__eval_strategy="epoch", loader__num_workers=2, tokenizer__trust_remote_code=True, train__push_to_hub=True),
+        texts,
+        tmp_path / "out",
+        4,
     )
     tree = full_path.tree(made)
     assert tree["train"]["max_steps"] == 4
     assert tree["train"]["eval_strategy"] == "no"
     assert tree["loader"] == {"num_workers": 2}
     assert "tokenizer" not in tree  # only the command line may turn code on
+    assert "push_to_hub" not in tree["train"]  # 20 steps would stand where the model of the whole run stood
 
 
 def test_a_volume_is_counted_by_epochs_or_by_steps() -> None:

@@ -127,6 +127,7 @@ def scaled(settings: Settings, texts: Texts, output: Path, steps: int) -> Settin
         "train.save_strategy": "no",
         "train.load_best_model_at_end": None,
         "train.patience": None,
+        "train.push_to_hub": None,
         "train.verify": False,
         "train.on_unhealthy": "warn",
         "train.resume_from_checkpoint": None,
