@@ -60,6 +60,16 @@ def test_labels_are_those_of_the_plain_model_one_text_at_a_time(tmp_path: Path, 
         assert len(answer["labels"]) == 5
 
 
+@pytest.mark.parametrize("pad", [383, -1, None])
+def test_a_label_is_read_where_the_configuration_says_that_a_text_ends_whatever_the_tokenizer_pads_with(tmp_path: Path, pad: Any) -> None:
+    """Llama's classifiers look for the last token that is not config.pad_token_id: they read behind the text where another one was filled in."""
+    texts = ["a short one", "a text that is much longer than the one before it"]
+    folder = _model(tmp_path / "model", labels=3, pad_token_id=pad)
+    (alone,) = predict(load(str(folder)), texts[:1], batch_size=1, max_new_tokens=1)
+    beside = predict(load(str(folder)), texts, batch_size=2, max_new_tokens=1)[0]
+    assert beside["probability"] == pytest.approx(alone["probability"], abs=1e-5)
+
+
 def test_several_labels_hold_each_by_its_own_probability(tmp_path: Path) -> None:
     folder = _model(tmp_path / "several", labels=4, problem_type="multi_label_classification")
     (answer,) = predict(load(str(folder)), ASKED[:1], batch_size=2, max_new_tokens=1)

@@ -80,8 +80,9 @@ def load(name: str) -> Loaded:
         ) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
-    if model.config.pad_token_id is None:
-        model.config.pad_token_id = tokenizer.pad_token_id
+    text = model.config.get_text_config()
+    if text.pad_token_id not in range(embedding_rows(model)):  # Llama's says -1
+        text.pad_token_id = tokenizer.pad_token_id
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Loaded(model.to(device).eval(), tokenizer, classifies)
 
@@ -205,7 +206,8 @@ def _padded(
     loaded: Loaded, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None, *, left: bool
 ) -> dict[str, torch.Tensor]:
     width = max(1, *map(len, rows)) if rows else 1
-    ids = torch.full((len(rows), width), loaded.tokenizer.pad_token_id, dtype=torch.int64)
+    pad = loaded.model.config.get_text_config().pad_token_id  # classifiers that are decoders look by it for the last token
+    ids = torch.full((len(rows), width), pad, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for number, row in enumerate(rows):
         where = slice(width - len(row), width) if left else slice(0, len(row))
