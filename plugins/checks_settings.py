@@ -54,9 +54,7 @@ def precision(probe: Probe) -> Check:
     if train.bf16 and on_cpu and not set(BF16_FLAGS) & set(machine.cpu_flags):
         return warned("bf16 on a CPU without bf16 instructions is emulated, and slow", "Leave out --bf16.", flags=list(machine.cpu_flags))
     kind = _weights_type(probe)
-    if (
-        kind in {"bfloat16", "float16"} and train.learning_rate < 5e-5 and lora_rank(probe.settings) is None
-    ):  # which peft keeps in float32
+    if kind in {"bfloat16", "float16"} and train.learning_rate < 5e-5 and lora_rank(probe.settings) is None:  # which peft keeps in float32
         return warned(
             f"weights in {kind} with a learning rate of {train.learning_rate:g}: most updates are smaller than the weights' last bit "
             "(at 1e-5 only 16 % of bf16 weights move)",
