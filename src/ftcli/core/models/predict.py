@@ -21,7 +21,7 @@ from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
 from ftcli.core.models.as_prepared import bare, encode
 from ftcli.core.models.asked import Asked
 from ftcli.core.models.layers import places
-from ftcli.core.models.merge import load_adapted
+from ftcli.core.models.merge import load_adapted, tokenizer_of
 from ftcli.core.models.model import embedding_rows, refuse_pointers
 from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.tokenizer.template_habits import Habits
@@ -61,7 +61,7 @@ def load(name: str) -> Loaded:
     refuse_absent(name)
     try:
         if (Path(name) / ADAPTER_CONFIG).is_file():
-            model = load_adapted(Path(name))
+            model, tokenizer = load_adapted(Path(name)), tokenizer_of(Path(name))
             classifies = str(next(iter(model.peft_config.values())).task_type).endswith("SEQ_CLS")
         else:
             config = AutoConfig.from_pretrained(name)
@@ -71,7 +71,7 @@ def load(name: str) -> Loaded:
                 raise ModelError(f"{name} is a {kinds[0] or 'model without a head'}", "predict takes classifiers and language models.")
             family = AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
             model = family.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(name)
+            tokenizer = AutoTokenizer.from_pretrained(name)
     except FtcliError:
         raise
     except Exception as error:  # a dozen kinds, all caused by what lies there
