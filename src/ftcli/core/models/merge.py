@@ -60,12 +60,12 @@ def tokenizer_of(folder: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=None if own else revision_of(str(folder)))
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one by the model's type
             raise ValueError("it has no vocabulary")
-        return tokenizer
     except (ValueError, OSError, KeyError, ImportError) as error:
         raise ModelError(
             f"no tokenizer can be loaded from {source}: {' '.join(str(error).split())[:300]}",
             f"Put the files of the tokenizer that the adapter was trained with into {folder}.",
         ) from error
+    return tokenizer
 
 
 def _config(folder: Path, base: str, where: Mapping[str, Any]) -> Any:
