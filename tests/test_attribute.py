@@ -114,7 +114,13 @@ def test_of_large_sources_the_number_is_estimated(tmp_path: Path, monkeypatch: A
 def test_a_run_is_scaled_and_a_file_says_only_what_is_set(tmp_path: Path) -> None:
     texts = Texts(tmp_path / "texts.jsonl", 10, 10, exact=True, prepared=False)
     made = full_path.scaled(
-        settings(train__eval_strategy="epoch", loader__num_workers=2, tokenizer__trust_remote_code=True, train__push_to_hub=True),
+        settings(
+            train__eval_strategy="epoch",
+            loader__num_workers=2,
+            tokenizer__trust_remote_code=True,
+            train__push_to_hub=True,
+            dataset__source_format="json",
+        ),
         texts,
         tmp_path / "out",
         4,
@@ -123,17 +129,18 @@ def test_a_run_is_scaled_and_a_file_says_only_what_is_set(tmp_path: Path) -> Non
     assert tree["train"]["max_steps"] == 4
     assert tree["train"]["eval_strategy"] == "no"
     assert tree["loader"] == {"num_workers": 2}
+    assert tree["dataset"] == {"sources": [str(texts.path)]}  # which are JSON lines, whatever they were cut from
     assert "tokenizer" not in tree  # only the command line may turn code on
     assert "push_to_hub" not in tree["train"]  # 20 steps would stand where the model of the whole run stood
 
 
 def test_a_volume_is_counted_by_epochs_or_by_steps() -> None:
-    texts, found = Texts(Path("x"), 1_200, 1_000, exact=True, prepared=False), Measured(Cost(0.0, 0.1), 1.0, 20.0, 3.0, 90.0)
+    texts, found = Texts(Path("x"), 1_200, 1_000, exact=True, prepared=False), Measured(Cost(0.0, 0.1), 1.0, 20.0, 90.0)
     assert full_path.volume_of(settings(train__num_train_epochs=2.0), texts, found) == Volume(1_200, 2_000)
-    steps = settings(train__max_steps=10, train__per_device_train_batch_size=4, train__gradient_accumulation_steps=2)
-    assert full_path.volume_of(steps, texts, found) == Volume(1_200, 240)
-    by_tokens = update(steps, {"train.max_tokens_per_batch": 2_048})  # a step has as many texts as fit, not four a batch
-    assert full_path.volume_of(by_tokens, texts, found) == Volume(1_200, 900)
+    steps = settings(
+        train__max_steps=10, train__per_device_train_batch_size=4
+    )  # a step has those of all processes, or as many as fit into its tokens
+    assert full_path.volume_of(steps, texts, found) == Volume(1_200, 900)
     assert full_path.volume_of(settings(), Texts(Path("x"), 10, 10, exact=True, prepared=True), found).prepared == 0
 
 
@@ -141,7 +148,7 @@ def test_seconds_of_a_text_come_from_the_report_and_the_manifest() -> None:
     report = {"metrics": {"real_tokens_per_second": 1_000.0, "steps": 3, "epochs": 0.6}}
     manifest = {"splits": {"train": {"rows": 50, "tokens": 2_000}}, "metrics": {"rows_written": 100, "examples_per_second": 400.0}}
     found = full_path.read_measured(report, manifest, Settings())
-    assert found == Measured(Cost(1 / 400, 20 / 1_000), 1_000.0, 20.0, 2.0, 20.0)
+    assert found == Measured(Cost(1 / 400, 20 / 1_000), 1_000.0, 20.0, 20.0)
     with pytest.raises(TrainError, match="too short"):
         full_path.read_measured({"metrics": {"real_tokens_per_second": None}}, manifest, Settings())
 
@@ -185,7 +192,7 @@ def measured(tmp_path: Path, monkeypatch: Any) -> Any:
         assert made.train.max_steps == 3
         assert folder.name == "run"
         slow = 1.5 if made.loader.collator == "fixed" else 1.0
-        return Measured(Cost(0.001, 0.01 * slow), 2_000 / slow, 20.0, 1.0, 8.0)
+        return Measured(Cost(0.001, 0.01 * slow), 2_000 / slow, 20.0, 8.0)
 
     def run(*files: str, **values: Any) -> Report:
         given = {"benchmark.steps": 3, "benchmark.repeats": 4, "runtime.report_dir": tmp_path / "reports", **values}

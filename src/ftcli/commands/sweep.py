@@ -137,7 +137,8 @@ def _no_fuller(load: Run) -> Run:
 def _tokenized(
     settings: Settings, texts: full_path.Texts, folder: Path, variables: Mapping[str, str], options: tuple[str, ...]
 ) -> Mapping[str, float]:
-    changes = {"dataset.sources": [str(texts.path)], "dataset.output_dir": folder / "prepared", "runtime.floor": "never"}
+    sources = {"dataset.sources": [str(texts.path)], "dataset.source_format": None}
+    changes = {**sources, "dataset.output_dir": folder / "prepared", "runtime.floor": "never"}
     folder.mkdir(parents=True, exist_ok=True)
     try:
         metrics = full_path.run_child("tokenize", update(settings, {**changes, "runtime.report_dir": folder}), folder, variables, options)[

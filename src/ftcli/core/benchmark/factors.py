@@ -31,6 +31,7 @@ TOGETHER = (
         "dataset.label_separator",
         "dataset.label_names",
         "dataset.sample_by",
+        "dataset.source_format",
         SOURCES,
     ),
     ("train.gradient_checkpointing", "train.activation_checkpointing"),

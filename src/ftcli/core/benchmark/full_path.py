@@ -46,9 +46,8 @@ class Measured:
     cost: Cost
     real_tokens_per_second: float
     tokens_per_text: float
-    texts_per_row: float
     texts_per_step: float
-    """Of an optimizer step, on average over an epoch of the texts that were run on."""
+    """Of an optimizer step of all processes, on average over the texts that were run on."""
 
 
 def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
@@ -102,18 +101,16 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
 
 
 def volume_of(settings: Settings, texts: Texts, found: Measured) -> Volume:
-    """How many texts a whole run prepares and trains on: by epochs, or by `max_steps` on one device.
+    """How many texts a whole run prepares and trains on: by epochs, or by `max_steps`.
 
     Args:
-        found: a run of the configuration on some of the texts. It says how many a step has where `max_tokens_per_batch` decides.
+        found: a run of the configuration on some of the texts, which says how many a step has.
     """
     train = settings.train
     held_back = 1.0 if texts.prepared else 1 - settings.dataset.validation_fraction - settings.dataset.test_fraction
     trained = texts.trained * held_back * train.num_train_epochs
-    if train.max_steps > 0 and train.max_tokens_per_batch is not None:
+    if train.max_steps > 0:
         trained = train.max_steps * found.texts_per_step
-    elif train.max_steps > 0:
-        trained = train.max_steps * train.per_device_train_batch_size * train.gradient_accumulation_steps * found.texts_per_row
     return Volume(0.0 if texts.prepared else float(texts.rows), float(trained))
 
 
@@ -121,6 +118,7 @@ def scaled(settings: Settings, texts: Texts, output: Path, steps: int) -> Settin
     """The same configuration on the cut texts for `steps` optimizer steps, without evaluations, checkpoints and trackers."""
     changes: dict[str, Any] = {
         "dataset.sources": [str(texts.path)],
+        "dataset.source_format": None,
         "train.output_dir": output,
         "train.max_steps": steps,
         "train.eval_strategy": "no",
@@ -217,7 +215,7 @@ def read_measured(report: Mapping[str, Any], manifest: Mapping[str, Any] | None,
     tokens = split["tokens"] / texts
     speed = metrics.get("examples_per_second")
     prepare = 1 / speed if manifest is not None and speed else 0.0
-    return Measured(Cost(prepare, tokens / rate), rate, tokens, texts / max(1, split["rows"]), texts * (epochs or 0.0) / steps)
+    return Measured(Cost(prepare, tokens / rate), rate, tokens, texts * (epochs or 0.0) / steps)
 
 
 def _taught(manifest: Mapping[str, Any]) -> int:
