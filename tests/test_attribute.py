@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from ftcli.core.reports.report import render_html
 from ftcli.errors import SettingsError, TrainError, UsageError
 from ftcli.records import Report
 from ftcli.settings import Settings, update
+from ftcli.sources import resolve
 from tokenizing import corpus, write
 
 
@@ -164,6 +165,29 @@ def test_a_configuration_inherits_no_settings_and_none_of_what_ftcli_set(monkeyp
     assert not {"DATASET_NUM_PROC", "FTCLI_PROFILE", "OMP_NUM_THREADS"} & set(found)
 
 
+def test_what_a_profile_says_is_a_ceiling_in_a_child_as_well(tmp_path: Path, monkeypatch: Any) -> None:
+    """A file's 12 workers are kept, a profile's are cut to the cores: the child ran with 12 on 8 cores, and the user's run with 8."""
+    values = {"dataset.num_proc": (12, "profile standard"), "dataset.batch_size": (10_000, "profile standard")}
+    items = {key: {"value": value, "origin": origin} for key, (value, origin) in values.items()}
+    (tmp_path / "ftcli-run.json").write_text(json.dumps({"schema": "ftcli.report/1", "settings": items}))
+    ceilings = factors.read_ceilings(tmp_path / "ftcli-run.json")
+    assert ceilings == {("dataset.num_proc", 12)}
+    found = []
+
+    def run(words: list[str], _: Any) -> Any:
+        profile = words[words.index("--profile") + 1] if "--profile" in words else None
+        found.append(resolve({}, Path(words[words.index("--config") + 1]), profile, environ={}))
+        return SimpleNamespace(returncode=0, stdout="{}", stderr="")
+
+    monkeypatch.setattr(full_path.tied, "run", run)
+    for workers in (12, 4):
+        full_path.run_child("train", settings(dataset__num_proc=workers), tmp_path, {}, (), ceilings)
+    assert [(made.settings.dataset.num_proc, made.origin("dataset.num_proc").split()[0]) for made in found] == [
+        (12, "profile"),
+        (4, str(tmp_path / "config.json")),
+    ]
+
+
 def test_a_configuration_that_cannot_run_says_why(tmp_path: Path, monkeypatch: Any) -> None:
     class Done:
         returncode, stderr = 1, ""
@@ -188,7 +212,7 @@ def measured(tmp_path: Path, monkeypatch: Any) -> Any:
     (tmp_path / "base.toml").write_text(base)
     (tmp_path / "new.toml").write_text(new)
 
-    def run_path(made: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...]) -> Measured:
+    def run_path(made: Settings, folder: Path, *_: Any) -> Measured:
         assert made.train.max_steps == 3
         assert folder.name == "run"
         slow = 1.5 if made.loader.collator == "fixed" else 1.0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ftcli.core.benchmark.ceilings import Ceilings, ceilings
 from ftcli.errors import SettingsError, UsageError
 from ftcli.records import to_json
 from ftcli.settings import Settings, get, walk
@@ -117,23 +118,31 @@ def read_settings(path: Path, over: Mapping[str, Any]) -> Settings:
         SettingsError: the file is missing, cannot be read or has an unknown setting.
     """
     laid = {key: (value, "argument") for key, value in over.items()}
-    if path.suffix != ".json" or not path.is_file():
+    recorded = _recorded(path)
+    if recorded is None:
         return resolve(laid, path, environ={}).settings
+    if not recorded:
+        raise SettingsError(f"{path} holds no settings of a run", "Give a run's ftcli-run.json or report.json, or a configuration.")
+    return resolve({**{key: (item["value"], f"{path}") for key, item in recorded.items()}, **laid}, environ={}).settings
+
+
+def read_ceilings(path: Path) -> Ceilings:
+    """What of a run's settings a profile had said; nothing for a configuration file, which names none."""
+    return ceilings({key: (item["value"], item["origin"]) for key, item in (_recorded(path) or {}).items()})
+
+
+def _recorded(path: Path) -> dict[str, Mapping[str, Any]] | None:
+    """The settings that a run had, each with its origin, without the defaults; None for a configuration file."""
+    if path.suffix != ".json" or not path.is_file():
+        return None
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
     if not isinstance(document, dict) or "schema" not in document:
-        return resolve(laid, path, environ={}).settings
+        return None
     known = {f"{section}.{name}" for section, name, _ in walk()}
-    recorded = {
-        key: (item["value"], f"{path}")
-        for key, item in (document.get("settings") or {}).items()
-        if item["origin"] != "default" and key in known
-    }
-    if not recorded:
-        raise SettingsError(f"{path} holds no settings of a run", "Give a run's ftcli-run.json or report.json, or a configuration.")
-    return resolve({**recorded, **laid}, environ={}).settings
+    return {key: item for key, item in (document.get("settings") or {}).items() if item["origin"] != "default" and key in known}
 
 
 def compare(base: Settings, new: Settings) -> Difference:

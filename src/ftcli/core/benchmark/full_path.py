@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.benchmark.attribution import Cost, Volume
+from ftcli.core.benchmark.ceilings import Ceilings, write_profile
 from ftcli.core.processes import tied
 from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.environment import compute
@@ -149,19 +150,22 @@ def plugin_options(context: Context) -> tuple[str, ...]:
     return ("--plugins-dir", str(folder)) if folder is not None else ("--no-plugins",) if allow == () else ()
 
 
-def run_path(settings: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...] = ()) -> Measured:
+def run_path(
+    settings: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...] = (), ceilings: Ceilings = frozenset()
+) -> Measured:
     """Run the configuration once and clear away what it wrote.
 
     Args:
         folder: for everything that the run writes; made, and removed at the end.
         options: further words of the command line (plugins).
+        ceilings: what of the settings came from a profile.
 
     Raises:
         TrainError: the run failed; with its own words.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        report = run_child("train", settings, folder, variables, options)
+        report = run_child("train", settings, folder, variables, options, ceilings)
         manifest = json.loads((folder / "output" / "prepared" / MANIFEST_NAME).read_text()) if _was_raw(folder) else None
         return read_measured(report, manifest, settings)
     finally:
@@ -169,16 +173,22 @@ def run_path(settings: Settings, folder: Path, variables: Mapping[str, str], opt
 
 
 def run_child(
-    command: str, settings: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...] = ()
+    command: str,
+    settings: Settings,
+    folder: Path,
+    variables: Mapping[str, str],
+    options: tuple[str, ...] = (),
+    ceilings: Ceilings = frozenset(),
 ) -> Mapping[str, Any]:
     """The JSON document of `ftcli COMMAND` with these settings, in a fresh process.
 
     Raises:
         TrainError: it failed; with its own words.
     """
-    config = folder / "config.json"
-    config.write_text(json.dumps(tree(settings)), encoding="utf-8")
-    words = [command, "--config", str(config), "--json", "--quiet", *options]
+    config, profile = folder / "config.json", folder / "ceilings.toml"
+    bounded = write_profile(settings, ceilings, profile)
+    config.write_text(json.dumps(tree(settings, without=bounded)), encoding="utf-8")
+    words = [command, "--config", str(config), "--profile", str(profile), "--json", "--quiet", *options]
     words += [word for key in sorted(CLI_ONLY) if get(settings, key) for word in ("--set", f"{key}=true")]
     done = tied.run(words, variables)
     document: Mapping[str, Any] = {}
@@ -190,12 +200,12 @@ def run_child(
     return document
 
 
-def tree(settings: Settings) -> dict[str, dict[str, Any]]:
-    """What a configuration file says for these settings: those that are not the defaults, and that a file may set."""
+def tree(settings: Settings, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """What a configuration file says for these settings: those that are not the defaults, and that a file may set; `without` those of a profile."""
     default, found = Settings(), dict[str, dict[str, Any]]()
     for section, name, _ in walk():
         key = f"{section}.{name}"
-        if key not in CLI_ONLY and get(settings, key) != get(default, key):
+        if key not in CLI_ONLY and key not in without and get(settings, key) != get(default, key):
             found.setdefault(section, {})[name] = to_json(get(settings, key))
     return found
 
