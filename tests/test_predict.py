@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +309,18 @@ def test_files_of_every_format_are_asked(tmp_path: Path) -> None:
     (tmp_path / "y.csv").write_text("a,b\nc,d\n")
     with pytest.raises(DataError, match="no column 'text'"):
         read_asked(tmp_path / "y.csv", Settings(), known)
+
+
+def test_json_lines_are_asked_compressed_and_with_a_mark_before_them(tmp_path: Path) -> None:
+    """tokenize reads both, and Excel or PowerShell writes the latter."""
+    lines = '{"text": "so gut, ä"}\n{"text": "so bad"}\n'
+    (tmp_path / "rows.jsonl").write_text(lines, encoding="utf-8-sig")
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    for name in ("rows.jsonl", "rows.jsonl.gz"):
+        assert read_asked(tmp_path / name, Settings(), formats()) == ["so gut, ä", "so bad"]
+    (tmp_path / "cut.jsonl.xz").write_bytes(lzma.compress(lines.encode())[:-20])
+    with pytest.raises(DataError, match="end too early"):
+        read_asked(tmp_path / "cut.jsonl.xz", Settings(), formats())
 
 
 def test_what_is_learned_with_a_question_is_asked_with_it(tmp_path: Path) -> None:
