@@ -174,6 +174,21 @@ def test_a_cgroup_cannot_have_more_free_than_the_machine(linux: Linux) -> None:
     assert linux.memory() == (250, 200, "cgroup")
 
 
+def test_a_fuller_group_above_leaves_less_whatever_its_own_limit(linux: Linux) -> None:
+    """The larger limit of a parent was passed over, with what others in it had taken."""
+    linux.put(
+        {
+            "proc/self/cgroup": "0::/pod/mine\n",
+            "sys/fs/cgroup/pod/memory.max": str(64 * GIB),
+            "sys/fs/cgroup/pod/memory.current": str(60 * GIB),
+            "sys/fs/cgroup/pod/mine/memory.max": str(32 * GIB),
+            "sys/fs/cgroup/pod/mine/memory.current": str(GIB),
+        }
+    )
+
+    assert linux.memory() == (32, 4, "cgroup")
+
+
 def test_the_unlimited_figure_of_v1_is_no_limit(linux: Linux) -> None:
     linux.put({"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"})
 

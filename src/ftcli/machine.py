@@ -206,15 +206,15 @@ def _cgroup_cores() -> float | None:
 
 
 def _memory(how: dict[str, str]) -> tuple[int, int]:
-    """(limit, free) in bytes: the machine's, or the cgroup's where it is smaller. Page cache that can be dropped counts as free."""
+    """(limit, free) in bytes: the machine's, or a cgroup's where it is smaller. Page cache that can be dropped counts as free."""
     physical = psutil.virtual_memory()
     limit, free, source = physical.total, physical.available, "physical"
     for folder in _cgroup_folders("memory"):
         text = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
         used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
-        if text and text != "max" and int(text) < limit:
-            limit, source = int(text), "cgroup"
-            free = min(free, limit - int(used or 0) + _inactive_file(folder))
+        if text and text != "max" and int(text) < physical.total:
+            free = min(free, int(text) - int(used or 0) + _inactive_file(folder))
+            limit, source = min(limit, int(text)), "cgroup"
     how["memory_bytes"] = source
     return limit, free
 
