@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedConfig
 
 from ftcli.core.models import flops, sizing
 from ftcli.core.models.layers import layers, positions, shortest_window
@@ -58,6 +58,52 @@ def test_a_window_bounds_the_flops_of_attention() -> None:
     assert whole is not None
     assert bounded is not None
     assert whole - bounded == pytest.approx(12 * 2 * 32 * ((100 + 900) - (100 + 30 * 16)) / 40)
+
+
+def test_layers_that_are_passed_often_are_multiplied_as_often() -> None:
+    """ALBERT has the weights of one layer for all: 12 passes were counted as one."""
+    sizes = {"vocab_size": 64, "embedding_size": 8, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    once, often = (
+        AutoModelForSequenceClassification.from_config(
+            AutoConfig.for_model("albert", **sizes, num_hidden_layers=layers, num_hidden_groups=1)
+        )
+        for layers in (1, 6)
+    )
+    layer = 4 * 32 * 32 + 2 * 32 * 64
+    assert flops.multiplied(often) == flops.multiplied(once) + 5 * layer
+    lengths = np.array([10])
+    attention = 12 * 32 * 10
+    assert flops.flops_per_token(often, lengths) == pytest.approx((flops.flops_per_token(once, lengths) or 0) + 5 * (6 * layer + attention))
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", None),
+        ("NVIDIA A100X", None),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA A10G", 70e12),
+        ("NVIDIA RTX A6000", 155e12),
+        ("NVIDIA RTX A4000", None),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H20", None),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA GH200 480GB", 989e12),
+        ("NVIDIA B200", 2250e12),
+        ("NVIDIA GB200", 2500e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA L40", 181e12),
+    ],
+)
+def test_a_card_is_known_by_its_whole_name(device: str, peak: float | None) -> None:
+    assert flops.peak_flops(device) == peak
 
 
 def test_a_feed_forward_may_have_a_width_for_every_layer() -> None:
