@@ -8,12 +8,21 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from ftcli.core.models import flops, sizing
 from ftcli.core.models.layers import layers, positions, shortest_window
+from ftcli.core.models.learned import Learned, learned
+from ftcli.core.models.step_memory import loss_in_pieces, training_step
+from ftcli.settings import Settings
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 128}
 
 
 def config_of(kind: str, **changes: object) -> PreTrainedConfig:
     found: PreTrainedConfig = AutoConfig.for_model(kind, **{**SMALL, **changes})
+    return found
+
+
+def every_weight(config: PreTrainedConfig) -> Learned:
+    found = learned(Settings(), config, None)
+    assert found is not None
     return found
 
 
@@ -31,8 +40,9 @@ def test_layers_that_differ_are_each_their_own() -> None:
     assert [(layer.width, layer.reach) for layer in layers(config)] == [(8, 16), (24, None)]
     assert shortest_window(config) == 16
     assert sizing.parameters(config) is not None
-    step = sizing.training_step(config, head=None, rows=2, width=8, optimizer="adamw", half=False, half_weights=False, recompute=True)
-    assert step is not None
+    step = training_step(
+        config, every_weight(config), head=None, rows=2, width=8, optimizer="adamw", half=False, half_weights=False, recompute=True
+    )
     assert step.activations == 2 * 8 * 4 * (2 * 32 + 5 * 32 + 3 * 24 * 6 + 4 * 64)
 
 
@@ -154,10 +164,9 @@ def test_what_is_no_transformer_has_no_window() -> None:
 def test_logits_are_counted_as_they_are_there() -> None:
     config = config_of("qwen3", num_hidden_layers=2, vocab_size=100_000)
     asked = {"rows": 64, "width": 512, "optimizer": "adamw", "half": True, "half_weights": False, "recompute": False}
-    whole, pieces, on_gpu = (sizing.training_step(config, head=None, pieces_on=pieces_on, **asked) for pieces_on in (None, "cpu", "gpu"))
-    assert whole is not None
-    assert pieces is not None
-    assert on_gpu is not None
+    whole, pieces, on_gpu = (
+        training_step(config, every_weight(config), head=None, pieces_on=pieces_on, **asked) for pieces_on in (None, "cpu", "gpu")
+    )
     assert whole.logits == 64 * 512 * 100_000 * 10
     assert pieces.logits == 256 * 100_000 * 10
     assert on_gpu.logits == 2**27 * 10
@@ -177,4 +186,4 @@ def test_logits_are_counted_as_they_are_there() -> None:
     ],
 )
 def test_a_loss_in_pieces_is_expected_where_logits_are_a_plain_product(kind: str, changes: dict[str, float], expected: bool) -> None:
-    assert sizing.loss_in_pieces(AutoConfig.for_model(kind, **changes)) is expected
+    assert loss_in_pieces(AutoConfig.for_model(kind, **changes)) is expected
