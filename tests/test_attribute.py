@@ -37,13 +37,16 @@ def names(base: Settings, new: Settings) -> list[tuple[str, str]]:
 
 def test_every_difference_is_a_factor_or_named_with_why_it_is_none() -> None:
     base = settings(loader__collator="fixed", train__output_dir="a", train__seed=1, dataset__num_proc=2, train__eval_steps=10)
-    new = settings(loader__collator="dynamic", train__output_dir="b", train__seed=2, dataset__num_proc=1, train__eval_steps=1)
+    new = settings(
+        loader__collator="dynamic", train__output_dir="b", train__seed=2, dataset__num_proc=1, train__eval_steps=1, train__push_to_hub=True
+    )
     found = factors.compare(base, new)
     assert names(base, new) == [("dataset.num_proc", "code"), ("loader.collator", "code")]
     assert {key: why.split()[0] for key, (_, _, why) in found.unmeasured.items()} == {
         "train.output_dir": "names",
         "train.seed": "changes",
         "train.eval_steps": "evaluations,",
+        "train.push_to_hub": "evaluations,",
     }
 
 
