@@ -197,10 +197,12 @@ def _one_a_token(probe: Probe) -> Check:
 
 
 def endings(probe: Probe) -> Check:
-    """S7: the share of texts whose last token is EOS, spaces and line ends behind it aside: ChatML's turns end with EOS and a line end."""
+    """S7: the share of texts whose last token is an end to tokenizer or model, spaces and line ends behind it aside: ChatML's turns end with EOS and a
+    line end, Gemma's with an end of their own."""
     import numpy as np
 
     from ftcli.core.storage.documents import ended
+    from ftcli.core.verify.ends import configured, generating
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import failed, noted, passed, warned
 
@@ -214,10 +216,12 @@ def endings(probe: Probe) -> Check:
     rows = split.rows(np.sort(draw))
     lengths = rows.input_ids.lengths if rows.seq_lengths is None else rows.seq_lengths.values.astype(np.int64)
     last = _last_words(rows.input_ids.values, lengths[lengths > 0], probe)
-    share = float((last == eos).mean()) if len(last) else 0.0
+    ends = [*dict.fromkeys([int(eos), *configured(probe), *generating(probe)])]
+    share = float(np.isin(last, ends).mean()) if len(last) else 0.0
     evidence: dict[str, Any] = {"share": round(share, 4), "texts": len(last), "eos": probe.tokenizer.eos_token}
     if share >= 0.5:
-        return passed(f"{share:.1%} of {len(last):,} texts end with {evidence['eos']!r}", **evidence)
+        named = " or ".join(repr(probe.tokenizer.decode([end])) for end in ends if end in last)
+        return passed(f"{share:.1%} of {len(last):,} texts end with {named}", **evidence)
     if ended(probe.store.manifest, eos):
         return noted(
             f"{share:.1%} of the texts end with {evidence['eos']!r}: it ends each in the data, and the others were cut or split", **evidence

@@ -17,6 +17,7 @@ SHOWN = 5
 
 
 def identity(probe: Probe) -> Check:
+    from ftcli.core.verify.ends import configured
     from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     tokenizer = probe.tokenizer
@@ -44,7 +45,7 @@ def identity(probe: Probe) -> Check:
     same = [
         f"{role.upper()} is {other.upper()}" for role, other in (("pad", "unk"), ("pad", "bos"), ("bos", "eos")) if _same(ids, role, other)
     ]
-    ends = _model_ends(probe)
+    ends = configured(probe)
     if ids["eos"] is not None and ends and ids["eos"] not in ends:
         same.append(
             f"the model's configuration ends texts with {', '.join(map(str, ends))}, the tokenizer with {tokens['eos']!r} ({ids['eos']})"
@@ -60,18 +61,6 @@ def identity(probe: Probe) -> Check:
 
 def _same(ids: dict[str, Any], one: str, other: str) -> bool:
     return ids[one] is not None and ids[one] == ids[other]
-
-
-def _model_ends(probe: Probe) -> list[int]:
-    """The ids at which the model's configuration says that a text ends."""
-    from ftcli.core.verify.probe import Missing
-    from ftcli.errors import FtcliError
-
-    try:
-        ends = getattr(probe.config.get_text_config(), "eos_token_id", None)
-    except (Missing, FtcliError):  # the first check of the model says what is wrong with it
-        return []
-    return [] if ends is None else [int(end) for end in (ends if isinstance(ends, (list, tuple)) else [ends])]
 
 
 def truncation_side(probe: Probe) -> Check:

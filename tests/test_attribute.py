@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from ftcli.core.reports.report import render_html
 from ftcli.errors import SettingsError, TrainError, UsageError
 from ftcli.records import Report
 from ftcli.settings import Settings, update
+from ftcli.sources import resolve
 from tokenizing import corpus, write
 
 
@@ -36,13 +37,16 @@ def names(base: Settings, new: Settings) -> list[tuple[str, str]]:
 
 def test_every_difference_is_a_factor_or_named_with_why_it_is_none() -> None:
     base = settings(loader__collator="fixed", train__output_dir="a", train__seed=1, dataset__num_proc=2, train__eval_steps=10)
-    new = settings(loader__collator="dynamic", train__output_dir="b", train__seed=2, dataset__num_proc=1, train__eval_steps=1)
+    new = settings(
+        loader__collator="dynamic", train__output_dir="b", train__seed=2, dataset__num_proc=1, train__eval_steps=1, train__push_to_hub=True
+    )
     found = factors.compare(base, new)
     assert names(base, new) == [("dataset.num_proc", "code"), ("loader.collator", "code")]
     assert {key: why.split()[0] for key, (_, _, why) in found.unmeasured.items()} == {
         "train.output_dir": "names",
         "train.seed": "changes",
         "train.eval_steps": "evaluations,",
+        "train.push_to_hub": "evaluations,",
     }
 
 
@@ -114,22 +118,33 @@ def test_of_large_sources_the_number_is_estimated(tmp_path: Path, monkeypatch: A
 def test_a_run_is_scaled_and_a_file_says_only_what_is_set(tmp_path: Path) -> None:
     texts = Texts(tmp_path / "texts.jsonl", 10, 10, exact=True, prepared=False)
     made = full_path.scaled(
-        settings(train__eval_strategy="epoch", loader__num_workers=2, tokenizer__trust_remote_code=True), texts, tmp_path / "out", 4
+        settings(
+            train__eval_strategy="epoch",
+            loader__num_workers=2,
+            tokenizer__trust_remote_code=True,
+            train__push_to_hub=True,
+            dataset__source_format="json",
+        ),
+        texts,
+        tmp_path / "out",
+        4,
     )
     tree = full_path.tree(made)
     assert tree["train"]["max_steps"] == 4
     assert tree["train"]["eval_strategy"] == "no"
     assert tree["loader"] == {"num_workers": 2}
+    assert tree["dataset"] == {"sources": [str(texts.path)]}  # which are JSON lines, whatever they were cut from
     assert "tokenizer" not in tree  # only the command line may turn code on
+    assert "push_to_hub" not in tree["train"]  # 20 steps would stand where the model of the whole run stood
 
 
 def test_a_volume_is_counted_by_epochs_or_by_steps() -> None:
-    texts, found = Texts(Path("x"), 1_200, 1_000, exact=True, prepared=False), Measured(Cost(0.0, 0.1), 1.0, 20.0, 3.0, 90.0)
+    texts, found = Texts(Path("x"), 1_200, 1_000, exact=True, prepared=False), Measured(Cost(0.0, 0.1), 1.0, 20.0, 90.0)
     assert full_path.volume_of(settings(train__num_train_epochs=2.0), texts, found) == Volume(1_200, 2_000)
-    steps = settings(train__max_steps=10, train__per_device_train_batch_size=4, train__gradient_accumulation_steps=2)
-    assert full_path.volume_of(steps, texts, found) == Volume(1_200, 240)
-    by_tokens = update(steps, {"train.max_tokens_per_batch": 2_048})  # a step has as many texts as fit, not four a batch
-    assert full_path.volume_of(by_tokens, texts, found) == Volume(1_200, 900)
+    steps = settings(
+        train__max_steps=10, train__per_device_train_batch_size=4
+    )  # a step has those of all processes, or as many as fit into its tokens
+    assert full_path.volume_of(steps, texts, found) == Volume(1_200, 900)
     assert full_path.volume_of(settings(), Texts(Path("x"), 10, 10, exact=True, prepared=True), found).prepared == 0
 
 
@@ -137,7 +152,7 @@ def test_seconds_of_a_text_come_from_the_report_and_the_manifest() -> None:
     report = {"metrics": {"real_tokens_per_second": 1_000.0, "steps": 3, "epochs": 0.6}}
     manifest = {"splits": {"train": {"rows": 50, "tokens": 2_000}}, "metrics": {"rows_written": 100, "examples_per_second": 400.0}}
     found = full_path.read_measured(report, manifest, Settings())
-    assert found == Measured(Cost(1 / 400, 20 / 1_000), 1_000.0, 20.0, 2.0, 20.0)
+    assert found == Measured(Cost(1 / 400, 20 / 1_000), 1_000.0, 20.0, 20.0)
     with pytest.raises(TrainError, match="too short"):
         full_path.read_measured({"metrics": {"real_tokens_per_second": None}}, manifest, Settings())
 
@@ -151,6 +166,29 @@ def test_a_configuration_inherits_no_settings_and_none_of_what_ftcli_set(monkeyp
     found = full_path.environment(context)
     assert found["SOMETHING_ELSE"] == "1"
     assert not {"DATASET_NUM_PROC", "FTCLI_PROFILE", "OMP_NUM_THREADS"} & set(found)
+
+
+def test_what_a_profile_says_is_a_ceiling_in_a_child_as_well(tmp_path: Path, monkeypatch: Any) -> None:
+    """A file's 12 workers are kept, a profile's are cut to the cores: the child ran with 12 on 8 cores, and the user's run with 8."""
+    values = {"dataset.num_proc": (12, "profile standard"), "dataset.batch_size": (10_000, "profile standard")}
+    items = {key: {"value": value, "origin": origin} for key, (value, origin) in values.items()}
+    (tmp_path / "ftcli-run.json").write_text(json.dumps({"schema": "ftcli.report/1", "settings": items}))
+    ceilings = factors.read_ceilings(tmp_path / "ftcli-run.json")
+    assert ceilings == {("dataset.num_proc", 12)}
+    found = []
+
+    def run(words: list[str], _: Any) -> Any:
+        profile = words[words.index("--profile") + 1] if "--profile" in words else None
+        found.append(resolve({}, Path(words[words.index("--config") + 1]), profile, environ={}))
+        return SimpleNamespace(returncode=0, stdout="{}", stderr="")
+
+    monkeypatch.setattr(full_path.tied, "run", run)
+    for workers in (12, 4):
+        full_path.run_child("train", settings(dataset__num_proc=workers), tmp_path, {}, (), ceilings)
+    assert [(made.settings.dataset.num_proc, made.origin("dataset.num_proc").split()[0]) for made in found] == [
+        (12, "profile"),
+        (4, str(tmp_path / "config.json")),
+    ]
 
 
 def test_a_configuration_that_cannot_run_says_why(tmp_path: Path, monkeypatch: Any) -> None:
@@ -177,11 +215,11 @@ def measured(tmp_path: Path, monkeypatch: Any) -> Any:
     (tmp_path / "base.toml").write_text(base)
     (tmp_path / "new.toml").write_text(new)
 
-    def run_path(made: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...]) -> Measured:
+    def run_path(made: Settings, folder: Path, *_: Any) -> Measured:
         assert made.train.max_steps == 3
         assert folder.name == "run"
         slow = 1.5 if made.loader.collator == "fixed" else 1.0
-        return Measured(Cost(0.001, 0.01 * slow), 2_000 / slow, 20.0, 1.0, 8.0)
+        return Measured(Cost(0.001, 0.01 * slow), 2_000 / slow, 20.0, 8.0)
 
     def run(*files: str, **values: Any) -> Report:
         given = {"benchmark.steps": 3, "benchmark.repeats": 4, "runtime.report_dir": tmp_path / "reports", **values}

@@ -127,6 +127,17 @@ def test_every_result_stands_beside_what_the_machine_can_do(run, folder, tmp_pat
     assert row["share"] > 0
 
 
+def test_what_of_the_run_is_not_in_the_measured_steps_is_said(run, tmp_path):
+    config = write_config(tmp_path / "config.json", "qwen3")
+    changed = {"train__optim": "adafactor", "train__gradient_checkpointing": True}
+    report = run("train", model__config=config, benchmark__variants=["fixed/fp32"], **changed)
+    [note] = [note for note in report.notes if "plain steps" in note]
+    assert "train.optim = adafactor" in note
+    assert "train.gradient_checkpointing = True" in note
+    report = run("train", model__config=config, benchmark__variants=["fixed/fp32"], train__lean_step="off")
+    assert not any("plain steps" in note for note in report.notes)
+
+
 def test_the_limits_are_measured(monkeypatch):
     monkeypatch.setattr(limits, "SECONDS", 0.0)
     monkeypatch.setattr(limits, "WIDTH", {"cpu": 64})

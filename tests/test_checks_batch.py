@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ftcli.core.storage.store import Store
 from ftcli.core.verify.audit import token_places
+from ftcli.testing import tiny_model
 from stores import rows_of
 from verifying import World
 
@@ -148,6 +149,20 @@ def test_conversations_end_with_eos_whatever_space_the_template_writes_behind_it
     else:
         check = world.caught("turns that end with another token", values, "FT304", words="no answer ends with EOS", stages=STAGE)
         assert "ends most conversations with '!'" in check.fix
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_conversations_may_end_as_the_model_says_and_not_as_the_tokenizer_does(world: World, tmp_path: Path, file: str) -> None:
+    """Gemma's turns end with <end_of_turn>, at which it stops, while its tokenizer's EOS is another."""
+    rows = [([*ids, 7], None) for ids, _ in world.rows(world.plain)]
+    tiny_model().save_pretrained(tmp_path / "model")
+    written = tmp_path / "model" / file
+    before = json.loads(written.read_text()) if written.exists() else {}
+    written.write_text(json.dumps({**before, "eos_token_id": [1, 7]}))
+    values = {**world.run("pretrain"), **world.rewritten(tmp_path / "s", {"train": rows}, like=world.plain, task="pretrain")}
+    values |= {"model.config": None, "model.name_or_path": str(tmp_path / "model")}
+    check = world.verify(values, stages=STAGE)["FT304"]
+    assert (check.status, check.evidence["share"]) == ("pass", 1), check.summary
 
 
 @pytest.mark.parametrize(("share", "status"), [(0.4, "warn"), (0.6, "pass")])

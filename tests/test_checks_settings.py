@@ -66,6 +66,7 @@ def test_a_precision_that_does_not_suit_the_device_is_refused(
         ({"train.bf16": True}, {"gpus": H200}),
         ({"train.bf16": True}, {"gpus": (Gpu("unknown", 2**30, None),)}),
         ({"train.fp16": True}, {"gpus": T4}),
+        ({"train.fp16": True}, {"gpus": (Gpu("MIG-1f5a", 0, None),)}),
         ({"model.dtype": "bfloat16", "train.learning_rate": 1e-4}, {}),
     ],
 )

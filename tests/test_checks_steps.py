@@ -228,7 +228,8 @@ def test_the_learnability_run_shows_shuffled_labels(world: World, tmp_path, shuf
 
 
 def test_a_rehearsal_leaves_the_model_as_it_was(world: World) -> None:
-    probe = Probe(Context.make(world.run("classify", "qwen3", **{"model.dtype": "bfloat16"})))
+    kernels = {"train.use_liger_kernel": True, "train.liger_kernel_config": {"rope": True}}  # which run on GPUs alone
+    probe = Probe(Context.make(world.run("classify", "qwen3", **{"model.dtype": "bfloat16", **kernels})))
     before = {name: tensor.clone() for name, tensor in probe.model.state_dict().items()}
     state = torch.get_rng_state()
     found = rehearse(probe, updates=2, accumulation=3)

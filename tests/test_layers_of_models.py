@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedConfig
 
 from ftcli.core.models import flops, sizing
 from ftcli.core.models.layers import layers, positions, shortest_window
+from ftcli.core.models.learned import Learned, learned
+from ftcli.core.models.step_memory import loss_in_pieces, training_step
+from ftcli.settings import Settings
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 128}
 
 
 def config_of(kind: str, **changes: object) -> PreTrainedConfig:
     found: PreTrainedConfig = AutoConfig.for_model(kind, **{**SMALL, **changes})
+    return found
+
+
+def every_weight(config: PreTrainedConfig) -> Learned:
+    found = learned(Settings(), config, None)
+    assert found is not None
     return found
 
 
@@ -31,8 +40,9 @@ def test_layers_that_differ_are_each_their_own() -> None:
     assert [(layer.width, layer.reach) for layer in layers(config)] == [(8, 16), (24, None)]
     assert shortest_window(config) == 16
     assert sizing.parameters(config) is not None
-    step = sizing.training_step(config, head=None, rows=2, width=8, optimizer="adamw", half=False, half_weights=False, recompute=True)
-    assert step is not None
+    step = training_step(
+        config, every_weight(config), head=None, rows=2, width=8, optimizer="adamw", half=False, half_weights=False, recompute=True
+    )
     assert step.activations == 2 * 8 * 4 * (2 * 32 + 5 * 32 + 3 * 24 * 6 + 4 * 64)
 
 
@@ -58,6 +68,52 @@ def test_a_window_bounds_the_flops_of_attention() -> None:
     assert whole is not None
     assert bounded is not None
     assert whole - bounded == pytest.approx(12 * 2 * 32 * ((100 + 900) - (100 + 30 * 16)) / 40)
+
+
+def test_layers_that_are_passed_often_are_multiplied_as_often() -> None:
+    """ALBERT has the weights of one layer for all: 12 passes were counted as one."""
+    sizes = {"vocab_size": 64, "embedding_size": 8, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    once, often = (
+        AutoModelForSequenceClassification.from_config(
+            AutoConfig.for_model("albert", **sizes, num_hidden_layers=layers, num_hidden_groups=1)
+        )
+        for layers in (1, 6)
+    )
+    layer = 4 * 32 * 32 + 2 * 32 * 64
+    assert flops.multiplied(often) == flops.multiplied(once) + 5 * layer
+    lengths = np.array([10])
+    attention = 12 * 32 * 10
+    assert flops.flops_per_token(often, lengths) == pytest.approx((flops.flops_per_token(once, lengths) or 0) + 5 * (6 * layer + attention))
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", None),
+        ("NVIDIA A100X", None),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA A10G", 70e12),
+        ("NVIDIA RTX A6000", 155e12),
+        ("NVIDIA RTX A4000", None),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H20", None),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA GH200 480GB", 989e12),
+        ("NVIDIA B200", 2250e12),
+        ("NVIDIA GB200", 2500e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA L40", 181e12),
+    ],
+)
+def test_a_card_is_known_by_its_whole_name(device: str, peak: float | None) -> None:
+    assert flops.peak_flops(device) == peak
 
 
 def test_a_feed_forward_may_have_a_width_for_every_layer() -> None:
@@ -108,10 +164,9 @@ def test_what_is_no_transformer_has_no_window() -> None:
 def test_logits_are_counted_as_they_are_there() -> None:
     config = config_of("qwen3", num_hidden_layers=2, vocab_size=100_000)
     asked = {"rows": 64, "width": 512, "optimizer": "adamw", "half": True, "half_weights": False, "recompute": False}
-    whole, pieces, on_gpu = (sizing.training_step(config, head=None, pieces_on=pieces_on, **asked) for pieces_on in (None, "cpu", "gpu"))
-    assert whole is not None
-    assert pieces is not None
-    assert on_gpu is not None
+    whole, pieces, on_gpu = (
+        training_step(config, every_weight(config), head=None, pieces_on=pieces_on, **asked) for pieces_on in (None, "cpu", "gpu")
+    )
     assert whole.logits == 64 * 512 * 100_000 * 10
     assert pieces.logits == 256 * 100_000 * 10
     assert on_gpu.logits == 2**27 * 10
@@ -131,4 +186,4 @@ def test_logits_are_counted_as_they_are_there() -> None:
     ],
 )
 def test_a_loss_in_pieces_is_expected_where_logits_are_a_plain_product(kind: str, changes: dict[str, float], expected: bool) -> None:
-    assert sizing.loss_in_pieces(AutoConfig.for_model(kind, **changes)) is expected
+    assert loss_in_pieces(AutoConfig.for_model(kind, **changes)) is expected

@@ -174,6 +174,21 @@ def test_a_cgroup_cannot_have_more_free_than_the_machine(linux: Linux) -> None:
     assert linux.memory() == (250, 200, "cgroup")
 
 
+def test_a_fuller_group_above_leaves_less_whatever_its_own_limit(linux: Linux) -> None:
+    """The larger limit of a parent was passed over, with what others in it had taken."""
+    linux.put(
+        {
+            "proc/self/cgroup": "0::/pod/mine\n",
+            "sys/fs/cgroup/pod/memory.max": str(64 * GIB),
+            "sys/fs/cgroup/pod/memory.current": str(60 * GIB),
+            "sys/fs/cgroup/pod/mine/memory.max": str(32 * GIB),
+            "sys/fs/cgroup/pod/mine/memory.current": str(GIB),
+        }
+    )
+
+    assert linux.memory() == (32, 4, "cgroup")
+
+
 def test_the_unlimited_figure_of_v1_is_no_limit(linux: Linux) -> None:
     linux.put({"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"})
 
@@ -353,6 +368,31 @@ def test_hidden_gpus_are_not_counted(nvidia_smi: Callable[[str], None], monkeypa
     gpus, how = _gpus()
     assert len(gpus) == count
     assert how == f"nvidia-smi and CUDA_VISIBLE_DEVICES={visible}"
+
+
+def test_a_slice_of_a_gpu_is_one_of_unknown_memory(nvidia_smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi lists whole GPUs only, and CUDA gives a process no more than one slice."""
+    nvidia_smi(f"echo '{TWO}'")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1f5a,MIG-2f5a")
+
+    assert _gpus()[0] == (Gpu("MIG-1f5a", 0, None),)
+
+
+def test_without_nvidia_smi_the_driver_s_devices_are_counted(linux: Linux, monkeypatch: pytest.MonkeyPatch) -> None:
+    linux.put({f"dev/nvidia{name}": "" for name in ("0", "1", "ctl", "-uvm")})
+    assert _gpus() == ((Gpu("NVIDIA GPU", 0, None),) * 2, "no nvidia-smi, by /dev/nvidia*")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert len(_gpus()[0]) == 1
+
+
+@pytest.mark.parametrize(("visible", "count"), [({}, 2), ({"HIP_VISIBLE_DEVICES": "0"}, 1), ({"ROCR_VISIBLE_DEVICES": ""}, 0)])
+def test_gpus_of_rocm_are_counted(linux: Linux, monkeypatch: pytest.MonkeyPatch, visible: dict[str, str], count: int) -> None:
+    linux.put({f"sys/class/kfd/kfd/topology/nodes/{node}/gpu_id": number for node, number in enumerate(("0\n", "51234\n", "6143\n"))})
+    for name, value in visible.items():
+        monkeypatch.setenv(name, value)
+
+    assert _gpus()[0] == (Gpu("AMD GPU", 0, None),) * count
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

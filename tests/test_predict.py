@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,16 @@ def test_labels_are_those_of_the_plain_model_one_text_at_a_time(tmp_path: Path, 
         assert answer["label"] == model.config.id2label[int(alone.argmax())]
         assert answer["probability"] == pytest.approx(float(alone.max()), abs=1e-5)
         assert len(answer["labels"]) == 5
+
+
+@pytest.mark.parametrize("pad", [383, -1, None])
+def test_a_label_is_read_where_the_configuration_says_that_a_text_ends_whatever_the_tokenizer_pads_with(tmp_path: Path, pad: Any) -> None:
+    """Llama's classifiers look for the last token that is not config.pad_token_id: they read behind the text where another one was filled in."""
+    texts = ["a short one", "a text that is much longer than the one before it"]
+    folder = _model(tmp_path / "model", labels=3, pad_token_id=pad)
+    (alone,) = predict(load(str(folder)), texts[:1], batch_size=1, max_new_tokens=1)
+    beside = predict(load(str(folder)), texts, batch_size=2, max_new_tokens=1)[0]
+    assert beside["probability"] == pytest.approx(alone["probability"], abs=1e-5)
 
 
 def test_several_labels_hold_each_by_its_own_probability(tmp_path: Path) -> None:
@@ -297,6 +309,18 @@ def test_files_of_every_format_are_asked(tmp_path: Path) -> None:
     (tmp_path / "y.csv").write_text("a,b\nc,d\n")
     with pytest.raises(DataError, match="no column 'text'"):
         read_asked(tmp_path / "y.csv", Settings(), known)
+
+
+def test_json_lines_are_asked_compressed_and_with_a_mark_before_them(tmp_path: Path) -> None:
+    """tokenize reads both, and Excel or PowerShell writes the latter."""
+    lines = '{"text": "so gut, ä"}\n{"text": "so bad"}\n'
+    (tmp_path / "rows.jsonl").write_text(lines, encoding="utf-8-sig")
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    for name in ("rows.jsonl", "rows.jsonl.gz"):
+        assert read_asked(tmp_path / name, Settings(), formats()) == ["so gut, ä", "so bad"]
+    (tmp_path / "cut.jsonl.xz").write_bytes(lzma.compress(lines.encode())[:-20])
+    with pytest.raises(DataError, match="end too early"):
+        read_asked(tmp_path / "cut.jsonl.xz", Settings(), formats())
 
 
 def test_what_is_learned_with_a_question_is_asked_with_it(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "train.eval_steps": 1 / 16,
             "train.eval_strategy": "steps",
             "train.save_strategy": "epoch",
+            "train.save_total_limit": 4,
             "train.mode": "sft",
             "train.gradient_checkpointing": True,
             "model.name_or_path": "NousResearch/Llama-3.2-1B",
@@ -366,8 +367,49 @@ def test_nothing_is_evaluated_where_nothing_is_held_out() -> None:
     assert "train.eval_strategy" not in found.values
     assert words(found, "evals_per_epoch") == "no effect: nothing is held out that could be evaluated on"
     assert read({**axolotl, "val_set_size": 0.1}).values["train.eval_strategy"] == "steps"
+    for said in ({}, {"val_set_size": None}, {"eval_steps": 10}, {"eval_strategy": "epoch"}):  # nothing is held out where nothing is said
+        assert "train.eval_strategy" not in read({**axolotl, **said}).values
     tested = read({**axolotl, "val_set_size": 0, "test_datasets": [{"path": "v.jsonl", "type": "chat_template"}]})
     assert tested.values["train.eval_strategy"] == "steps"
+
+
+AXOLOTLS, TRLS = {"base_model": "m", "sequence_len": 512}, {"model_name_or_path": "m", "dataset_train_split": "train"}
+
+
+@pytest.mark.parametrize("theirs", [AXOLOTLS, TRLS])
+@pytest.mark.parametrize(
+    ("item", "sources"),
+    [
+        ({"path": "org/set", "data_files": "a.jsonl"}, ["org/set/a.jsonl"]),
+        ({"path": "data/", "data_files": ["a.jsonl", "/b.jsonl"]}, ["data/a.jsonl", "/b.jsonl"]),
+        ({"path": "json", "data_files": ["a.jsonl"]}, ["a.jsonl"]),
+        ({"path": "data", "data_files": None}, ["data"]),
+    ],
+)
+def test_files_of_a_data_set_are_those_in_it_and_not_the_set_once_more(
+    theirs: dict[str, Any], item: dict[str, Any], sources: list[str]
+) -> None:
+    found = read({**theirs, "datasets": [item]})
+    assert found.values["dataset.sources"] == sources
+    assert {line.key for line in found.lines} >= {f"datasets[0].{name}" for name in item}
+
+
+def test_checkpoints_that_would_be_kept_are_spoken_of_where_nothing_is_said(tmp_path: Path) -> None:
+    """Nothing said keeps all of them there, and two here."""
+    for text, lost in ((TRL, True), (LLAMA_FACTORY, True), (TRL + "save_total_limit: 3\n", False), (AXOLOTL, False)):
+        (tmp_path / "theirs.yml").write_text(text)
+        done = run("settings", "import", tmp_path / "theirs.yml", "--output", tmp_path / "run.toml", "--overwrite", "--json")
+        assert any("all checkpoints are kept there" in note for note in done.report["notes"]) == lost
+        assert ("all checkpoints are kept there" in (tmp_path / "run.toml").read_text()) == lost
+    null = read({**TRLS, "save_total_limit": None})
+    assert words(null, "save_total_limit").startswith("no counterpart: all checkpoints are kept there")
+
+
+@pytest.mark.parametrize("written", ["all", ["all"]])
+def test_every_tracker_is_none_that_can_be_named(written: Any) -> None:
+    found = read({**TRLS, "report_to": written})
+    assert "tracking.report_to" not in found.values
+    assert words(found, "report_to") == "no counterpart: name the trackers that are to be told: tracking.report_to"
 
 
 def test_an_unknown_key_without_a_value_is_not_set() -> None:

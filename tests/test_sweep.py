@@ -257,8 +257,10 @@ def test_what_cannot_be_swept_is_refused(what: list[str]) -> None:
 
 def test_a_candidate_s_own_seconds_are_those_of_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = {"metrics": {"tokens": 1_000, "tokens_per_second": 500.0, "rows_written": 10}}
-    monkeypatch.setattr(full_path, "run_child", lambda *_: document)
+    made: list[Any] = []
+    monkeypatch.setattr(full_path, "run_child", lambda _, settings, *__: made.append(settings) or document)
     texts = full_path.Texts(tmp_path / "t.jsonl", 10, 10, exact=True, prepared=False)
-    done = sweep._tokenized(Context.make({}).settings, texts, tmp_path / "run", {}, ())
+    done = sweep._tokenized(Context.make({"dataset.source_format": "json"}).settings, texts, tmp_path / "run", {}, ())
+    assert made[0].dataset.source_format is None  # the texts are JSON lines, whatever they were cut from
     assert done == {"tokens": 1_000, "rows": 10, "seconds": 2.0}
     assert not (tmp_path / "run").exists()

@@ -22,6 +22,8 @@ ROOT = Path("/")
 """Where /proc and /sys are; tests point it at files of their own."""
 NO_LIMIT = 2**62
 """Bytes from which a limit of cgroup v1 is none."""
+CUDA, ROCM = ("CUDA_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+KFD = "sys/class/kfd/kfd/topology/nodes"
 DiskKind = Literal["ssd", "hdd", "memory", "network", "unknown"]
 LIBRARIES = (
     "ftcli", "torch", "transformers", "tokenizers", "datasets", "pyarrow", "numpy", "accelerate", "peft", "gigatoken", "fastokens", "splintr-rs",
@@ -204,15 +206,15 @@ def _cgroup_cores() -> float | None:
 
 
 def _memory(how: dict[str, str]) -> tuple[int, int]:
-    """(limit, free) in bytes: the machine's, or the cgroup's where it is smaller. Page cache that can be dropped counts as free."""
+    """(limit, free) in bytes: the machine's, or a cgroup's where it is smaller. Page cache that can be dropped counts as free."""
     physical = psutil.virtual_memory()
     limit, free, source = physical.total, physical.available, "physical"
     for folder in _cgroup_folders("memory"):
         text = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
         used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
-        if text and text != "max" and int(text) < limit:
-            limit, source = int(text), "cgroup"
-            free = min(free, limit - int(used or 0) + _inactive_file(folder))
+        if text and text != "max" and int(text) < physical.total:
+            free = min(free, int(text) - int(used or 0) + _inactive_file(folder))
+            limit, source = min(limit, int(text)), "cgroup"
     how["memory_bytes"] = source
     return limit, free
 
@@ -237,31 +239,46 @@ def _cgroup_folders(controller: str) -> list[Path]:
 
 
 def _gpus(how: dict[str, str]) -> tuple[Gpu, ...]:
+    rows, variables = _listed(how)
+    variable = next((name for name in variables if name in os.environ), None)
+    if rows and variable is not None:
+        how["gpus"] = f"{how['gpus']} and {variable}={os.environ[variable]}"
+        rows = _visible(rows, os.environ[variable])
+    # A GPU that shares the system's memory says [N/A].
+    return tuple(Gpu(name, int(memory) * 2**20 if memory.isdecimal() else 0, capability or None) for _, _, name, memory, capability in rows)
+
+
+def _listed(how: dict[str, str]) -> tuple[list[list[str]], tuple[str, ...]]:
+    """Number, uuid, name, memory and capability of every GPU, as far as they are known; and the variables that may hide some."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        how["gpus"] = "no nvidia-smi"
-        return ()
+        return _by_driver(how)
     query = ["--query-gpu=index,uuid,name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run([program, *query], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         how["gpus"] = f"nvidia-smi failed: {error}"
-        return ()
+        return [], ()
     how["gpus"] = "nvidia-smi"
-    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.count(",") == 4]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        how["gpus"] = f"nvidia-smi and CUDA_VISIBLE_DEVICES={visible}"
-        rows = _visible(rows, visible)
-    # A GPU that shares the system's memory says [N/A].
-    return tuple(Gpu(name, int(memory) * 2**20 if memory.isdecimal() else 0, capability) for _, _, name, memory, capability in rows)
+    return [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.count(",") == 4], CUDA
+
+
+def _by_driver(how: dict[str, str]) -> tuple[list[list[str]], tuple[str, ...]]:
+    """The same by what the kernel shows: a container may have GPUs without nvidia-smi, and ROCm's have none. A node of 0 is a CPU."""
+    nvidia = sorted((ROOT / "dev").glob("nvidia[0-9]*"))
+    amd = [] if nvidia else [file for file in sorted(ROOT.glob(f"{KFD}/*/gpu_id")) if _read(file) not in {None, "0"}]
+    how["gpus"] = "no nvidia-smi" + (", by /dev/nvidia*" if nvidia else f", by /{KFD}" if amd else "")
+    name, variables = ("AMD GPU", (*ROCM, *CUDA)) if amd else ("NVIDIA GPU", CUDA)
+    return [[str(number), "", name, "", ""] for number in range(len(nvidia or amd))], variables
 
 
 def _visible(rows: list[list[str]], visible: str) -> list[list[str]]:
-    """The rows that CUDA would show, in its order: it stops at the first entry that names no GPU."""
+    """The rows that CUDA would show, in its order: it stops at the first entry that names no GPU, and shows one slice (MIG) at most."""
     chosen = []
-    for entry in visible.split(","):
-        match = [row for row in rows if entry.strip() and (row[0] == entry.strip() or row[1].startswith(entry.strip()))]
+    for entry in map(str.strip, visible.split(",")):
+        if entry.startswith("MIG-"):
+            return [["", entry, entry, "", ""]]
+        match = [row for row in rows if entry and (row[0] == entry or row[1].startswith(entry))]
         if len(match) != 1:
             break
         chosen += match

@@ -13,6 +13,7 @@ import numpy as np
 from ftcli.context import Context
 from ftcli.core.benchmark import factors, full_path
 from ftcli.core.benchmark.attribution import Cost, Plan, Setup, attribute, first_setups
+from ftcli.core.benchmark.ceilings import Ceilings
 from ftcli.core.benchmark.factors import Difference
 from ftcli.core.benchmark.full_path import Measured, Texts
 from ftcli.core.benchmark.measure import ratio, summarise
@@ -47,7 +48,7 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
     for key, (old, now, why) in difference.unmeasured.items():
         context.note(f"not measured: {key} ({old} and {now}): {why}")
     with tempfile.TemporaryDirectory(prefix="ftcli-attribute-") as folder:
-        bench = Bench(context, difference, Path(folder))
+        bench = Bench(context, difference, Path(folder), frozenset[Any]().union(*map(factors.read_ceilings, paths)))
         tried = {
             name: bench.run(setup) for name, setup in (("base", frozenset[str]()), ("new", bench.everything))
         }  # warm-up, and whether they run
@@ -103,8 +104,8 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
 class Bench:
     """Runs configurations between the two, with the texts of each cut once."""
 
-    def __init__(self, context: Context, difference: Difference, folder: Path) -> None:
-        self.context, self.difference, self.folder = context, difference, folder
+    def __init__(self, context: Context, difference: Difference, folder: Path, ceilings: Ceilings) -> None:
+        self.context, self.difference, self.folder, self.ceilings = context, difference, folder, ceilings
         self.everything: Setup = frozenset(factor.name for factor in factors.measured(difference))
         self.variables = full_path.environment(context)
         self.options = full_path.plugin_options(context)
@@ -133,7 +134,7 @@ class Bench:
         return full_path.scaled(whole, self._texts(setup), self.folder / "run" / "output", self.context.settings.benchmark.steps)
 
     def run(self, setup: Setup) -> Measured:
-        return full_path.run_path(self.settings(setup), self.folder / "run", self.variables, self.options)
+        return full_path.run_path(self.settings(setup), self.folder / "run", self.variables, self.options, self.ceilings)
 
     def cost(self, setup: Setup) -> Cost:
         measured = self.run(setup)

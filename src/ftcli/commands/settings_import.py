@@ -28,6 +28,8 @@ def run(context: Context, file: Path, kind: str | None, output: Path | None) -> 
     if output is not None and output.exists() and not context.settings.runtime.overwrite:
         raise PublishError(f"{output} exists", "Choose another name, or replace it with --overwrite.")
     found = read_foreign(load_file(file), kind, file)
+    for line in found.unsaid:
+        context.note(f"{line.key}, which {file.name} does not say: {line.words}")
     lines = as_lines(found, file)
     lost = found.of("no counterpart")
     metrics = {
@@ -62,8 +64,8 @@ def as_lines(found: Imported, file: Path) -> list[str]:
             lines += ["", f"[{section}]"]
         written = str(value) if isinstance(value, Path) else value
         lines.append(f"{name} = {toml(written)}  # {_one_line(found.origins[key])}")
-    if noted := [line for line in found.of("mapped") if line.note]:
-        lines += ["", "# Not quite the same:", *(f"#   {_one_line(line.key)}: {_one_line(line.note)}" for line in noted)]
+    if noted := [*((line.key, line.note) for line in found.of("mapped") if line.note), *((line.key, line.words) for line in found.unsaid)]:
+        lines += ["", "# Not quite the same:", *(f"#   {_one_line(key)}: {_one_line(note)}" for key, note in noted)]
     for outcome in ("no counterpart", "no effect"):
         if told := found.of(outcome):
             lines += ["", f"# {outcome.capitalize()}:", *(f"#   {_one_line(line.key)}: {_one_line(line.words)}" for line in told)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftcli.context import Context
 from ftcli.core.benchmark import full_path, saved_profile
+from ftcli.core.benchmark.ceilings import Ceilings, ceilings
 from ftcli.core.benchmark.grids import PRESENT, Values, candidates, name_of
 from ftcli.core.benchmark.halving import Found, rungs_runs, search, whole_budget
 from ftcli.core.figures import between, number, percent, quantity
@@ -105,12 +106,13 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
     grid = candidates(context, what, engines=engines, collators=(), on_gpu=bool(context.machine.gpus))
     texts = full_path.cut(context, context.settings, folder / "texts", context.settings.benchmark.rows)
     variables, options = full_path.environment(context), full_path.plugin_options(context)
+    bounds = ceilings({key: (found.value, found.origin) for key, found in context.resolved.origins.items()})
     if what == "tokenize":
-        return grid, lambda settings: _tokenized(settings, texts, folder / "run", variables, options)
+        return grid, lambda settings: _tokenized(settings, texts, folder / "run", variables, options, bounds)
 
     def train(settings: Settings) -> Mapping[str, float]:
         scaled = full_path.scaled(settings, texts, folder / "run" / "output", settings.benchmark.steps)
-        measured = full_path.run_path(scaled, folder / "run", variables, options)
+        measured = full_path.run_path(scaled, folder / "run", variables, options, bounds)
         return {"real tokens": measured.real_tokens_per_second, "seconds": 1.0}
 
     return grid, train
@@ -135,14 +137,19 @@ def _no_fuller(load: Run) -> Run:
 
 
 def _tokenized(
-    settings: Settings, texts: full_path.Texts, folder: Path, variables: Mapping[str, str], options: tuple[str, ...]
+    settings: Settings,
+    texts: full_path.Texts,
+    folder: Path,
+    variables: Mapping[str, str],
+    options: tuple[str, ...],
+    bounds: Ceilings = frozenset(),
 ) -> Mapping[str, float]:
-    changes = {"dataset.sources": [str(texts.path)], "dataset.output_dir": folder / "prepared", "runtime.floor": "never"}
+    sources = {"dataset.sources": [str(texts.path)], "dataset.source_format": None}
+    changes = {**sources, "dataset.output_dir": folder / "prepared", "runtime.floor": "never"}
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        metrics = full_path.run_child("tokenize", update(settings, {**changes, "runtime.report_dir": folder}), folder, variables, options)[
-            "metrics"
-        ]
+        made = update(settings, {**changes, "runtime.report_dir": folder})
+        metrics = full_path.run_child("tokenize", made, folder, variables, options, bounds)["metrics"]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     seconds = metrics["tokens"] / metrics["tokens_per_second"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 
@@ -22,8 +23,18 @@ from ftcli.core.verify.forward import inputs_of
 from ftcli.core.verify.probe import Probe
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads
+from ftcli.settings import get
 
 PRECISIONS = ("fp32", "bf16")
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "train.optim": ("adamw_torch_fused",),
+    "train.gradient_checkpointing": (None, False),
+    "train.activation_checkpointing": (None, False),
+    "train.torch_compile": (None, False),
+    "train.use_liger_kernel": (None, False),
+    "train.lean_step": ("off",),
+}
+"""Settings that change a step of a run, each with what it is in the steps that are measured here."""
 
 
 def variants(context: Context) -> list[Variant]:
@@ -45,6 +56,8 @@ def variants(context: Context) -> list[Variant]:
         f"{collator}/{precision}" for precision in (("bf16", "fp32") if has_bf16 else ("fp32",)) for collator in collators
     ]
     context.note(f"{'bf16 and fp32' if has_bf16 else 'fp32'} on {device}: {reason}")
+    if other := [f"{key} = {get(settings, key)}" for key, plain in PLAIN.items() if get(settings, key) not in plain]:
+        context.note(f"measured are plain steps, without {', '.join(other)}: a run's own steps are timed by ftcli benchmark sweep train")
     torch.set_num_threads(compute_threads(settings.runtime.threads, context.machine.cores).value)
     model = adapt(context, build(context, probe.task, probe.store, probe.tokenizer), probe.task).to(device).train()
     start = {name: value.clone() for name, value in model.state_dict().items()}

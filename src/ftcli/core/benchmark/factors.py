@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ftcli.core.benchmark.ceilings import Ceilings, ceilings
 from ftcli.errors import SettingsError, UsageError
 from ftcli.records import to_json
 from ftcli.settings import Settings, get, walk
@@ -31,6 +32,7 @@ TOGETHER = (
         "dataset.label_separator",
         "dataset.label_names",
         "dataset.sample_by",
+        "dataset.source_format",
         SOURCES,
     ),
     ("train.gradient_checkpointing", "train.activation_checkpointing"),
@@ -75,7 +77,8 @@ RHYTHM = frozenset(
     {
         *(f"train.{name}" for name in ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "save_strategy", "save_steps", "patience")),
         *(f"train.{name}" for name in ("load_best_model_at_end", "metric_for_best_model", "per_device_eval_batch_size", "verify")),
-        *(f"train.{name}" for name in ("learnability_steps", "save_only_model", "greater_is_better")),
+        *(f"train.{name}" for name in ("learnability_steps", "save_only_model", "greater_is_better", "push_to_hub")),
+        *(f"train.hub_{name}" for name in ("model_id", "private_repo", "strategy", "always_push", "revision")),
         "tracking.report_to",
     }
 )  # fmt: skip
@@ -116,23 +119,31 @@ def read_settings(path: Path, over: Mapping[str, Any]) -> Settings:
         SettingsError: the file is missing, cannot be read or has an unknown setting.
     """
     laid = {key: (value, "argument") for key, value in over.items()}
-    if path.suffix != ".json" or not path.is_file():
+    recorded = _recorded(path)
+    if recorded is None:
         return resolve(laid, path, environ={}).settings
+    if not recorded:
+        raise SettingsError(f"{path} holds no settings of a run", "Give a run's ftcli-run.json or report.json, or a configuration.")
+    return resolve({**{key: (item["value"], f"{path}") for key, item in recorded.items()}, **laid}, environ={}).settings
+
+
+def read_ceilings(path: Path) -> Ceilings:
+    """What of a run's settings a profile had said; nothing for a configuration file, which names none."""
+    return ceilings({key: (item["value"], item["origin"]) for key, item in (_recorded(path) or {}).items()})
+
+
+def _recorded(path: Path) -> dict[str, Mapping[str, Any]] | None:
+    """The settings that a run had, each with its origin, without the defaults; None for a configuration file."""
+    if path.suffix != ".json" or not path.is_file():
+        return None
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
     if not isinstance(document, dict) or "schema" not in document:
-        return resolve(laid, path, environ={}).settings
+        return None
     known = {f"{section}.{name}" for section, name, _ in walk()}
-    recorded = {
-        key: (item["value"], f"{path}")
-        for key, item in (document.get("settings") or {}).items()
-        if item["origin"] != "default" and key in known
-    }
-    if not recorded:
-        raise SettingsError(f"{path} holds no settings of a run", "Give a run's ftcli-run.json or report.json, or a configuration.")
-    return resolve({**recorded, **laid}, environ={}).settings
+    return {key: item for key, item in (document.get("settings") or {}).items() if item["origin"] != "default" and key in known}
 
 
 def compare(base: Settings, new: Settings) -> Difference:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.benchmark.attribution import Cost, Volume
+from ftcli.core.benchmark.ceilings import Ceilings, write_profile
 from ftcli.core.processes import tied
 from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.environment import compute
@@ -46,9 +47,8 @@ class Measured:
     cost: Cost
     real_tokens_per_second: float
     tokens_per_text: float
-    texts_per_row: float
     texts_per_step: float
-    """Of an optimizer step, on average over an epoch of the texts that were run on."""
+    """Of an optimizer step of all processes, on average over the texts that were run on."""
 
 
 def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
@@ -102,18 +102,16 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
 
 
 def volume_of(settings: Settings, texts: Texts, found: Measured) -> Volume:
-    """How many texts a whole run prepares and trains on: by epochs, or by `max_steps` on one device.
+    """How many texts a whole run prepares and trains on: by epochs, or by `max_steps`.
 
     Args:
-        found: a run of the configuration on some of the texts. It says how many a step has where `max_tokens_per_batch` decides.
+        found: a run of the configuration on some of the texts, which says how many a step has.
     """
     train = settings.train
     held_back = 1.0 if texts.prepared else 1 - settings.dataset.validation_fraction - settings.dataset.test_fraction
     trained = texts.trained * held_back * train.num_train_epochs
-    if train.max_steps > 0 and train.max_tokens_per_batch is not None:
+    if train.max_steps > 0:
         trained = train.max_steps * found.texts_per_step
-    elif train.max_steps > 0:
-        trained = train.max_steps * train.per_device_train_batch_size * train.gradient_accumulation_steps * found.texts_per_row
     return Volume(0.0 if texts.prepared else float(texts.rows), float(trained))
 
 
@@ -121,12 +119,14 @@ def scaled(settings: Settings, texts: Texts, output: Path, steps: int) -> Settin
     """The same configuration on the cut texts for `steps` optimizer steps, without evaluations, checkpoints and trackers."""
     changes: dict[str, Any] = {
         "dataset.sources": [str(texts.path)],
+        "dataset.source_format": None,
         "train.output_dir": output,
         "train.max_steps": steps,
         "train.eval_strategy": "no",
         "train.save_strategy": "no",
         "train.load_best_model_at_end": None,
         "train.patience": None,
+        "train.push_to_hub": None,
         "train.verify": False,
         "train.on_unhealthy": "warn",
         "train.resume_from_checkpoint": None,
@@ -150,19 +150,22 @@ def plugin_options(context: Context) -> tuple[str, ...]:
     return ("--plugins-dir", str(folder)) if folder is not None else ("--no-plugins",) if allow == () else ()
 
 
-def run_path(settings: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...] = ()) -> Measured:
+def run_path(
+    settings: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...] = (), ceilings: Ceilings = frozenset()
+) -> Measured:
     """Run the configuration once and clear away what it wrote.
 
     Args:
         folder: for everything that the run writes; made, and removed at the end.
         options: further words of the command line (plugins).
+        ceilings: what of the settings came from a profile.
 
     Raises:
         TrainError: the run failed; with its own words.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        report = run_child("train", settings, folder, variables, options)
+        report = run_child("train", settings, folder, variables, options, ceilings)
         manifest = json.loads((folder / "output" / "prepared" / MANIFEST_NAME).read_text()) if _was_raw(folder) else None
         return read_measured(report, manifest, settings)
     finally:
@@ -170,16 +173,22 @@ def run_path(settings: Settings, folder: Path, variables: Mapping[str, str], opt
 
 
 def run_child(
-    command: str, settings: Settings, folder: Path, variables: Mapping[str, str], options: tuple[str, ...] = ()
+    command: str,
+    settings: Settings,
+    folder: Path,
+    variables: Mapping[str, str],
+    options: tuple[str, ...] = (),
+    ceilings: Ceilings = frozenset(),
 ) -> Mapping[str, Any]:
     """The JSON document of `ftcli COMMAND` with these settings, in a fresh process.
 
     Raises:
         TrainError: it failed; with its own words.
     """
-    config = folder / "config.json"
-    config.write_text(json.dumps(tree(settings)), encoding="utf-8")
-    words = [command, "--config", str(config), "--json", "--quiet", *options]
+    config, profile = folder / "config.json", folder / "ceilings.toml"
+    bounded = write_profile(settings, ceilings, profile)
+    config.write_text(json.dumps(tree(settings, without=bounded)), encoding="utf-8")
+    words = [command, "--config", str(config), "--profile", str(profile), "--json", "--quiet", *options]
     words += [word for key in sorted(CLI_ONLY) if get(settings, key) for word in ("--set", f"{key}=true")]
     done = tied.run(words, variables)
     document: Mapping[str, Any] = {}
@@ -191,12 +200,12 @@ def run_child(
     return document
 
 
-def tree(settings: Settings) -> dict[str, dict[str, Any]]:
-    """What a configuration file says for these settings: those that are not the defaults, and that a file may set."""
+def tree(settings: Settings, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """What a configuration file says for these settings: those that are not the defaults, and that a file may set; `without` those of a profile."""
     default, found = Settings(), dict[str, dict[str, Any]]()
     for section, name, _ in walk():
         key = f"{section}.{name}"
-        if key not in CLI_ONLY and get(settings, key) != get(default, key):
+        if key not in CLI_ONLY and key not in without and get(settings, key) != get(default, key):
             found.setdefault(section, {})[name] = to_json(get(settings, key))
     return found
 
@@ -216,7 +225,7 @@ def read_measured(report: Mapping[str, Any], manifest: Mapping[str, Any] | None,
     tokens = split["tokens"] / texts
     speed = metrics.get("examples_per_second")
     prepare = 1 / speed if manifest is not None and speed else 0.0
-    return Measured(Cost(prepare, tokens / rate), rate, tokens, texts / max(1, split["rows"]), texts * (epochs or 0.0) / steps)
+    return Measured(Cost(prepare, tokens / rate), rate, tokens, texts * (epochs or 0.0) / steps)
 
 
 def _taught(manifest: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, word
+from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, within, word
 from ftcli.errors import UsageError
 from ftcli.settings import get, walk
 from ftcli.sources import resolve
@@ -47,6 +47,8 @@ class Imported:
     origins: dict[str, str] = field(default_factory=dict)
     """The key, or what the other trainer does without one, behind each value."""
     lines: list[Line] = field(default_factory=list)
+    unsaid: list[Line] = field(default_factory=list)
+    """Keys that the file has not, where that means something for which there is no setting."""
 
     def of(self, outcome: str) -> list[Line]:
         return [line for line in self.lines if line.outcome == outcome]
@@ -83,6 +85,7 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
         if silent and _holds(default.get("when", {}), {**context, **found.values}):
             found.values[default["to"]] = default["value"]
             found.origins[default["to"]] = f"{table['name']}: {default['why']}"
+    found.unsaid = [Line(key, "no counterpart", words) for key, words in table.get("unsaid", {}).items() if key not in config]
     settings = resolve({key: (value, f"{file}: {found.origins[key]}") for key, value in found.values.items()}, environ={}).settings
     order = [f"{section}.{name}" for section, name, _ in walk()]
     found.values = {key: get(settings, key) for key in sorted(found.values, key=order.index)}
@@ -134,8 +137,10 @@ def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, contex
             if not isinstance(item, Mapping):
                 yield _line(found, where, table["items"]["path"], item, {**context, "": key})
                 continue
-            for name, inner in item.items():
+            files = within(item, table["items"]["path"]["harmless"])
+            for name, inner in {**item, **files}.items():
                 inside = table["items"].get(name, {"lost": UNKNOWN.format(name=table["name"])})
+                inside = {"same": "data_files names the files in it"} if files and name == "path" else inside
                 yield _line(found, f"{where}.{name}", inside, inner, {**context, "": key, "item": item.get("type")})
         if not items:
             yield Line(key, "no effect", "empty")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 Conversion = Callable[[str, Any, Any, Mapping[str, Any]], dict[str, Any]]
@@ -52,6 +52,22 @@ def source(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, An
             raise Lost("give its files as dataset.sources: it says more than a path")
         found.append(HELD_OUT.get(keys.get("", ""), "") + path)
     return {to: found}
+
+
+def within(item: Mapping[str, Any], formats: Collection[str]) -> dict[str, Any]:
+    """`data_files` of a data set by their own paths; empty where the set names none, or a format (path: json) in place of a folder.
+
+    Args:
+        formats: those that may stand for a path.
+    """
+    path, files = item.get("path"), item.get("data_files")
+    if not files or not isinstance(path, str) or path in formats:
+        return {}
+
+    def place(file: Any) -> Any:
+        return f"{path.rstrip('/')}/{file}" if isinstance(file, str) and "://" not in file and not file.startswith("/") else file
+
+    return {"data_files": [place(file) for file in files] if isinstance(files, list) else place(files)}
 
 
 def accumulation(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,11 @@ def describe(model: Any, folder: Path) -> None:
     """Put the base's configuration, with the labels, beside a saved adapter: peft saves none. Its card, which says nothing, goes."""
     if (folder / ADAPTER_CONFIG).is_file() and hasattr(model, "get_base_model"):
         (folder / "README.md").unlink(missing_ok=True)
-        model.get_base_model().config.save_pretrained(folder)
+        base = model.get_base_model()
+        config, quantizer = deepcopy(base.config), getattr(base, "hf_quantizer", None)
+        if quantizer is not None and not quantizer.pre_quantized:  # by load_in_4bit: the base's files are not
+            del config.quantization_config
+        config.save_pretrained(folder)
 
 
 def heads(model: PreTrainedModel) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from ftcli.contracts import Columns
-from ftcli.core.files.streams import bare_suffix
+from ftcli.core.files.streams import bare_suffix, codec_of, data_errors, open_stream
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import MODE, NAMES, TEXT, as_document
 from ftcli.core.reading.read import make_plan, read_shard
@@ -90,11 +91,9 @@ def read_texts(path: Path, column: str, pair: str | None = None) -> list[Asked]:
         DataError: it cannot be read, or a row has none of them; names the line.
     """
     asked: list[Asked] = []
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
+    with data_errors(str(path)):
+        try:
+            for number, line in _lines(path):
                 row = json.loads(line)
                 try:
                     found = _asked(row, column)
@@ -107,9 +106,15 @@ def read_texts(path: Path, column: str, pair: str | None = None) -> list[Asked]:
                 if pair is not None and not (isinstance(found, str) and isinstance(row.get(pair), str)):
                     raise DataError(f"{path}:{number}: no second text {pair}", "Another column is named with --text-pair-column.")
                 asked.append(found if pair is None else (str(found), row[pair]))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as JSON lines: {error}", "One object a line, in UTF-8.") from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} cannot be read as JSON lines: {error}", "One object a line, in UTF-8.") from error
     return asked
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are not empty, with their numbers; also of a pipe."""
+    with open_stream(str(path)) if codec_of(str(path)) else path.open("rb") as stream, TextIOWrapper(stream, "utf-8-sig") as text:
+        yield from ((number, line) for number, line in enumerate(text, 1) if line.strip())
 
 
 def _asked(row: object, column: str) -> str | Conversation | None:

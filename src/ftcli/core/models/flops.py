@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ftcli.core.models.layers import UNREADABLE, layers
+from ftcli.core.models.layers import UNREADABLE, layers, repeats
 
 PEAKS = {
+    "GB200": 2500e12,
     "B200": 2250e12,
+    "H200 NVL": 835e12,
     "H200": 989e12,
     "H100 NVL": 835e12,
     "H100 PCIe": 756e12,
@@ -24,12 +28,15 @@ PEAKS = {
     "L40": 181e12,
     "L4": 121e12,
     "A40": 150e12,
+    "A10G": 70e12,
     "A10": 125e12,
     "A6000": 155e12,
     "RTX 4090": 165e12,
     "RTX 3090": 71e12,
 }
-"""Dense bfloat16 FLOP/s with float32 accumulation, from the makers' datasheets; the first name that the device's name holds counts."""
+"""Dense bfloat16 FLOP/s with float32 accumulation, from the makers' datasheets; the first name that stands in the device's counts."""
+ANOTHER = ("MIG", "Laptop", "Ti", "D")
+"""Words of a slice of a card, and of a card of nearly the same name."""
 
 
 def flops_per_token(model: PreTrainedModel, lengths: NDArray[np.int64]) -> float | None:
@@ -62,17 +69,24 @@ def flops_per_token(model: PreTrainedModel, lengths: NDArray[np.int64]) -> float
 
 
 def multiplied(model: PreTrainedModel) -> int:
-    """Weights that every token is multiplied with."""
-    return sum(module.weight.numel() for module in model.modules() if isinstance(module, (nn.Linear, Conv1D)))
+    """Weights that every token is multiplied with, those of shared layers as often as it passes them."""
+    return sum(times * module.weight.numel() for module, times in _passed(model) if isinstance(module, (nn.Linear, Conv1D)))
+
+
+def _passed(model: PreTrainedModel) -> Iterator[tuple[nn.Module, int]]:
+    """Every module with how often a token passes it: ALBERT's groups of layers stand for many."""
+    often = repeats(model.config)
+    for name, module in model.named_modules():
+        yield module, often if "layer_groups." in name else 1
 
 
 def _products(model: PreTrainedModel) -> tuple[float, float]:
     """FLOPs of a token in the products with weights, and the share of those weights that backward goes through; modules stand in their order."""
     total, through, trained = 0.0, 0, False
-    for module in model.modules():
+    for module, times in _passed(model):
         own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
         if isinstance(module, (nn.Linear, Conv1D)):
-            count = module.weight.numel()
+            count = times * module.weight.numel()
             total += (6.0 if module.weight.requires_grad else 4.0 if trained else 2.0) * count
             through += count if trained or own else 0
         trained = trained or own
@@ -81,7 +95,10 @@ def _products(model: PreTrainedModel) -> tuple[float, float]:
 
 def peak_flops(device: str) -> float | None:
     """The device's peak, None when it is unknown."""
-    return next((peak for name, peak in PEAKS.items() if name in device), None)
+    words = re.findall(r"\w+", device)
+    if set(ANOTHER) & set(words):
+        return None
+    return next((peak for name, peak in PEAKS.items() if f" {name} " in f" {' '.join(words)} "), None)
 
 
 def utilisation(tokens_per_second: float | None, per_token: float | None, device: str | None, devices: int) -> float | None:

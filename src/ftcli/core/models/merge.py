@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,51 +34,77 @@ def load_adapted(folder: Path) -> Any:
     try:
         adapter = PeftConfig.from_pretrained(str(folder))
         where = {"revision": revision_of(str(folder))}  # transformers takes none for folders
-        config = (
-            AutoConfig.from_pretrained(str(folder)) if (folder / "config.json").is_file() else AutoConfig.from_pretrained(base, **where)
-        )
+        config = _config(folder, base, where)
         family = AutoModelForSequenceClassification if str(adapter.task_type).endswith("SEQ_CLS") else AutoModelForCausalLM
         model = family.from_pretrained(
             base, config=config, dtype=torch.float32, use_safetensors=True, ignore_mismatched_sizes=True, **where
         )
         with as_peft_asks():
             return PeftModel.from_pretrained(model, str(folder)).eval()
-    except (ValueError, RuntimeError, OSError, KeyError) as error:
+    except (ValueError, RuntimeError, OSError, KeyError, ImportError) as error:
         raise ModelError(
             f"the adapter {folder} cannot be loaded on its base {base}: {' '.join(str(error).split())[:300]}",
             "Check that the base is where adapter_config.json says.",
         ) from error
 
 
+def tokenizer_of(folder: Path) -> Any:
+    """The tokenizer of an adapter's folder, or of its base where another program saved the adapter alone.
+
+    Raises:
+        ModelError: neither has one that can be loaded.
+    """
+    own = any((folder / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json"))
+    source = str(folder) if own else base_of(str(folder))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=None if own else revision_of(str(folder)))
+        if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one by the model's type
+            raise ValueError("it has no vocabulary")
+    except (ValueError, OSError, KeyError, ImportError) as error:
+        raise ModelError(
+            f"no tokenizer can be loaded from {source}: {' '.join(str(error).split())[:300]}",
+            f"Put the files of the tokenizer that the adapter was trained with into {folder}.",
+        ) from error
+    return tokenizer
+
+
+def _config(folder: Path, base: str, where: Mapping[str, Any]) -> Any:
+    """The configuration beside an adapter, which has its labels, or the base's. How a base was quantised to train on says nothing of its file."""
+    if not (folder / "config.json").is_file():
+        return AutoConfig.from_pretrained(base, **where)
+    config = AutoConfig.from_pretrained(str(folder))
+    if hasattr(config, "quantization_config") and not hasattr(AutoConfig.from_pretrained(base, **where), "quantization_config"):
+        del config.quantization_config
+    return config
+
+
 def merge(folder: Path, output: Path) -> dict[str, Any]:
-    """Write the merged model with the tokenizer of the adapter's folder to `output`.
+    """Write the merged model with the tokenizer of the adapter, or of its base, to `output`.
 
     Returns:
         weights (their number), largest difference of a logit between both models on random tokens, and the largest logit.
 
     Raises:
         UsageError: `folder` is no adapter, or `output` is there.
-        ModelError: the merged model gives other logits.
+        ModelError: the adapter or a tokenizer cannot be loaded, or the merged model gives other logits.
         PublishError: it cannot be written.
     """
     if not (folder / ADAPTER_CONFIG).is_file():
         raise UsageError(f"{folder} is no adapter: {ADAPTER_CONFIG} is missing", "Give the output directory of a run with --lora-r.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output} is there already", "Name another --output-dir.")
-    model = load_adapted(folder)
+    tokenizer, model = tokenizer_of(folder), load_adapted(folder)
     ids = _tokens(model)
-    with torch.no_grad():
-        before = model(input_ids=ids).logits
-        with as_peft_asks():
-            merged = model.merge_and_unload(safe_merge=True).eval()
+    before = _logits(model, ids)
+    with torch.no_grad(), as_peft_asks():
+        merged = model.merge_and_unload(safe_merge=True).eval()
     staged = output.with_name(f".{output.name}.merging")
     shutil.rmtree(staged, ignore_errors=True)
     try:
         staged.mkdir(parents=True)
         merged.save_pretrained(staged)
-        AutoTokenizer.from_pretrained(str(folder)).save_pretrained(staged)
-        with torch.no_grad():
-            after = type(merged).from_pretrained(staged, dtype=torch.float32).eval()(input_ids=ids).logits
+        tokenizer.save_pretrained(staged)
+        after = _logits(type(merged).from_pretrained(staged, dtype=torch.float32).eval(), ids)
         difference, largest = float((after - before).abs().max()), float(before.abs().max())
         if not difference <= ALIKE * max(1.0, largest):
             raise ModelError(f"the merged model's logits differ by {difference:.3g}: nothing was written", "Report this adapter.")
@@ -92,6 +119,12 @@ def merge(folder: Path, output: Path) -> dict[str, Any]:
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     return {"weights": sum(weight.numel() for weight in merged.parameters()), "largest_difference": difference, "largest_logit": largest}
+
+
+def _logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Row by row: a classifier that is a decoder without PAD takes no more than one."""
+    with torch.no_grad():
+        return torch.cat([model(input_ids=row[None]).logits for row in ids])
 
 
 def _tokens(model: Any) -> torch.Tensor:

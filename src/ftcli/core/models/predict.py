@@ -21,7 +21,7 @@ from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
 from ftcli.core.models.as_prepared import bare, encode
 from ftcli.core.models.asked import Asked
 from ftcli.core.models.layers import places
-from ftcli.core.models.merge import load_adapted
+from ftcli.core.models.merge import load_adapted, tokenizer_of
 from ftcli.core.models.model import embedding_rows, refuse_pointers
 from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.tokenizer.template_habits import Habits
@@ -61,7 +61,7 @@ def load(name: str) -> Loaded:
     refuse_absent(name)
     try:
         if (Path(name) / ADAPTER_CONFIG).is_file():
-            model = load_adapted(Path(name))
+            model, tokenizer = load_adapted(Path(name)), tokenizer_of(Path(name))
             classifies = str(next(iter(model.peft_config.values())).task_type).endswith("SEQ_CLS")
         else:
             config = AutoConfig.from_pretrained(name)
@@ -71,7 +71,7 @@ def load(name: str) -> Loaded:
                 raise ModelError(f"{name} is a {kinds[0] or 'model without a head'}", "predict takes classifiers and language models.")
             family = AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
             model = family.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(name)
+            tokenizer = AutoTokenizer.from_pretrained(name)
     except FtcliError:
         raise
     except Exception as error:  # a dozen kinds, all caused by what lies there
@@ -80,8 +80,9 @@ def load(name: str) -> Loaded:
         ) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
-    if model.config.pad_token_id is None:
-        model.config.pad_token_id = tokenizer.pad_token_id
+    text = model.config.get_text_config()
+    if text.pad_token_id not in range(embedding_rows(model)):  # Llama's says -1
+        text.pad_token_id = tokenizer.pad_token_id
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Loaded(model.to(device).eval(), tokenizer, classifies)
 
@@ -205,7 +206,8 @@ def _padded(
     loaded: Loaded, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None, *, left: bool
 ) -> dict[str, torch.Tensor]:
     width = max(1, *map(len, rows)) if rows else 1
-    ids = torch.full((len(rows), width), loaded.tokenizer.pad_token_id, dtype=torch.int64)
+    pad = loaded.model.config.get_text_config().pad_token_id  # classifiers that are decoders look by it for the last token
+    ids = torch.full((len(rows), width), pad, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for number, row in enumerate(rows):
         where = slice(width - len(row), width) if left else slice(0, len(row))

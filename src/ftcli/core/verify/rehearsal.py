@@ -65,6 +65,8 @@ OFF: dict[str, Any] = {
     "train.gradient_checkpointing_kwargs": None,
     "train.activation_checkpointing": None,
     "train.activation_checkpointing_kwargs": None,
+    "train.use_liger_kernel": None,
+    "train.liger_kernel_config": None,
     "train.tf32": None,
     "train.fp16": None,
     "train.bf16": False,
@@ -79,7 +81,7 @@ OFF: dict[str, Any] = {
     "loader.prefetch_factor": None,
     "loader.persistent_workers": False,
 }
-"""What a rehearsal leaves out: schedule, evaluation, saving, distribution, compilation, autocast and the device. None of it is looked at here."""
+"""What a rehearsal leaves out: schedule, evaluation, saving, distribution, compilation, kernels of GPUs, autocast and the device. None of it is looked at here."""
 
 
 @dataclass
