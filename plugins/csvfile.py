@@ -263,7 +263,7 @@ def _fault(path: str, layout: Layout, columns: Columns, record: _Record, names: 
     if len(fields) != width:
         word = "the header" if layout.header else "the first line"
         reason = f"{len(fields)} fields where {word} has {width}: {shown(layout.delimiter.join(fields[:20]))}"
-        hint = "Correct or quote the row." if quoted else UNQUOTED
+        hint = UNQUOTED if layout.delimiter == "\t" and not quoted else "Correct or quote the row."
         return BadRow(code="ragged", reason=reason, hint=hint, **where)  # type: ignore[arg-type]
     for name in names:
         if UNDECODED.search(fields[layout.names.index(name)]):

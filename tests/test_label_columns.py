@@ -159,10 +159,18 @@ def test_flags_in_a_list_are_not_taken_for_labels(small: Mapping[Kind, Path], tm
 
 
 def test_two_labels_by_number_are_no_flags(small: Mapping[Kind, Path], tmp_path: Path) -> None:
-    rows = [{"text": "a text", "label": label} for label in ([0, 1], [1, 0])]
+    rows = [{"text": "a text", "label": label} for label in ([0, 1], [0, 1])]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     prepare(small["bpe"], tmp_path / "rows.jsonl", tmp_path / "out", dataset__label_column="label")
     assert load_from_disk(str(tmp_path / "out"))["train"]["labels"][:] == [[1, 1], [1, 1]]
+
+
+def test_two_flags_are_none_of_two_labels(small: Mapping[Kind, Path], tmp_path: Path) -> None:
+    """One-hot pairs were read as "both labels hold", in every row."""
+    rows = [{"text": "a text", "label": label} for label in ([0, 1], [1, 0], [1, 0])]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"holds 2 times 0 or 1 in every row.*these are flags"):
+        prepare(small["bpe"], tmp_path / "rows.jsonl", tmp_path / "out", dataset__label_column="label")
 
 
 @pytest.mark.parametrize("flags", [[0.0, 1.0], [False, True]])

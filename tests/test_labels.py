@@ -74,6 +74,13 @@ def test_a_label_that_is_not_among_the_names_is_refused_with_file_and_label(labe
     assert "--label-names" in refused.value.hint
 
 
+def test_numbers_of_a_table_are_told_to_be_text_where_words_are_named(labelled):
+    with pytest.raises(DataError, match="the label '0' is not among the label names") as refused:
+        labelled(["0", "1", "0"], dataset__label_names=["bad", "good"])
+    assert "text, also where they look like numbers" in refused.value.hint
+    assert labelled(["0", "1", "0"], dataset__label_names=["0", "1"])[:2] == ([0, 1, 0], ["0", "1"])
+
+
 def test_one_label_alone_is_refused(labelled):
     with pytest.raises(DataError, match=r"'label' holds 1 distinct label\(s\): 'same'"):
         labelled(["same", "same"])

@@ -252,6 +252,36 @@ def test_splits_come_from_the_directories_where_globs_and_files_differ(
     assert count(*sources) == {"train": 1, "test": 1}
 
 
+@pytest.mark.parametrize(
+    "sources",
+    [
+        ("train", "validation", "test"),
+        ("train/*.jsonl", "validation/*.jsonl", "test/*.jsonl"),
+        ("train", "validation/0.jsonl", "test/*.jsonl"),
+    ],
+)
+def test_directories_and_globs_tell_splits_as_the_files_in_them_do(tmp_path: Path, sources: tuple[str, ...]) -> None:
+    for name in ("train", "validation", "test"):
+        jsonl(tmp_path / "test-project" / name / "0.jsonl")
+    assert count(*(tmp_path / "test-project" / source for source in sources)) == {"train": 1, "validation": 1, "test": 1}
+
+
+def test_directories_whose_names_hold_a_split_tell_it(tmp_path: Path) -> None:
+    for name in ("my-data-train", "my-data-dev"):
+        jsonl(tmp_path / "test" / name / "0.jsonl")
+    assert count(*(tmp_path / "test" / name for name in ("my-data-train", "my-data-dev"))) == {"train": 1, "validation": 1}
+    assert count(tmp_path / "test" / "my-data-dev") == {"train": 1}
+
+
+def test_a_split_that_is_named_over_other_names_is_noted(tmp_path: Path) -> None:
+    for number, name in enumerate(("train", "test"), 1):
+        jsonl(tmp_path / f"{name}.jsonl", number)
+    made = plan(f"train={tmp_path}")
+    assert {split for split, _ in paths(made)} == {"train"}
+    assert made.notes == (f"{tmp_path}: read as train like the others there, though their names say otherwise: {tmp_path}/test.jsonl",)
+    assert plan(f"train={tmp_path / 'test.jsonl'}").notes == ()
+
+
 def test_the_directory_that_all_files_share_tells_no_split(tmp_path: Path) -> None:
     made = plan(jsonl(tmp_path / "test" / "a.jsonl"), jsonl(tmp_path / "test" / "train.jsonl", 2))
     assert {split for split, _ in paths(made)} == {"train"}

@@ -338,6 +338,11 @@ def test_a_ragged_row_is_not_told_to_quote_where_quotes_quote_nothing(tmp_path: 
         assert "only where all quotes of the file are in order" in refusal(file, label_column="label").hint
 
 
+def test_a_ragged_row_of_a_csv_without_quotes_is_told_to_quote(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", "text,label\nfine,x\nHello, world,x\n")
+    assert refusal(file, label_column="label").hint == "Correct or quote the row."
+
+
 def test_of_a_large_tsv_the_beginning_is_read_for_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows_of = '"one"\tx\n"two\nlines"\ty\n'
     file = write(tmp_path / "a.tsv", "text\tlabel\n" + rows_of * 20)

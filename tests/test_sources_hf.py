@@ -31,13 +31,33 @@ def test_a_saved_dataset_dict_keeps_its_splits_and_says_what_it_leaves_out(tmp_p
     assert count(f"train={tmp_path / 'd' / 'unsupervised'}") == {"train": 20}
     error = refusal(f"test={tmp_path / 'd'}")
     assert error.message == f"{tmp_path / 'd'} has no test split"
-    assert error.hint == "It has: train, dev, unsupervised."
+    assert error.hint == f"It has: train, dev, unsupervised. Name one by its folder: test={tmp_path / 'd'}/NAME."
 
 
 def test_a_dataset_without_a_known_split_is_refused_unless_it_is_the_only_one_asked_for(tmp_path: Path) -> None:
     datasets.DatasetDict({"extra": datasets.Dataset.from_dict(DATA)}).save_to_disk(tmp_path / "d")
     assert "has none of the splits train, validation, test" in refusal(tmp_path / "d").message
     assert count(f"train={tmp_path / 'd'}") == {"train": 20}
+
+
+def test_saved_datasets_beside_each_other_are_the_splits_of_their_folders(tmp_path: Path) -> None:
+    for name, rows_of in (("train", 20), ("test", 5)):
+        datasets.Dataset.from_dict(DATA).select(range(rows_of)).save_to_disk(tmp_path / name)
+    assert count(tmp_path / "train", tmp_path / "test") == {"train": 20, "test": 5}
+    assert count(tmp_path / "test") == {"train": 5}
+
+
+def test_splits_with_longer_names_are_known_where_each_is_the_only_one(tmp_path: Path) -> None:
+    part = datasets.Dataset.from_dict(DATA)
+    datasets.DatasetDict({"train_sft": part, "test_sft": part.select(range(5))}).save_to_disk(tmp_path / "d")
+    made = plan(tmp_path / "d", label_column="label")
+    assert count(tmp_path / "d") == {"train": 20, "test": 5}
+    assert made.notes == (f"{tmp_path / 'd'}: splits by their names: train ← train_sft; test ← test_sft",)
+    datasets.DatasetDict({"train_sft": part, "train_gen": part}).save_to_disk(tmp_path / "two")
+    error = refusal(tmp_path / "two")
+    assert "has none of the splits" in error.message
+    assert f"train={tmp_path / 'two'}/NAME" in error.hint
+    assert count(f"train={tmp_path / 'two' / 'train_sft'}") == {"train": 20}
 
 
 def test_a_damaged_dataset_directory_is_refused(tmp_path: Path) -> None:

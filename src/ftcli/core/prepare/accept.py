@@ -23,6 +23,9 @@ from ftcli.core.reading.reject import Fault
 from ftcli.errors import DataError
 
 FLAG_HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
+TEXTS = (
+    "Labels of this table are text, also where they look like numbers: --label-names names them as they stand there (0,1), or leave it out."
+)
 UNLABELLED = (
     "-1 says of a row that it has no label. Name the splits that have labels (train=PATH validation=PATH), or put such rows aside with --on-bad "
     "quarantine and --max-bad."
@@ -143,7 +146,8 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
                 faults[row] = Fault("wrong-type", f"{name!r} is {value}; a label's column says 0 or 1, or false or true", name, FLAG_HINT)
                 continue
             reason = f"the label {shown(label).rpartition(' (')[0]} is not among the label names"
-            faults[row] = Fault("unknown-label", reason, job.columns.label or "", UNLABELLED if label == -1 else hint)
+            way = UNLABELLED if label == -1 else TEXTS if str(label).isdigit() and not any(str(name).isdigit() for name in known) else hint
+            faults[row] = Fault("unknown-label", reason, job.columns.label or "", way)
         ids = ids.fill_null(0)
     order: Ints = np.fromiter(label_ids.values(), np.int64, len(label_ids))
     found: Ints = order[values(ids)]

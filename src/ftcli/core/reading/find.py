@@ -6,7 +6,6 @@ import difflib
 import glob
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
@@ -20,6 +19,7 @@ from ftcli.contracts import SourceFormat
 from ftcli.core.files.objects import url_of
 from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
 from ftcli.core.reading.left_out import LeftOut
+from ftcli.core.reading.readable import check_file, home_of, leads_out
 from ftcli.errors import DataError, PluginError, SettingsError
 from ftcli.records import SPLITS, Split
 from ftcli.registry import AnyRegistry
@@ -99,7 +99,7 @@ class Finder:
             DataError: a source is missing, unreadable, no file, of no known format, or in two splits.
         """
         items = [(split, self._local(path)) for split, path in map(_parted, self.settings.dataset.sources or ())]
-        folders = [os.path.dirname(os.path.abspath(path)) for _, path in items if os.path.isfile(path)]  # noqa: PTH100, PTH113, PTH120
+        folders = [folder for _, path in items if (folder := _folder(path))]
         self.common = os.path.commonpath(folders) if folders else ""
         found = [file for split, path in items for file in self._source(split, path)]
         return self._unique(self._by_name(self._tables(found)))
@@ -129,23 +129,40 @@ class Finder:
             files = self._claimed(claimer, path, split)
         else:
             raise _missing(path)
-        return files if split is None else [file if file.split else replace(file, split=split) for file in files]
+        if split is None:
+            return files
+        if others := [file.path for file in files if file.split is None and len(files) > 1 and role_of(file.name) not in {None, split}]:
+            self.notes.append(f"{path}: read as {split} like the others there, though their names say otherwise: {_names(others)}")
+        return [file if file.split else replace(file, split=split) for file in files]
+
+    def _below(self, folder: str) -> str:
+        """What stands before the names of a folder's files, so that they begin below what all sources share."""
+        inner = os.path.relpath(folder, self.common or None)
+        return "" if inner == "." else f"{inner}/"
 
     def _claimed(self, claimer: str, item: str, split: Split | None) -> list[Found]:
         """Files of a dataset that knows its splits; `split` asks for one of them."""
         parts = self.formats[claimer].expand(item, self.settings)
         own = {name: ALIASES.get(name.lower()) if name else None for name in parts}
+        if not any(own.values()):  # train_sft and test_sft, but not train_sft and train_gen
+            roles = {name: role_of(name) for name in parts if name}
+            own |= {name: role for name, role in roles.items() if [*roles.values()].count(role) == 1}
+            if told := [f"{role} ← {name}" for name, role in own.items() if role]:
+                self.notes.append(f"{item}: splits by their names: {'; '.join(told)}")
         chosen = [name for name in parts if name is None or own[name]]
         if split:
             chosen = list(parts) if len(parts) == 1 else [name for name in parts if own[name] == split]
         there = f"It has: {', '.join(map(str, parts)) or 'nothing'}."
+        if os.path.isdir(item) and None not in parts and parts:  # noqa: PTH112
+            there += f" Name one by its folder: {split or 'train'}={item.rstrip('/')}/NAME."
         if not chosen:
             raise DataError(f"{item} has no {split} split" if split else f"{item} has none of the splits {', '.join(SPLITS)}", there)
         left = [name for name in parts if name is not None and name not in chosen]
         if left:
             self.notes.append(f"{item}: left out the splits {_names(left)}")
+        below = self._below(item) if os.path.isdir(item) else ""  # noqa: PTH112
         files = [
-            Found(path, self.suffixes.get(bare_suffix(path), claimer), "", split or own[name]) for name in chosen for path in parts[name]
+            Found(path, self.suffixes.get(bare_suffix(path), claimer), below, split or own[name]) for name in chosen for path in parts[name]
         ]
         if not files:
             raise DataError(f"{item} has no data files", there)
@@ -194,14 +211,15 @@ class Finder:
         left += [path for name, paths in by_format.items() if name != chosen for path in paths]
         if left:
             self.notes.append(f"{folder}: read as {chosen}; left out {_names(sorted(left, key=natural))}")
-        return [Found(os.path.join(folder, name), chosen, name) for name in sorted(by_format[chosen], key=natural)]  # noqa: PTH118 - keeps "./" as given
+        below = self._below(folder)
+        return [Found(os.path.join(folder, name), chosen, below + name) for name in sorted(by_format[chosen], key=natural)]  # noqa: PTH118 - keeps "./" as given
 
     def _glob(self, pattern: str) -> list[Found]:
         paths = sorted(glob.glob(pattern, recursive=True), key=natural)  # noqa: PTH207 - takes absolute patterns
         files = [path for path in paths if not os.path.isdir(path)]  # noqa: PTH112
         named = ".md" in Path(pattern).name
         known = [path for path in files if (self._kind(path) and bare_suffix(path) != ".md") or (named and path.endswith(".md"))]
-        fixed = Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parent.parts))
+        fixed = _fixed(pattern)
         out = LeftOut(self.settings, str(fixed))
         data = [path for path in known if not out.file(path)]
         if not data:
@@ -214,7 +232,8 @@ class Finder:
         self.notes += _told(pattern, out)
         if len(known) < len(files):
             self.notes.append(f"{pattern}: left out {_names(sorted(set(files) - set(known), key=natural))}")
-        return [Found(path, self._format(path), os.path.relpath(path, fixed)) for path in data]
+        below = self._below(str(fixed))
+        return [Found(path, self._format(path), below + os.path.relpath(path, fixed)) for path in data]
 
     def _format(self, path: str) -> str:
         check_file(path)
@@ -281,45 +300,19 @@ def role_of(name: str) -> Split | None:
     return None
 
 
-OPEN_FILE = re.compile("/dev/(stdin|fd/)|/proc/(self|thread-self|[0-9]+)/(task/[0-9]+/)?fd/")
-"""Another file in every process: where it is redirected from one, nothing else tells."""
+def _folder(path: str) -> str | None:
+    """The folder that a source's files lie in, as far as its name says; None of a hub id, and of what is not there."""
+    absolute = os.path.abspath(path)  # noqa: PTH100 - as below
+    if os.path.isdir(path):  # noqa: PTH112 - as below
+        return absolute
+    if os.path.lexists(path):
+        return os.path.dirname(absolute)  # noqa: PTH120
+    return os.path.abspath(_fixed(path)) if glob.has_magic(path) else None  # noqa: PTH100
 
 
-def check_file(path: str) -> int:
-    """The size of a file in bytes.
-
-    Raises:
-        DataError: `path` is no regular file that can be read: reading a FIFO or device would hang.
-    """
-    try:
-        status = os.stat(path)  # noqa: PTH116 - a million small files are looked at
-    except OSError as error:
-        if Path(path).is_symlink():
-            raise DataError(
-                f"{path}: a link to {Path(path).readlink()}, which cannot be followed ({error.strerror})", "Mend the link."
-            ) from None
-        raise DataError(f"{path}: {error.strerror}", "Check the path and its permissions.") from None
-    mode = status.st_mode
-    if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a directory"}
-        raise DataError(f"{path}: {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", "Write the data to a file: they are read twice.")
-    if OPEN_FILE.match(path):
-        raise DataError(f"{path}: an open file of this process, which its workers do not have", "Name the file itself.")
-    if not os.access(path, os.R_OK):
-        raise DataError(f"{path}: cannot be read: permission denied", "Check its permissions.")
-    return status.st_size
-
-
-def home_of(folder: str) -> str:
-    """Where links inside a directory may lead: into itself, and from a snapshot of the hub's cache to the files beside it."""
-    real = os.path.realpath(folder)
-    cache, snapshots, _ = real.partition("/snapshots/")
-    return cache if snapshots else real
-
-
-def leads_out(path: str, home: str) -> bool:
-    """Whether `path` is a link to a file outside of `home`: a directory from somewhere else must not bring in what is private here."""
-    return os.path.islink(path) and not os.path.realpath(path).startswith(home.rstrip("/") + "/")  # noqa: PTH114
+def _fixed(pattern: str) -> Path:
+    """The folder that a pattern begins with."""
+    return Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parent.parts))
 
 
 def _parted(item: str) -> tuple[Split | None, str]:

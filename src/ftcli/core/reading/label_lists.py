@@ -38,12 +38,15 @@ def checked(column: pa.Array, check: Callable[[pa.Array], pa.Array]) -> pa.Array
 def flags_per_row(column: pa.Array) -> int | None:
     """The number of flags in every row, where the lists are one 0 or 1 a label and not the labels that hold; None where they are not.
 
-    Only that says so which no list of labels has: all rows of one length, nothing but 0 and 1, and one of them twice in a row.
+    Only that says so which no list of labels has: all rows of one length, nothing but 0 and 1, and one of them twice in a row; or, of two, both in every row
+    and now the one first and now the other.
 
     >>> flags_per_row(pa.array([[0, 0, 1], [1, 0, 1]]))
     3
-    >>> flags_per_row(pa.array([[0, 1], [1, 0]])), flags_per_row(pa.array([[2, 0, 1], [1, 0, 0]]))
+    >>> flags_per_row(pa.array([[0, 1], [0, 1]])), flags_per_row(pa.array([[2, 0, 1], [1, 0, 0]]))
     (None, None)
+    >>> flags_per_row(pa.array([[0, 1], [1, 0]]))
+    2
     """
     counts = values(pc.list_value_length(column))
     if not len(counts) or counts.min() != counts.max() or counts[0] < 2:
@@ -53,8 +56,8 @@ def flags_per_row(column: pa.Array) -> int | None:
     places = pc.index_in(items, value_set=known)
     if places.null_count:
         return None
-    ones = values(places).reshape(len(counts), -1).sum(1)
-    return int(counts[0]) if counts[0] > 2 or (ones != 1).any() else None
+    rows = values(places).reshape(len(counts), -1)
+    return int(counts[0]) if counts[0] > 2 or (rows.sum(1) != 1).any() or len(np.unique(rows[:, 0])) == 2 else None
 
 
 def row_of_item(column: pa.Array, item: int) -> int:

@@ -42,7 +42,7 @@ def _parsed(column: pa.Array) -> NDArray[np.float64]:
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return math.nan if "_" in text else float(text)  # Python's numbers may have them
     except ValueError:
         return math.nan
 
