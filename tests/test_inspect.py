@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -123,6 +124,20 @@ def test_random_rows_of_sources_are_of_them_and_the_same_for_a_seed(world: Path)
     assert first == again != other
     assert len(first) == 7
     assert all(row["row"] is None and "a.jsonl, bytes 0 to" in row["place"] and every[tuple(row["ids"])] == row["label"] for row in first)
+
+
+def test_a_large_table_is_looked_at_in_pieces_and_a_compressed_one_is_not(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftcli.core.prepare.own_texts.MOST_WHOLE", 10)
+    text = "text,label\n" + "".join(f'"a text, number {number}",{number % 2}\n' for number in range(50))
+    (tmp_path / "a.csv").write_text(text)
+    with gzip.open(tmp_path / "b.csv.gz", "wt") as file:
+        file.write(text)
+    values = {"dataset__label_column": "label", "packing__max_length": 64}
+    assert len(shown(look(tmp_path / "a.csv", world / "tok", values, random=7, seed=1))) == 7
+    with pytest.raises(DataError, match="is read as a whole"):
+        look(tmp_path / "b.csv.gz", world / "tok", values, random=7, seed=1)
 
 
 def test_looking_at_sources_hashes_none_of_them(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ftcli.context import Context
 from ftcli.contracts import Columns
+from ftcli.core.files.streams import codec_of
 from ftcli.core.publishing.publish import read_manifest
 from ftcli.core.reading.conversation import MODE, as_prepared, chat_columns, said
 from ftcli.core.reading.find import Found
@@ -106,7 +107,7 @@ def drawn_pieces(context: Context, settings: Settings, found: list[Found], draw:
     given = 0
     for place, number in enumerate(sorted(chosen.tolist())):
         file = found[number]
-        if file.format not in IN_PIECES and sizes[number] > MOST_WHOLE:
+        if not _in_pieces(file) and sizes[number] > MOST_WHOLE:
             failed = DataError(f"{file.path} has {sizes[number] / 1e6:,.0f} MB and is read as a whole", "Convert it to .jsonl or .parquet.")
             continue
         try:
@@ -120,6 +121,11 @@ def drawn_pieces(context: Context, settings: Settings, found: list[Found], draw:
             yield planned[piece]
     if not given and failed is not None:
         raise failed
+
+
+def _in_pieces(file: Found) -> bool:
+    """A table in plain text is cut as well; of a compressed one all is read, to tell whether quotes quote."""
+    return file.format in IN_PIECES or (file.format == "csv" and codec_of(file.path) is None)
 
 
 def _rows(context: Context, settings: Settings, piece: Piece, wanted: int, draw: np.random.Generator) -> list[str]:
