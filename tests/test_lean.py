@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from ftcli.core.batches.collate import Dynamic, Packed
 from ftcli.core.batches.tasks import Classify, Pretrain
 from ftcli.core.distributed.signals import Signals
-from ftcli.core.models import blocked, last_layer, lean_head, lean_layer, lean_mask, sizing
+from ftcli.core.models import blocked, last_layer, lean_head, lean_layer, lean_mask, step_memory
 from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean import few_rows, lean
 from ftcli.core.models.lean_head import LeanHead
@@ -262,9 +262,9 @@ def test_the_cross_entropy_of_any_number_of_pieces_blocks_targets_and_items_is_t
     head = LeanHead(model)
     if whole:
         monkeypatch.setattr(lean_head.lean_vocabulary, "cross_entropy", lean_head._whole_rows)
-    monkeypatch.setitem(sizing.LOGITS_AT_ONCE, "cpu", 1)
+    monkeypatch.setitem(step_memory.LOGITS_AT_ONCE, "cpu", 1)
     for rows, few, ignored in ((2**20, 2**18, 0.0), (2**20, 50 * 7, 0.0), (32, 2**18, 0.3), (32, 50, 0.95), (32, 50, 1.0)):
-        monkeypatch.setattr(sizing, "ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(step_memory, "ROWS_AT_ONCE", rows)
         monkeypatch.setattr(lean_head, "IN_CACHE", few)
         monkeypatch.setattr(lean_head.lean_vocabulary, "BLOCK", few)
         monkeypatch.setattr(lean_head.lean_vocabulary, "NARROWEST", 7)

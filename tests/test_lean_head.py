@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 
 from ftcli.core.batches.tasks import Pretrain
 from ftcli.core.distributed.signals import Signals
-from ftcli.core.models import sizing
+from ftcli.core.models import step_memory
 from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean import lean
 from ftcli.core.models.lean_head import LeanHead
@@ -39,8 +39,8 @@ def test_in_sixteen_bits_it_is_as_near_to_float32_as_the_models_own_code(
     wide: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a GPU computes in, where it is proved in these bits because nothing else is."""
-    monkeypatch.setitem(sizing.LOGITS_AT_ONCE, "cpu", 32 * 50)
-    monkeypatch.setattr(sizing, "ROWS_AT_ONCE", 32)
+    monkeypatch.setitem(step_memory.LOGITS_AT_ONCE, "cpu", 32 * 50)
+    monkeypatch.setattr(step_memory, "ROWS_AT_ONCE", 32)
     task, [batch, _] = Pretrain(), batches_of(Pretrain())
     model = model_of("qwen3", task, tie_word_embeddings=False)
     truth = computed(model.double(), task, batch)
