@@ -65,18 +65,18 @@ def disk(probe: Probe) -> Check:
 
 def gpu(probe: Probe) -> Check:
     from ftcli.core.verify.verdict import noted, passed
-    from ftcli.machine import gpu_driver
+    from ftcli.machine import gpu_driver, gpu_words
 
     gpus = probe.machine.gpus
     if not gpus:
         return noted(f"no GPU ({probe.machine.how.get('gpus')}): training runs on the CPU")
-    names = ", ".join(f"{device.name} ({device.memory_bytes / GIB:.0f} GB, capability {device.capability})" for device in gpus)
+    names = "; ".join(map(gpu_words, gpus))
     driver = gpu_driver()
     mixed = len({(device.name, device.memory_bytes) for device in gpus}) > 1
     evidence = {
         "count": len(gpus),
         "driver": driver,
-        "memory_gb": [round(device.memory_bytes / GIB, 1) for device in gpus],
+        "memory_gb": [round(device.memory_bytes / GIB, 1) or None for device in gpus],
         "capability": [device.capability for device in gpus],
     }
     words = f"{names}, driver {driver}" if driver else names

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ftcli.core.verify.probe import Probe
 
 COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
+UNLEARNED_FIX = "The task leaves it out: let its labels keep the end of a text."
 MOST_ROWS = 20_000
 """Rows whose last token is looked at, drawn at random."""
 MOST_BLANK = 4
@@ -198,9 +199,10 @@ def _one_a_token(probe: Probe) -> Check:
 
 def endings(probe: Probe) -> Check:
     """S7: the share of texts whose last token is an end to tokenizer or model, spaces and line ends behind it aside: ChatML's turns end with EOS and a
-    line end, Gemma's with an end of their own."""
+    line end, Gemma's with an end of their own. And whether it is ever a target."""
     import numpy as np
 
+    from ftcli.core.batches.tasks import IGNORED
     from ftcli.core.storage.documents import ended
     from ftcli.core.verify.ends import configured, generating
     from ftcli.core.verify.probe import Missing
@@ -215,12 +217,22 @@ def endings(probe: Probe) -> Check:
     draw = np.random.default_rng(probe.settings.train.seed).choice(len(split), min(len(split), MOST_ROWS), replace=False)
     rows = split.rows(np.sort(draw))
     lengths = rows.input_ids.lengths if rows.seq_lengths is None else rows.seq_lengths.values.astype(np.int64)
-    last = _last_words(rows.input_ids.values, lengths[lengths > 0], probe)
+    places = _last_places(rows.input_ids.values, lengths[lengths > 0], probe)
+    last = rows.input_ids.values[places]
     ends = [*dict.fromkeys([int(eos), *configured(probe), *generating(probe)])]
-    share = float(np.isin(last, ends).mean()) if len(last) else 0.0
+    ending = np.isin(last, ends)
+    share = float(ending.mean()) if len(last) else 0.0
     evidence: dict[str, Any] = {"share": round(share, 4), "texts": len(last), "eos": probe.tokenizer.eos_token}
     if share >= 0.5:
         named = " or ".join(repr(probe.tokenizer.decode([end])) for end in ends if end in last)
+        learned = np.asarray(probe.task.labels(rows))[places[ending]] != IGNORED
+        evidence["learned"] = round(float(learned.mean()), 4)
+        if not learned.any():
+            return failed(
+                f"{share:.1%} of {len(last):,} texts end with {named}, and it is never a target: the model would never stop",
+                UNLEARNED_FIX,
+                **evidence,
+            )
         return passed(f"{share:.1%} of {len(last):,} texts end with {named}", **evidence)
     if ended(probe.store.manifest, eos):
         return noted(
@@ -239,8 +251,8 @@ def endings(probe: Probe) -> Check:
     )
 
 
-def _last_words(ids: NDArray[Any], lengths: NDArray[Any], probe: Probe) -> NDArray[Any]:
-    """Of every text its last token that is more than space."""
+def _last_places(ids: NDArray[Any], lengths: NDArray[Any], probe: Probe) -> NDArray[Any]:
+    """Of every text the place of its last token that is more than space."""
     import numpy as np
 
     place = np.cumsum(lengths) - 1
@@ -250,7 +262,7 @@ def _last_words(ids: NDArray[Any], lengths: NDArray[Any], probe: Probe) -> NDArr
         blank = np.array([token for token in np.unique(last) if probe.tokenizer.decode([int(token)]).isspace()], dtype=ids.dtype)
         place = np.where(np.isin(last, blank), np.maximum(place - 1, first), place)
         last = ids[place]
-    return last
+    return place
 
 
 def _instructs(probe: Probe) -> bool:

@@ -25,6 +25,10 @@ PARQUET_ROWS = 8192
 BATCH_BYTES = 32 << 20
 """About what a batch may hold of the columns that are read: with rows of up to 4 kB it has `PARQUET_ROWS`. 300 rows of 1 MB as one batch took 7.2 GB to
 tokenize, in batches of 16 rows 2.1, of which 1 is pyarrow's for the one page that they are in."""
+PARTITIONED = (
+    'Write the partitions as one table: python -c "import pyarrow.dataset as d, pyarrow.parquet as p; '
+    "p.write_table(d.dataset('FOLDER', partitioning='hive').to_table(), 'NEW.parquet')\""
+)
 
 
 class Parquet(FileFormat):
@@ -214,6 +218,9 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
 
     _names(path, columns, schema.names)
     for role, name, _ in wanted(columns):
+        above = next((part for part in Path(path).parent.parts if part.startswith(f"{name}=")), None)
+        if above and name not in schema.names:
+            raise DataError(f"{path}: the column {name!r} is not in the file, its value stands in the folder's name ({above})", PARTITIONED)
         need_column(path, role, name, schema.names)
 
 

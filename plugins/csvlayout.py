@@ -25,6 +25,8 @@ HEADER_ALONE = 1 << 16
 """Characters of a file beyond which it is taken to have rows."""
 MOST_BEFORE = 50
 """Lines before a header that are looked at."""
+MOST_ROWS = 100
+"""Rows by whose fields a file without a header is laid out."""
 DELIMITERS = (",", ";", "\t", "|")
 
 
@@ -82,6 +84,8 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
     header = first in (numbers, ["", *numbers[:-1]]) or not all(name.isdecimal() for name in names)
     if not set(names) <= set(_columns(first, header)):
         delimiter, first = _other(text, names, delimiter, first, header)
+    elif not header and (mark := _even_mark(text, delimiter, 1 + max(map(int, names)))) != delimiter:
+        delimiter, first = mark, _first(text, mark) or []
     layout = Layout(delimiter, tuple(_columns(first, header)), header)
     try:
         for role, name, _ in wanted(columns):
@@ -201,6 +205,18 @@ def _other(text: str, names: list[str], delimiter: str, first: list[str], header
             return mark, row
     mark = max(tried, key=lambda each: len(tried[each]))
     return (mark, tried[mark]) if len(first) == 1 < len(tried[mark]) else (delimiter, first)
+
+
+def _even_mark(text: str, delimiter: str, columns: int) -> str:
+    """What cuts the first rows of a file without a header into as many fields each, `columns` at least: `delimiter`, unless only another does. A text before a
+    tab may hold a comma."""
+    whole = text if len(text) <= HEADER_ALONE else text[: text.rfind("\n", 0, HEADER_ALONE) + 1] or text
+    for mark in (delimiter, *DELIMITERS):
+        with wide_fields():
+            counts = {len(row) for row in islice(filter(None, csv.reader(io.StringIO(whole, newline=""), delimiter=mark)), MOST_ROWS)}
+        if len(counts) == 1 and min(counts) >= max(columns, 1 + (mark != delimiter)):
+            return mark
+    return delimiter
 
 
 @contextmanager

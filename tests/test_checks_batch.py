@@ -151,6 +151,30 @@ def test_conversations_end_with_eos_whatever_space_the_template_writes_behind_it
         assert "ends most conversations with '!'" in check.fix
 
 
+FORGETS_EOS = """
+import ftcli
+from ftcli.core.batches.tasks import IGNORED, Pretrain
+
+class Task(Pretrain):
+    def labels(self, rows):
+        labels = super().labels(rows)
+        labels[labels == 1] = IGNORED
+        return labels
+
+@ftcli.hookimpl
+def register_tasks(register):
+    register("pretrain", Task, replace=True)
+"""
+
+
+def test_an_end_that_the_task_never_learns_fails(world: World, tmp_path: Path) -> None:
+    rows = [([*ids, 1], None) for ids, _ in world.rows(world.plain)]
+    values = {**world.run("pretrain"), **world.rewritten(tmp_path / "s", {"train": rows}, like=world.plain, task="pretrain")}
+    assert world.quiet("EOS that is learned", values, stages=STAGE)["FT304"].evidence["learned"] == 1
+    plugins = world.plugins(FORGETS_EOS)
+    world.caught("a task that leaves EOS out", values, "FT304", words="it is never a target", stages=STAGE, plugins=plugins)
+
+
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
 def test_conversations_may_end_as_the_model_says_and_not_as_the_tokenizer_does(world: World, tmp_path: Path, file: str) -> None:
     """Gemma's turns end with <end_of_turn>, at which it stops, while its tokenizer's EOS is another."""

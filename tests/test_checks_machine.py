@@ -102,4 +102,4 @@ def test_a_variable_without_effect_is_noted(world: World, variable: str) -> None
 def test_gpus_are_named(world: World) -> None:
     check = world.verify({}, stages=ENV, gpus=GPU)["FT005"]
     assert check.status == "pass"
-    assert "NVIDIA H200 (141 GB, capability 9.0)" in check.summary
+    assert "NVIDIA H200, 141 GB, capability 9.0" in check.summary

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from ftcli.core import progress
-from ftcli.core.processes.child import Child, ChildDied, portable
+from ftcli.core.processes.child import STOP_SECONDS, Child, ChildDied, portable
 from ftcli.errors import DataError, WorkerDied
 from ftcli.machine import usable_cores
 from ftcli.pluginmanager import Plugins
@@ -313,6 +313,15 @@ def test_a_worker_that_is_killed_amid_a_message_is_dead() -> None:
     killed: Any = SimpleNamespace(pid=7, returncode=-signal.SIGKILL, wait=lambda _: None)
     with pipe, pytest.raises(ChildDied, match="by SIGKILL"):
         Child(tie=(pipe, killed)).receive()
+
+
+def test_a_worker_whose_caller_is_killed_amid_a_message_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    child = Child()
+    assert child.ask(os.getpid)
+    os.write(child.pipe.fileno(), struct.pack("!i", 1_000) + b"half of it")
+    child.pipe.close()
+    assert child.process.wait(STOP_SECONDS) == 0
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("workers", [2, -2])

@@ -306,7 +306,7 @@ def test_the_folder_need_not_exist_yet(linux: Linux, tmp_path: Path) -> None:
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------
 
-TWO = "0, GPU-aaa1, NVIDIA H200, 143771, 9.0\n1, GPU-bbb2, NVIDIA H200, 143771, 9.0\n"
+TWO = "0, GPU-aaa1, NVIDIA H200, 143771, 9.0, Disabled\n1, GPU-bbb2, NVIDIA H200, 143771, 9.0, Disabled\n"
 
 
 @pytest.fixture
@@ -340,11 +340,13 @@ def test_nvidia_smi_is_asked_for_the_fields_that_are_read(nvidia_smi: Callable[[
     nvidia_smi(f'echo "$@" > {tmp_path}/asked')
 
     assert _gpus() == ((), "nvidia-smi")
-    assert (tmp_path / "asked").read_text() == "--query-gpu=index,uuid,name,memory.total,compute_cap --format=csv,noheader,nounits\n"
+    assert (
+        tmp_path / "asked"
+    ).read_text() == "--query-gpu=index,uuid,name,memory.total,compute_cap,mig.mode.current --format=csv,noheader,nounits\n"
 
 
 def test_a_gpu_without_memory_of_its_own_is_no_crash(nvidia_smi: Callable[[str], None]) -> None:
-    nvidia_smi("echo '0, GPU-aaa1, NVIDIA GB10, [N/A], 12.1'")
+    nvidia_smi("echo '0, GPU-aaa1, NVIDIA GB10, [N/A], 12.1, [N/A]'")
 
     assert _gpus()[0] == (Gpu("NVIDIA GB10", 0, "12.1"),)
 
@@ -376,6 +378,22 @@ def test_a_slice_of_a_gpu_is_one_of_unknown_memory(nvidia_smi: Callable[[str], N
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1f5a,MIG-2f5a")
 
     assert _gpus()[0] == (Gpu("MIG-1f5a", 0, None),)
+
+
+def test_of_a_card_in_slices_one_is_seen_whose_memory_is_unknown(nvidia_smi: Callable[[str], None]) -> None:
+    nvidia_smi("echo '0, GPU-aaa1, NVIDIA H200, 143771, 9.0, Enabled'")
+
+    assert _gpus()[0] == (Gpu("NVIDIA H200 MIG", 0, "9.0"),)
+
+
+def test_where_nvidia_smi_fails_the_driver_s_devices_are_counted(nvidia_smi: Callable[[str], None], linux: Linux) -> None:
+    nvidia_smi("exit 18")
+    linux.put({"dev/nvidia0": ""})
+
+    gpus, how = _gpus()
+    assert gpus == (Gpu("NVIDIA GPU", 0, None),)
+    assert how.startswith("nvidia-smi failed: ")
+    assert how.endswith(", by /dev/nvidia*")
 
 
 def test_without_nvidia_smi_the_driver_s_devices_are_counted(linux: Linux, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,24 @@ def test_a_base_that_needs_what_is_not_installed_is_named(tmp_path: Path, monkey
         load_adapted(tmp_path / "adapter")
 
 
+def test_a_base_with_code_of_its_own_is_merged_where_its_code_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    _adapted(tmp_path)
+    base = tmp_path / "base"
+    tiny_tokenizer(base)
+    (base / "mine.py").write_text(
+        "from transformers import Qwen3Config, Qwen3ForCausalLM\n\n\nclass MyConfig(Qwen3Config):\n    model_type = 'mine'\n\n\n"
+        "class MyForCausalLM(Qwen3ForCausalLM):\n    config_class = MyConfig\n"
+    )
+    config = json.loads((base / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.MyConfig", "AutoModelForCausalLM": "mine.MyForCausalLM"}}
+    (base / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError) as caught:
+        merge(tmp_path / "adapter", tmp_path / "merged")
+    assert "add --trust-remote-code" in caught.value.hint
+    assert merge(tmp_path / "adapter", tmp_path / "merged", trust=True)["weights"]
+
+
 def test_a_classifier_without_pad_is_merged_with_the_tokenizer_of_its_base(tmp_path: Path) -> None:
     made = _adapted(tmp_path, labels=3, pad_token_id=None)
     tiny_tokenizer(tmp_path / "base")

@@ -72,6 +72,30 @@ def test_a_label_is_read_where_the_configuration_says_that_a_text_ends_whatever_
     assert beside["probability"] == pytest.approx(alone["probability"], abs=1e-5)
 
 
+def test_a_model_with_code_of_its_own_answers_where_its_code_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    plain = _model(tmp_path / "plain", "bert", labels=3)
+    folder = _model(tmp_path / "own", "bert", labels=3)
+    (folder / "model.safetensors").write_bytes((plain / "model.safetensors").read_bytes())
+    (folder / "mine.py").write_text(
+        "from transformers import BertConfig, BertForSequenceClassification\n\n\nclass MyConfig(BertConfig):\n    model_type = 'mine'\n\n\n"
+        "class MyForSequenceClassification(BertForSequenceClassification):\n    config_class = MyConfig\n"
+    )
+    config = json.loads((folder / "config.json").read_text())
+    own = {"AutoConfig": "mine.MyConfig", "AutoModelForSequenceClassification": "mine.MyForSequenceClassification"}
+    config |= {"model_type": "mine", "auto_map": own, "architectures": ["MyForSequenceClassification"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="cannot be loaded") as caught:
+        load(str(folder))
+    assert "add --trust-remote-code" in caught.value.hint
+    found, wanted = (
+        predict(load(str(path), trust=trust), ASKED, batch_size=2, max_new_tokens=1) for path, trust in ((folder, True), (plain, False))
+    )
+    assert found == wanted
+    assert testing.run("predict", str(folder), ASKED[0]).exit_code == 1
+    assert testing.run("predict", str(folder), ASKED[0], "--trust-remote-code").exit_code == 0
+
+
 def test_several_labels_hold_each_by_its_own_probability(tmp_path: Path) -> None:
     folder = _model(tmp_path / "several", labels=4, problem_type="multi_label_classification")
     (answer,) = predict(load(str(folder)), ASKED[:1], batch_size=2, max_new_tokens=1)

@@ -176,3 +176,12 @@ def test_a_file_whose_offsets_are_damaged_is_refused_and_does_not_crash(tmp_path
     place = data.index(b"\x03\x00\x00\x00\x06\x00\x00\x00")
     write(path, data[:place] + b"\xff\xff\xff\x7f" + data[place + 4 :])
     assert str(path) in refusal(path).message
+
+
+def test_a_column_that_is_a_folder_s_name_is_pointed_at(tmp_path: Path) -> None:
+    folder = tmp_path / "label=pos"
+    folder.mkdir()
+    pq.write_table(pa.table({"text": ["a", "b"]}), folder / "part.parquet")
+    error = refusal(folder / "part.parquet", label_column="label")
+    assert "its value stands in the folder's name (label=pos)" in error.message
+    assert "partitioning='hive'" in error.hint

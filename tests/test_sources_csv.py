@@ -309,6 +309,26 @@ def test_a_column_that_looks_the_same_is_named(tmp_path: Path) -> None:
     assert rows(file, label_column=unicodedata.normalize("NFD", "라벨")) == [("a", "x")]
 
 
+@pytest.mark.parametrize(("suffix", "texts"), [(".csv", ["so, so", "good, good", "bad"]), (".tsv", ["so\tso", "good\tgood", "bad"])])
+def test_without_a_header_that_delimiter_is_taken_which_cuts_all_rows_alike(tmp_path: Path, suffix: str, texts: list[str]) -> None:
+    mark = "\t" if suffix == ".csv" else ","
+    file = write(tmp_path / f"a{suffix}", "".join(f"{text}{mark}x\n" for text in texts))
+    assert rows(file, text_column="0", label_column="1") == [(text, "x") for text in texts]
+
+
+def test_without_a_header_the_suffix_says_the_delimiter_where_both_cut_alike(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", "a\tb,x\nc\td,y\n")
+    assert rows(file, text_column="0", label_column="1") == [("a\tb", "x"), ("c\td", "y")]
+
+
+def test_rows_without_labels_beside_labelled_ones_are_told_what_to_do(tmp_path: Path) -> None:
+    train, test = write(tmp_path / "train.csv", HEAD + "a,x\nb,y\n"), write(tmp_path / "test.csv", "id,text\n1,c\n")
+    error = refusal(train, test, label_column="label")
+    assert error.message == f"{test}: no column 'label'"
+    assert error.hint.startswith(f"{train} has it. Leave files without labels out")
+    assert "ftcli predict" not in refusal(test, label_column="label").hint
+
+
 def test_only_a_table_without_a_header_is_said_to_have_none(tmp_path: Path) -> None:
     counted = {"text_column": "0", "label_column": "1"}
     pandas, bare = write(tmp_path / "a.csv", "0,1\na,x\n"), write(tmp_path / "b.csv", "b,y\n")

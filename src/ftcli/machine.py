@@ -252,22 +252,32 @@ def _listed(how: dict[str, str]) -> tuple[list[list[str]], tuple[str, ...]]:
     """Number, uuid, name, memory and capability of every GPU, as far as they are known; and the variables that may hide some."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        return _by_driver(how)
-    query = ["--query-gpu=index,uuid,name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
+        return _by_driver(how, "no nvidia-smi")
+    query = ["--query-gpu=index,uuid,name,memory.total,compute_cap,mig.mode.current", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run([program, *query], capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        how["gpus"] = f"nvidia-smi failed: {error}"
-        return [], ()
+        return _by_driver(how, f"nvidia-smi failed: {error}")
     how["gpus"] = "nvidia-smi"
-    return [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.count(",") == 4], CUDA
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.count(",") == 5]
+    # Of a card that is cut into slices, CUDA shows one slice, and not the card's memory.
+    return [[*row[:2], f"{row[2]} MIG", "", row[4]] if row[5] == "Enabled" else row[:5] for row in rows], CUDA
 
 
-def _by_driver(how: dict[str, str]) -> tuple[list[list[str]], tuple[str, ...]]:
+def gpu_words(gpu: Gpu) -> str:
+    """
+    >>> gpu_words(Gpu("NVIDIA H200", 143771 << 20, "9.0")), gpu_words(Gpu("AMD GPU", 0))
+    ('NVIDIA H200, 140 GB, capability 9.0', 'AMD GPU')
+    """
+    memory = f"{gpu.memory_bytes / 2**30:.0f} GB" if gpu.memory_bytes else ""
+    return ", ".join(filter(None, (gpu.name, memory, gpu.capability and f"capability {gpu.capability}")))
+
+
+def _by_driver(how: dict[str, str], why: str) -> tuple[list[list[str]], tuple[str, ...]]:
     """The same by what the kernel shows: a container may have GPUs without nvidia-smi, and ROCm's have none. A node of 0 is a CPU."""
     nvidia = sorted((ROOT / "dev").glob("nvidia[0-9]*"))
     amd = [] if nvidia else [file for file in sorted(ROOT.glob(f"{KFD}/*/gpu_id")) if _read(file) not in {None, "0"}]
-    how["gpus"] = "no nvidia-smi" + (", by /dev/nvidia*" if nvidia else f", by /{KFD}" if amd else "")
+    how["gpus"] = why + (", by /dev/nvidia*" if nvidia else f", by /{KFD}" if amd else "")
     name, variables = ("AMD GPU", (*ROCM, *CUDA)) if amd else ("NVIDIA GPU", CUDA)
     return [[str(number), "", name, "", ""] for number in range(len(nvidia or amd))], variables
 

@@ -71,6 +71,7 @@ class Tweak:
 class Gpu:
     name: str
     memory_bytes: int
+    """0: unknown, or the system's."""
     capability: str | None = None
 
 

@@ -104,6 +104,7 @@ MERGE = CommandSpec(
     "Adds what LoRA learned to the weights of the base and saves a model that needs no peft. Its logits are compared with those of the adapter on"
     " its base before it appears.",
     ("ftcli merge runs/lora --output-dir merged", "ftcli merge runs/lora/checkpoint-500 --output-dir merged-500 --json"),
+    shows=("tokenizer.trust_remote_code",),
     own=(
         Own("adapter", "Output directory of a run with --lora-r.", "path", required=True),
         Own("output", "Folder to write.", "path", ("--output", "--output-dir"), required=True),
@@ -120,7 +121,7 @@ PREDICT = CommandSpec(
         "ftcli predict runs/nli 'A man is dancing.' --pair 'Somebody moves.'",
         "ftcli predict runs/chat --input questions.jsonl --max-new-tokens 100 --json",
     ),
-    shows=("dataset.text_column", "dataset.text_pair_column", "runtime.threads"),
+    shows=("dataset.text_column", "dataset.text_pair_column", "tokenizer.trust_remote_code", "runtime.threads"),
     own=(
         Own("model", "Output directory of a run, adapter or hub id.", required=True),
         Own("texts", "Texts.", "words", default=()),

@@ -14,6 +14,7 @@ from typing import Any
 from ftcli.core.doctor import installed, surroundings
 from ftcli.core.doctor.part import Found, Part, examine
 from ftcli.core.processes.isolated_process import Silent, Ward
+from ftcli.machine import gpu_words
 from ftcli.masking import private_values
 from ftcli.records import Check, Machine, PluginInfo, Report, Value, to_json
 
@@ -130,7 +131,7 @@ class Examination:
     def _gpus(self) -> Found:
         if self.machine is None:
             return {"GPUs": None}, []  # the machine part says why
-        names = [f"{gpu.name}, {gpu.memory_bytes / GIB:.0f} GB, capability {gpu.capability}" for gpu in self.machine.gpus]
+        names = [gpu_words(gpu) for gpu in self.machine.gpus]
         return {"GPUs": names or "none", "found by": self.machine.how.get("gpus"), "driver": self.beside.get("driver") or "none"}, []
 
     def _limits(self) -> Found:

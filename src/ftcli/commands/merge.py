@@ -19,4 +19,5 @@ def run(context: Context, adapter: Path, output: Path) -> Report:
     """
     refuse_url(output, "a model")
     with libraries():
-        return context.report("merge", merge(adapter, output), paths={"output": str(output)})
+        made = merge(adapter, output, trust=context.settings.tokenizer.trust_remote_code)
+        return context.report("merge", made, paths={"output": str(output)})

@@ -53,7 +53,7 @@ def run(
     asked: list[Asked] = [text if pair is None else (text, pair) for text in texts]
     asked += read_asked(file, context.settings, context.plugins.registry("source")) if file is not None else ()
     with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
-        loaded = load(model)
+        loaded = load(model, trust=context.settings.tokenizer.trust_remote_code)
         run_of = _run_of(model)
         learned = run_of.get("asked")
         as_it_is = not plain and not loaded.classifies and bool(loaded.tokenizer.chat_template) and learned == "plain"

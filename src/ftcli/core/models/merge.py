@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, revision_of
+from ftcli.core.models.model import OWN_CODE
 from ftcli.core.publishing import staging
 from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError
 
@@ -19,8 +20,11 @@ ALIKE = 5e-5
 LENGTH = 16
 
 
-def load_adapted(folder: Path) -> Any:
+def load_adapted(folder: Path, *, trust: bool = False) -> Any:
     """An adapter on its base, in float32, ready to be asked.
+
+    Args:
+        trust: run Python code that comes with the base.
 
     Raises:
         ModelError: adapter and base cannot be loaded, or do not fit.
@@ -33,7 +37,7 @@ def load_adapted(folder: Path) -> Any:
     base = base_of(str(folder))
     try:
         adapter = PeftConfig.from_pretrained(str(folder))
-        where = {"revision": revision_of(str(folder))}  # transformers takes none for folders
+        where = {"revision": revision_of(str(folder)), "trust_remote_code": trust}  # transformers takes no revision of folders
         config = _config(folder, base, where)
         family = AutoModelForSequenceClassification if str(adapter.task_type).endswith("SEQ_CLS") else AutoModelForCausalLM
         model = family.from_pretrained(
@@ -44,11 +48,11 @@ def load_adapted(folder: Path) -> Any:
     except (ValueError, RuntimeError, OSError, KeyError, ImportError) as error:
         raise ModelError(
             f"the adapter {folder} cannot be loaded on its base {base}: {' '.join(str(error).split())[:300]}",
-            "Check that the base is where adapter_config.json says.",
+            OWN_CODE if "trust_remote_code" in str(error) else "Check that the base is where adapter_config.json says.",
         ) from error
 
 
-def tokenizer_of(folder: Path) -> Any:
+def tokenizer_of(folder: Path, *, trust: bool = False) -> Any:
     """The tokenizer of an adapter's folder, or of its base where another program saved the adapter alone.
 
     Raises:
@@ -57,13 +61,15 @@ def tokenizer_of(folder: Path) -> Any:
     own = any((folder / name).is_file() for name in ("tokenizer_config.json", "tokenizer.json"))
     source = str(folder) if own else base_of(str(folder))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=None if own else revision_of(str(folder)))
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=None if own else revision_of(str(folder)), trust_remote_code=trust)
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one by the model's type
             raise ValueError("it has no vocabulary")
     except (ValueError, OSError, KeyError, ImportError) as error:
         raise ModelError(
             f"no tokenizer can be loaded from {source}: {' '.join(str(error).split())[:300]}",
-            f"Put the files of the tokenizer that the adapter was trained with into {folder}.",
+            OWN_CODE
+            if "trust_remote_code" in str(error)
+            else f"Put the files of the tokenizer that the adapter was trained with into {folder}.",
         ) from error
     return tokenizer
 
@@ -72,14 +78,17 @@ def _config(folder: Path, base: str, where: Mapping[str, Any]) -> Any:
     """The configuration beside an adapter, which has its labels, or the base's. How a base was quantised to train on says nothing of its file."""
     if not (folder / "config.json").is_file():
         return AutoConfig.from_pretrained(base, **where)
-    config = AutoConfig.from_pretrained(str(folder))
+    config = AutoConfig.from_pretrained(str(folder), trust_remote_code=where["trust_remote_code"])
     if hasattr(config, "quantization_config") and not hasattr(AutoConfig.from_pretrained(base, **where), "quantization_config"):
         del config.quantization_config
     return config
 
 
-def merge(folder: Path, output: Path) -> dict[str, Any]:
+def merge(folder: Path, output: Path, *, trust: bool = False) -> dict[str, Any]:
     """Write the merged model with the tokenizer of the adapter, or of its base, to `output`.
+
+    Args:
+        trust: run Python code that comes with the base or the tokenizer.
 
     Returns:
         weights (their number), largest difference of a logit between both models on random tokens, and the largest logit.
@@ -93,7 +102,7 @@ def merge(folder: Path, output: Path) -> dict[str, Any]:
         raise UsageError(f"{folder} is no adapter: {ADAPTER_CONFIG} is missing", "Give the output directory of a run with --lora-r.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output} is there already", "Name another --output-dir.")
-    tokenizer, model = tokenizer_of(folder), load_adapted(folder)
+    tokenizer, model = tokenizer_of(folder, trust=trust), load_adapted(folder, trust=trust)
     ids = _tokens(model)
     before = _logits(model, ids)
     with torch.no_grad(), as_peft_asks():

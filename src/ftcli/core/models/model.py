@@ -24,6 +24,7 @@ HEADS = ("pooler", "score", "classifier", "classification_head", "pre_classifier
 
 LOADED = ("missing_keys", "mismatched_keys", "unexpected_keys")
 """What transformers says of loaded weights: `model.ftcli_loaded`, for `verify`."""
+OWN_CODE = "The model brings Python code of its own. Read it, then add --trust-remote-code on the command line."
 POOLED_BY_SUMMARY = frozenset({"xlnet", "xlm", "flaubert"})
 """Families whose classifiers pool by `summary_type`, which but for "first" looks at padding too. XLNet's is "last"."""
 WRAPPERS = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "base_model.model.")
@@ -219,7 +220,7 @@ def _guarded(what: str, make: Any) -> Any:
 
 def _hint(message: str) -> str:
     if "trust_remote_code" in message:
-        return "The model brings Python code of its own. Read it, then add --trust-remote-code on the command line."
+        return OWN_CODE
     if "safetensors" in message:
         return (
             "Only safetensors weights are loaded, since a .bin file can run code. Convert it: model.save_pretrained() writes safetensors."

@@ -22,7 +22,7 @@ from ftcli.core.models.as_prepared import bare, encode
 from ftcli.core.models.asked import Asked
 from ftcli.core.models.layers import places
 from ftcli.core.models.merge import load_adapted, tokenizer_of
-from ftcli.core.models.model import embedding_rows, refuse_pointers
+from ftcli.core.models.model import OWN_CODE, embedding_rows, refuse_pointers
 from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import FtcliError, ModelError, UsageError
@@ -50,8 +50,11 @@ class Loaded:
         return bool(self.model.config.problem_type == "multi_label_classification")
 
 
-def load(name: str) -> Loaded:
+def load(name: str, *, trust: bool = False) -> Loaded:
     """A model folder, an adapter folder or a hub id.
+
+    Args:
+        trust: run Python code that comes with it.
 
     Raises:
         ModelError: there is none, or it neither classifies nor goes on with a text.
@@ -61,22 +64,23 @@ def load(name: str) -> Loaded:
     refuse_absent(name)
     try:
         if (Path(name) / ADAPTER_CONFIG).is_file():
-            model, tokenizer = load_adapted(Path(name)), tokenizer_of(Path(name))
+            model, tokenizer = load_adapted(Path(name), trust=trust), tokenizer_of(Path(name), trust=trust)
             classifies = str(next(iter(model.peft_config.values())).task_type).endswith("SEQ_CLS")
         else:
-            config = AutoConfig.from_pretrained(name)
+            config = AutoConfig.from_pretrained(name, trust_remote_code=trust)
             kinds = config.architectures or [""]
             classifies = kinds[0].endswith("ForSequenceClassification")
             if not classifies and not _speaks(config, kinds[0]):
                 raise ModelError(f"{name} is a {kinds[0] or 'model without a head'}", "predict takes classifiers and language models.")
             family = AutoModelForSequenceClassification if classifies else AutoModelForCausalLM
-            model = family.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
-            tokenizer = AutoTokenizer.from_pretrained(name)
+            model = family.from_pretrained(name, dtype=torch.float32, use_safetensors=True, trust_remote_code=trust)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust)
     except FtcliError:
         raise
     except Exception as error:  # a dozen kinds, all caused by what lies there
         raise ModelError(
-            f"{name} cannot be loaded: {' '.join(str(error).split())[:300]}", "Give the output directory of a run, or another model folder."
+            f"{name} cannot be loaded: {' '.join(str(error).split())[:300]}",
+            OWN_CODE if "trust_remote_code" in str(error) else "Give the output directory of a run, or another model folder.",
         ) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)

@@ -262,7 +262,10 @@ def serve(descriptor: int, preload: Sequence[str]) -> None:
     pickled = b""
     with suppress(EOFError, ConnectionError):  # the parent is gone or no longer wants this
         while True:
-            kind, payload = pipe.recv()
+            try:
+                kind, payload = pipe.recv()
+            except OSError:  # the parent is gone amid a message
+                return
             if kind == "function":
                 function, pickled = None, payload
                 continue

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.streams import ends_in_cr
 from ftcli.core.reading.find import Found
+from ftcli.errors import DataError
 from ftcli.settings import Settings
 
 LOOKED_AT = 100
@@ -47,3 +49,16 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
         if ends_in_cr(path)
     ]
     return notes
+
+
+def way_without_labels(error: DataError, files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> str:
+    """What to do about a file without the column of the labels beside one that has it, as the test rows of a competition are; "" where `error` says otherwise."""
+    label = settings.dataset.label_column
+    if label is None or not error.message.endswith(f": no column {label!r}"):
+        return ""
+    for file in files[:LOOKED_AT]:
+        if isinstance(reader := formats[file.format], OwnFormat):
+            with suppress(DataError):
+                if label in reader.found_columns(file.path, settings):
+                    return f"{file.path} has it. Leave files without labels out; the trained model labels their texts: ftcli predict."
+    return ""

@@ -22,7 +22,7 @@ from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
 from ftcli.core.reading.conversation import columns_of
 from ftcli.core.reading.copies import notes_on_copies
-from ftcli.core.reading.file_notes import OwnFormat, notes_on_files
+from ftcli.core.reading.file_notes import OwnFormat, notes_on_files, way_without_labels
 from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
@@ -149,7 +149,7 @@ def make_plan(
     target = dataset.shard_bytes or shard_size(sum(Path(file.path).stat().st_size for file in found))
     for file in found:
         refuse_pointer(file.path, DataError)
-    pieces = [finder.formats[file.format].plan(file.path, target, settings) for file in found]
+    pieces = [_planned(file, found, finder.formats, target, settings) for file in found]
     empty = [file.path for file, planned in zip(found, pieces, strict=True) if not planned]
     if len(empty) == len(found):
         raise DataError(f"{', '.join(empty[:5])}: no rows", "Check that the data were written.")
@@ -200,6 +200,15 @@ def make_plan(
         label_names=names,
         beside=() if read.chat is None else tuple(name for name, says in there.items() if says),
     )
+
+
+def _planned(file: Found, found: Sequence[Found], formats: Mapping[str, SourceFormat], target: int, settings: Settings) -> list[Piece]:
+    try:
+        return formats[file.format].plan(file.path, target, settings)
+    except DataError as error:
+        if way := way_without_labels(error, found, formats, settings):
+            raise DataError(error.message, way) from None
+        raise
 
 
 def read_shard(

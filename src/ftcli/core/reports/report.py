@@ -278,7 +278,7 @@ def _machine(machine: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     """Label, figure and how it was found."""
     if machine is None:
         return []
-    gpus = "; ".join(f"{gpu['name']} ({figures.memory(gpu['memory_bytes'])})" for gpu in machine["gpus"])
+    gpus = "; ".join(f"{gpu['name']} ({figures.memory(gpu['memory_bytes'] or None)})" for gpu in machine["gpus"])
     lines: dict[str, tuple[str, str]] = {
         "cores": ("Cores", number(machine["cores"])),
         "memory_bytes": ("Memory", figures.memory(machine["memory_bytes"])),
