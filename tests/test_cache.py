@@ -265,6 +265,13 @@ def test_what_is_prepared_and_what_is_unfinished_below_a_folder_is_listed(prepar
     assert attempt.is_dir()
 
 
+def test_a_folder_that_is_named_twice_counts_once(prepared: Path, tmp_path: Path) -> None:
+    interrupt(tmp_path / "half")
+    once, twice = call("list", tmp_path).metrics, call("list", tmp_path, tmp_path, prepared).metrics
+    assert twice == once
+    assert call("clean", tmp_path, tmp_path, dry_run=True).metrics["abandoned"] == 1
+
+
 def test_nothing_prepared_is_an_empty_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert call("list").metrics == {"prepared": 0, "unfinished": 0, "being_prepared": 0}

@@ -10,6 +10,7 @@ import pytest
 from ftcli.commands.profiles import choose, load
 from ftcli.errors import SettingsError
 from ftcli.machine import detect
+from ftcli.records import Choice
 from ftcli.sources import profile_names, user_profiles
 from ftcli.testing import run
 
@@ -112,3 +113,19 @@ def test_detect_says_what_would_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     row = next(line.split() for line in result.stdout.splitlines() if line.startswith("dataset.num_proc"))
     assert row[1:3] == ["6", "4"]
     assert "6 by profile lowmem, 4 used: 4 cores by" in result.stdout
+
+
+def test_a_profile_that_no_program_can_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_profile("mine", "")
+    path.write_bytes(b'[profile]\ndescription = "caf\xe9"\n')
+    assert "'mine'" in run("profiles").stderr
+    path.write_text("[profile]\nmin_cores = inf\n")
+    assert "cannot be read" in run("profiles").stderr
+    path.write_bytes(b'\xef\xbb\xbf[profile]\ndescription = "of Windows"\n')
+    assert "of Windows" in run("profiles").stdout
+    path.write_text('[profile]\nmin_cores = 1\n[dataset]\nnum_proc = "1"\n')
+    monkeypatch.setattr("ftcli.commands.profiles.choose", lambda machine: Choice("mine", "asked"))
+    assert run("profiles", "detect").exit_code == 0
+    path.unlink()
+    path.symlink_to(path.with_name("gone"))
+    assert "mine" not in profile_names()

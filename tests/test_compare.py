@@ -167,3 +167,11 @@ def test_cpu_time_is_read_from_the_system() -> None:
     assert after.clock > before.clock
     assert after.busy >= before.busy > 0
     assert after.own > before.own > 0
+
+
+@pytest.mark.parametrize("samples", [[0, 0, 0], [1, float("nan")], [2, -1]])
+def test_figures_that_are_none_are_refused(samples: list[float]) -> None:
+    broken = report({"x": [1, 2, 3]})
+    broken["metrics"]["measurements"][0]["samples"] = samples
+    with pytest.raises(DataError, match="has figures in real tokens/s that are none"):
+        against.compare(report({"x": [1, 2, 3]}), broken, 0.05)

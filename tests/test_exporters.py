@@ -224,3 +224,33 @@ def test_the_command_line_reports_as_json(store: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert result.report["metrics"]["rows"] == 3
     assert result.report["paths"] == {"output": str(tmp_path / "out")}
+
+
+def test_an_export_is_not_put_inside_of_what_is_exported(store: Path, tmp_path: Path) -> None:
+    before = around(tmp_path)
+    with pytest.raises(PublishError, match="inside the prepared data"):
+        export(store, store / "export", "jsonl")
+    assert around(tmp_path) == before
+
+
+def test_files_that_somebody_put_there_are_not_replaced(store: Path, tmp_path: Path) -> None:
+    """--overwrite exchanged the directory, and whatever lay in it was gone."""
+    out = tmp_path / "out"
+    export(store, out, "jsonl")
+    (out / "notes").mkdir()
+    (out / "notes" / "mine.txt").write_text("precious")
+    (out / "cache-0a1b.arrow").write_text("of datasets")
+    with pytest.raises(PublishError, match=r"holds 1 file that ftcli did not write there, such as notes/mine\.txt"):
+        export(store, out, "jsonl", "test", runtime__overwrite=True)
+    assert (out / "notes" / "mine.txt").read_text() == "precious"
+    (out / "notes" / "mine.txt").unlink()
+    assert export(store, out, "jsonl", "test", runtime__overwrite=True).metrics["rows"] == 1
+
+
+@pytest.mark.parametrize(("kind", "labels", "formats"), [("regress", None, "jsonl,"), ("classify", ["a", "b"], "jsonl or mds,")])
+def test_a_refused_export_names_the_formats_that_take_it(kind: str, labels: Any, formats: str, tmp_path: Path) -> None:
+    values = (1.5, -2.0) if kind == "regress" else (0, 1)
+    store = write_store(tmp_path / "labelled", {"train": [([1, 2], values[0]), ([3], values[1])]}, task=kind, label_names=labels).path
+    with pytest.raises(UsageError) as caught:
+        export(store, tmp_path / "out", "megatron")
+    assert f"--format {formats}" in caught.value.hint

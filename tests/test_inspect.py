@@ -371,3 +371,24 @@ def test_the_command_prints_rows_a_page_or_a_document(packs: Path, tmp_path: Pat
         assert testing.run("inspect", packs, "--format", kind, "--output", tmp_path / kind).exit_code == 0
     assert json.loads((tmp_path / "json").read_text(encoding="utf-8"))["command"] == "inspect"
     assert (tmp_path / "text").read_text(encoding="utf-8").startswith("row 0 of train, ")
+
+
+def test_numbers_to_be_predicted_are_shown_as_they_are_and_have_no_id(world: Path, tmp_path: Path) -> None:
+    source = tmp_path / "n.jsonl"
+    source.write_text("".join(json.dumps({"text": f"word {row}", "label": row + 0.1234567}) + "\n" for row in (123456, 0, -4)))
+    values = {"dataset__label_column": "label", "train__mode": "regress"}
+    raw = shown(look(source, world / "tok", values))
+    assert [row["label_id"] for row in raw] == [None] * 3
+    prepare(world / "tok", source, tmp_path / "out", dataset__label_column="label", train__mode="regress")
+    kept = shown(look(tmp_path / "out"))
+    assert [row["label"] for row in kept] == ["123456.125", "0.1234567", "-3.8765433"]
+
+
+def test_two_prepared_directories_are_not_looked_at_together(packs: Path) -> None:
+    with pytest.raises(UsageError, match="is prepared, and 2 things are named"):
+        inspect.run(Context.make({"dataset.sources": [str(packs), str(packs)]}))
+
+
+def test_a_split_that_is_named_is_no_part_of_the_path(world: Path) -> None:
+    with pytest.raises(UsageError, match="sources need a tokenizer"):
+        inspect.run(Context.make({"dataset.sources": [f"train={world / 'a.jsonl'}"]}))

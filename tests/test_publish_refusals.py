@@ -106,6 +106,16 @@ def test_a_place_that_cannot_be_is_refused_by_name(name: str, words: str, hint: 
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("place", [".", "..", ""])
+def test_the_directory_where_one_stands_is_not_exchanged(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell stood in what was removed: `ls` showed nothing."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert "is where you stand" in refusal(lambda: check_place(Path(place))).message
+    assert refusal(lambda: prepare(Path(place))).hint.startswith("Name a directory below it")
+    prepare(Path("below"))
+
+
 @pytest.mark.parametrize("name", ["out", "several/new/folders", "empty"])
 def test_a_place_that_can_be_is_left_as_it_was(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()

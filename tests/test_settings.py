@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from ftcli.errors import SettingsError
 from ftcli.fields import extra, flag_of, variable_of
 from ftcli.settings import Settings, get, sections, update, walk
 from ftcli.settings_train import NOT_OFFERED, OWN, REMOVED, TrainSettings
@@ -214,3 +215,24 @@ def test_only_a_sign_at_the_beginning_of_a_path_is_the_home_directory(monkeypatc
 def test_a_share_beyond_one_is_told_how_hundredths_are_written(value: object, way: str) -> None:
     with pytest.raises(ValidationError, match=rf"a share is 1 \(100%\) at most{way} \["):
         Settings.model_validate({"dataset": {"max_bad": value}})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("train.learning_rate", True, "a number is wanted"),
+        ("dataset.num_proc", True, "a number is wanted"),
+        ("runtime.threads", False, "a number is wanted"),
+        ("train.learning_rate", float("inf"), "finite"),
+        ("train.num_train_epochs", float("inf"), "finite"),
+        ("dataset.output_dir", "", "it is empty"),
+    ],
+)
+def test_what_nobody_means_is_refused(key: str, value: Any, words: str) -> None:
+    """YAML reads yes and on as true, of which 1 was made: a learning rate of 1. An empty path was the working directory."""
+    with pytest.raises((SettingsError, ValidationError), match=words):
+        update(Settings(), {key: value})
+
+
+def test_true_is_taken_where_it_is_one_of_the_choices() -> None:
+    assert get(update(Settings(), {"train.bf16": True}), "train.bf16") is True

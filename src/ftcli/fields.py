@@ -7,7 +7,8 @@ import re
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -64,6 +65,16 @@ MaybeDay = Annotated[str | None, BeforeValidator(_day)]
 """A date as 2026-11-28, or unset; TOML and YAML know dates themselves."""
 
 
+def kinds_of(annotation: Any) -> set[Any]:
+    """The plain types inside a field's annotation."""
+    origin = get_origin(annotation)
+    if origin in {Union, UnionType}:
+        return set().union(*(kinds_of(part) for part in get_args(annotation)))
+    if origin is Annotated:
+        return kinds_of(get_args(annotation)[0])
+    return {str} if origin is Literal else {origin or annotation}
+
+
 def at_home(value: Any) -> Any:
     """A path, or each of a list, with ~ and ~user at its beginning for the home directory; anything else as it is.
 
@@ -79,7 +90,18 @@ def at_home(value: Any) -> Any:
 class Section(BaseModel):
     """A section of the settings tree: frozen, unknown keys refused, a home directory for ~ wherever a path comes from."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _meant(cls, value: Any, info: ValidationInfo) -> Any:
+        """As it is. pydantic makes 1 of true, as YAML reads yes and on, and the working directory of an empty path, as a script's unset variable is one."""
+        kinds = kinds_of(cls.model_fields[info.field_name or ""].annotation)
+        if isinstance(value, bool) and not kinds.isdisjoint({int, float}) and bool not in kinds:
+            raise ValueError("a number is wanted, and neither true nor false (YAML reads yes, no, on and off as these)")
+        if value == "" and Path in kinds:
+            raise ValueError("it is empty: give a path, or leave it out")
+        return value
 
     @field_validator("*")
     @classmethod

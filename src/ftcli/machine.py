@@ -144,7 +144,10 @@ def compute_threads(asked: int | None, cores: int) -> Choice:
     """
     if asked is not None:
         return Choice(asked, f"{asked} by runtime.threads")
-    given, ranks = os.environ.get("OMP_NUM_THREADS", ""), os.environ.get("LOCAL_WORLD_SIZE", "1")
+    given, ranks = (
+        os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip(),
+        os.environ.get("LOCAL_WORLD_SIZE", "1"),
+    )  # 4,2: nested levels
     if given.isdecimal() and int(given) and not (given == "1" and "TORCHELASTIC_RUN_ID" in os.environ and "FTCLI_LAUNCH" not in os.environ):
         return Choice(int(given), f"{given} by OMP_NUM_THREADS")
     share = max(1, cores // int(ranks)) if ranks.isdecimal() and int(ranks) else cores

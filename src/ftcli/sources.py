@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ftcli.errors import FtcliError, SettingsError
-from ftcli.fields import variable_of
+from ftcli.fields import kinds_of, variable_of
 from ftcli.home import home
 from ftcli.masking import masked_values
 from ftcli.records import Value
@@ -179,7 +178,7 @@ def user_profiles() -> Path:
 
 def profile_names() -> list[str]:
     packaged = [entry.name.removesuffix(".toml") for entry in resources.files("ftcli.profiles").iterdir() if entry.name.endswith(".toml")]
-    return sorted({*packaged, *(path.stem for path in user_profiles().glob("*.toml"))})
+    return sorted({*packaged, *(path.stem for path in user_profiles().glob("*.toml") if path.is_file())})
 
 
 def profile_path(name: str) -> Any:
@@ -319,7 +318,7 @@ def parse(key: str, raw: Any) -> Any:
     """Text from a flag or a variable as what the field's type wants: lists split at commas, JSON for tables; the rest is left to pydantic."""
     section, _, name = key.partition(".")
     info: FieldInfo = sections()[section].model_fields[name]
-    kinds = _kinds(info.annotation)
+    kinds = kinds_of(info.annotation)
     if not isinstance(raw, str):
         return raw
     text = raw.strip()
@@ -331,11 +330,3 @@ def parse(key: str, raw: Any) -> Any:
         except json.JSONDecodeError as error:
             raise SettingsError(f"{key} = {raw!r}: not JSON: {error}", "Quote it as a JSON document.") from error
     return raw
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    """The plain types inside a field's annotation."""
-    origin = get_origin(annotation)
-    if origin in {Union, UnionType}:
-        return set().union(*(_kinds(part) for part in get_args(annotation)))
-    return {str} if origin is Literal else {origin or annotation}

@@ -21,7 +21,7 @@ from ftcli.core.files.manifest import Damage, compare_files, read_manifest
 from ftcli.core.files.objects import url_of
 from ftcli.core.publishing.fetched_set import damages, published_at
 from ftcli.core.publishing.inputs import changes
-from ftcli.core.publishing.place import ATTEMPT, PARTS
+from ftcli.core.publishing.place import ATTEMPT, PARTS, unlisted
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Check, Report
@@ -96,7 +96,7 @@ def _verify(context: Context, folders: Sequence[Path]) -> Report:
         base = remote.place(manifest) if remote else folder
         rows += [[f"{base}/{damage.path}", damage.kind, str(damage.expected), str(damage.found)] for damage in found]
         checks.append(_verdict(folder, manifest, found, STORE_HINT if remote else HINT))
-        if remote is None and (others := _unlisted(Path(folder), manifest)):
+        if remote is None and (others := unlisted(Path(folder), manifest)):
             context.note(f"{folder}: {len(others):,} files are not of the prepared data, such as {others[0]}")
     context.progress.close()
     metrics = {"files": files, "bytes": read, "seconds": time.perf_counter() - clock, "damaged": len(rows)}
@@ -134,12 +134,6 @@ def _verdict(folder: str, manifest: Mapping[str, Any], found: Sequence[Damage], 
     files = manifest["files"]
     whole = f"{len(files):,} files, {size(sum(entry['bytes'] for entry in files))}: all as they were published"
     return Check(f"cache:{folder}", "data", "pass", whole, {"content_hash": manifest["content_hash"]})
-
-
-def _unlisted(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Files that the manifest does not list: `datasets` keeps its caches beside the data."""
-    known = {entry["path"] for entry in manifest.get("files", ())} | {MANIFEST_NAME}
-    return sorted(name for path in folder.rglob("*") if path.is_file() and (name := path.relative_to(folder).as_posix()) not in known)
 
 
 # -- why ---------------------------------------------------------------------------------------------------------------
@@ -261,12 +255,15 @@ def _clean(context: Context, folders: Sequence[Path], dry_run: bool) -> Report:
 
 def _walk(folders: Sequence[Path]) -> Iterator[Path]:
     """Prepared directories and working directories below the folders; what is inside of them is not looked at."""
+    seen: set[Path] = set()
     for top in folders:
         for root, names, files in os.walk(top):
             folder = Path(root)
             if MANIFEST_NAME in files or _is_attempt(folder):
                 names.clear()
-                yield folder
+                if (place := folder.resolve()) not in seen:  # folders may be named twice, or one inside of another
+                    seen.add(place)
+                    yield folder
             names.sort()
 
 

@@ -16,7 +16,7 @@ from ftcli.core.inspect.tokenlines import PIPE_WIDTH, lines
 from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
-from ftcli.records import MANIFEST_NAME, Report, to_json
+from ftcli.records import MANIFEST_NAME, SPLITS, Report, to_json
 
 FORMATS = ("text", "html", "json")
 
@@ -50,10 +50,14 @@ def run(
     if not sources:
         raise UsageError("nothing to look at: name prepared data or sources", "Example: ftcli inspect prepared --rows 0-4")
     picked = Picked.of_words(rows, random, seed)
-    if not context.settings.tokenizer.path and not Path(sources[0]).exists():
-        raise StoreError(f"{sources[0]} is not there", "Name prepared data, or sources together with --tokenizer-path.")
+    first = Path(sources[0].partition("=")[2] if sources[0].partition("=")[0] in SPLITS else sources[0])
+    if not context.settings.tokenizer.path and not first.exists():
+        raise StoreError(f"{first} is not there", "Name prepared data, or sources together with --tokenizer-path.")
     counts: dict[str, int] = {}
-    prepared = len(sources) == 1 and (Path(sources[0]) / MANIFEST_NAME).exists()
+    ready = [source for source in sources if (Path(source) / MANIFEST_NAME).exists()]
+    if ready and len(sources) > 1:
+        raise UsageError(f"{ready[0]} is prepared, and {len(sources)} things are named", "Look at one prepared directory at a time.")
+    prepared = bool(ready)
     if prepared:
         store = Store.open(Path(sources[0]))
         looked = of_store(context, store, split, picked)

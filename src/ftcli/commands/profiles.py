@@ -62,8 +62,8 @@ def load(name: str) -> Profile:
         SettingsError: there is no such profile, or its file is damaged.
     """
     path: Any = profile_path(name)
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8-sig")
         table = tomllib.loads(text).get("profile", {})
         return Profile(
             name=Path(name).stem,
@@ -73,7 +73,7 @@ def load(name: str) -> Profile:
             min_memory_gb=float(table.get("min_memory_gb", 0)),
             text=text,
         )
-    except (tomllib.TOMLDecodeError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise SettingsError(f"profile {name!r} ({path}) cannot be read: {error}", "Mend the file.") from error
 
 
@@ -96,7 +96,8 @@ def _detect(context: Context) -> Report:
     chosen = choose(machine)
     rows = []
     for key, (value, origin) in profile_layer(chosen.value).values.items():
-        cut = cut_to_cores(value, origin, machine) if key in CORE_COUNTS else Choice(value, "")
+        count = int(value) if key in CORE_COUNTS and str(value).isdecimal() else None
+        cut = Choice(value, "") if count is None else cut_to_cores(count, origin, machine)
         rows.append([key, str(value), str(cut.value), cut.reason if cut.value != value else ""])
     metrics = {"profile": chosen.value, "cores": machine.cores, "memory_gb": round(machine.memory_bytes / GIGABYTE, 1)}
     table = {"head": ["setting", "profile", "used", "why"], "rows": rows}

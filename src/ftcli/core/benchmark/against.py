@@ -55,6 +55,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: floa
 
     Raises:
         UsageError: they measure different things or in different units.
+        DataError: a figure is 0 or none.
     """
     actions = [str(each["command"]) for each in (first, second)]
     if actions[0] != actions[1]:
@@ -114,8 +115,15 @@ def cards_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[li
 
 
 def _samples(document: Mapping[str, Any]) -> dict[Key, NDArray[np.float64]]:
-    rows = document["metrics"]["measurements"]
-    return {(row["name"], row["unit"]): np.array(row.get("samples") or [row["median"]], np.float64) for row in rows}
+    found = {}
+    for row in document["metrics"]["measurements"]:
+        samples = np.array(row.get("samples") or [row["median"]], np.float64)
+        if not (np.isfinite(samples) & (samples > 0)).all():
+            raise DataError(
+                f"{row['name']} has figures in {row['unit']} that are none: {samples.tolist()[:5]}", "Measure it again: ftcli benchmark."
+            )
+        found[row["name"], row["unit"]] = samples
+    return found
 
 
 def _row(key: Key, old: NDArray[np.float64], new: NDArray[np.float64], tolerance: float, explained: tuple[float, float]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
         "content_hash": None,
         "reused": False,
     }
-    _refuse_prepared(output, mark)
+    _refuse_prepared(store, output, mark)
     with Attempt.open(output, mark, replace=context.settings.runtime.overwrite, inputs=inputs) as attempt:
         if attempt.ready is None:
             manifest = (
@@ -86,8 +86,12 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
     return figures | {"files": len(files), "bytes": sum(entry["bytes"] for entry in files), "content_hash": published["content_hash"]}
 
 
-def _refuse_prepared(output: Path, mark: str) -> None:
-    """Raises `PublishError`: prepared data lie there, which no export replaces, whatever --overwrite says."""
+def _refuse_prepared(store: Store, output: Path, mark: str) -> None:
+    """Raises `PublishError`: prepared data lie there, which no export replaces, whatever --overwrite says; or it is inside of what is exported."""
+    if store.path.resolve() in output.resolve().parents:
+        raise PublishError(
+            f"{output} is inside the prepared data that are exported, and would go with them", "Choose a directory beside them."
+        )
     there = read_manifest(output.resolve())
     if there is not None and "format" not in there and there["fingerprint"] != mark:
         raise PublishError(f"{output} holds prepared data, not an export", "Choose another output directory.")

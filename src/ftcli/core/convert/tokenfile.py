@@ -61,8 +61,9 @@ def refuse_labels(store: Store, job: ExportJob, name: str, *, tokens_too: bool =
     for split in () if job.tokens_only else job.splits:
         data = store.split(split)
         if data.labels is not None or data.flags is not None or data.numbers is not None or (data.targeted and not tokens_too):
-            kind = "a label a token" if data.targeted else "a label a row"
+            several = data.flags is not None or data.numbers is not None
+            kind = "a label a token" if data.targeted else "labels or a number a row" if several else "a label a row"
             raise UsageError(
                 f"{store.path} has {kind}, and {name} holds tokens alone: what is learned would change in silence",
-                "Use --format jsonl or mds, or leave the labels out with --tokens-only.",
+                f"Use --format jsonl{'' if several else ' or mds'}, or leave the labels out with --tokens-only.",
             )

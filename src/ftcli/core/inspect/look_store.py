@@ -39,7 +39,7 @@ def of_store(context: Context, store: Store, split: str | None, picked: Picked) 
         names, label_ids = store.label_names or [], rows.labels.tolist()
         label_names = [names[number] if 0 <= number < len(names) else None for number in label_ids]
     elif rows.numbers is not None:
-        label_names = [f"{number:g}" for number in rows.numbers.tolist()]
+        label_names = [str(number) for number in rows.numbers]
     elif rows.flags is not None:
         label_names = [together(names_of(flags, store.label_names)) for flags in rows.flags]
     task = None

@@ -231,7 +231,7 @@ def limits(threads: int | None) -> Mapping[str, str]:
     """Set from outside, because some libraries read them when they are imported."""
     if threads is None:
         return {}
-    given = {name: os.environ.get(name, "") for name in THREAD_VARIABLES}
+    given = {name: os.environ.get(name, "").partition(",")[0].strip() for name in THREAD_VARIABLES}
     return {name: str(min(threads, int(value) if value.isdecimal() and int(value) else threads)) for name, value in given.items()}
 
 

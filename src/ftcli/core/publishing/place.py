@@ -7,13 +7,13 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ftcli.core.files.durable import writing
 from ftcli.core.files.manifest import read_manifest
 from ftcli.core.publishing.inputs import DAY, differences
-from ftcli.errors import PublishError
+from ftcli.errors import PublishError, StoreError
 from ftcli.records import MANIFEST_NAME
 
 ATTEMPT = re.compile(r"\.(.+)\.[^.]+\.attempt")
@@ -21,6 +21,9 @@ ATTEMPT = re.compile(r"\.(.+)\.[^.]+\.attempt")
 PARTS = re.compile(r"\.(.+)\.[^.]+\.parts")
 """Name of the working directory of a job in parts (`ftcli.core.prepare.parts`)."""
 CHOOSE = "Choose another output directory."
+BELOW = "Name a directory below it, such as ./prepared."
+PASSING = re.compile(r"cache-\w+\.arrow|tmp\w+|\.nfs|\.DS_Store|\._")
+"""Beginnings of names of files in prepared data that nobody misses: those of `datasets` (map, filter), NFS and macOS."""
 
 
 def attempt_of(target: Path, fingerprint: str) -> Path:
@@ -66,6 +69,10 @@ def refuse_foreign(output: Path) -> bool:
     target = output.resolve()
     if not os.path.lexists(target):
         return False
+    if (here := Path.cwd()) == target or target in here.parents:
+        raise PublishError(
+            f"{output} is where you stand ({here}), and the output is a directory that appears as a whole in its place", BELOW
+        )
     if not target.is_dir():
         raise PublishError(f"{output} exists and is not a directory", CHOOSE)
     entries = sum(1 for _ in target.iterdir())
@@ -75,6 +82,27 @@ def refuse_foreign(output: Path) -> bool:
             "Choose another output directory, or move this one away.",
         )
     return bool(entries)
+
+
+def unlisted(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Files below a prepared directory that its manifest does not list."""
+    known = {entry["path"] for entry in manifest.get("files", ())} | {MANIFEST_NAME}
+    return sorted(name for path in folder.rglob("*") if not path.is_dir() and (name := path.relative_to(folder).as_posix()) not in known)
+
+
+def refuse_added(output: Path) -> None:
+    """Raises `PublishError`: in prepared data that are to be replaced lie files that ftcli did not write, caches of `datasets` and leftovers of file systems aside."""
+    target = output.resolve()
+    try:
+        manifest = read_manifest(target) or {}
+    except StoreError:  # damaged: nobody knows what it listed
+        return
+    if added := [name for name in unlisted(target, manifest) if not PASSING.match(PurePosixPath(name).name)]:
+        raise PublishError(
+            f"{output} holds {len(added):,} {'file' if len(added) == 1 else 'files'} that ftcli did not write there, such as {added[0]}: "
+            "replacing the directory would delete them",
+            "Move them away, or choose another output directory.",
+        )
 
 
 def refuse_other(output: Path, fingerprint: str, inputs: Mapping[str, Any]) -> None:

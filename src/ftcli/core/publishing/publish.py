@@ -39,7 +39,16 @@ from ftcli.core.files.manifest import (
     read_manifest,
     seal,
 )
-from ftcli.core.publishing.place import aside_of, attempt_of, attempts_beside, check_place, leftovers, refuse_foreign, refuse_other
+from ftcli.core.publishing.place import (
+    aside_of,
+    attempt_of,
+    attempts_beside,
+    check_place,
+    leftovers,
+    refuse_added,
+    refuse_foreign,
+    refuse_other,
+)
 from ftcli.core.publishing.shard import ShardWriter, finished, make_folders, read_sidecar, sidecar
 from ftcli.errors import FtcliWarning, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA, to_json
@@ -153,8 +162,10 @@ class Attempt:
 
     def _refuse_obstacle(self) -> None:
         """The output may be absent, an empty directory, or ours with leave to replace it."""
-        if refuse_foreign(self.output) and not self._replace:
-            refuse_other(self.output, self.fingerprint, self._inputs)
+        if refuse_foreign(self.output):
+            if not self._replace:
+                refuse_other(self.output, self.fingerprint, self._inputs)
+            refuse_added(self.output)
 
     def _refuse_shortage(self, need_bytes: int) -> None:
         need_bytes -= size_of(self._data)
