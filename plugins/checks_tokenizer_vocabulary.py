@@ -127,12 +127,12 @@ def ids(probe: Probe) -> Check:
 
 
 def max_length(probe: Probe) -> Check:
-    from ftcli.core.prepare.recipe import NO_LIMIT
+    from ftcli.core.tokenizer.limit import NO_LIMIT, length_limit
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import noted, passed, warned
     from ftcli.errors import FtcliError
 
-    limit = int(min(getattr(probe.tokenizer, "model_max_length", NO_LIMIT) or NO_LIMIT, NO_LIMIT))
+    limit = length_limit(probe.tokenizer)
     try:
         longest, what = int(probe.train_split.lengths.max(initial=0)), "the longest row of the data"
     except (Missing, FtcliError):  # FT201 says what is wrong with the data
@@ -158,12 +158,12 @@ def max_length(probe: Probe) -> Check:
 
 
 def _positions(probe: Probe) -> int | None:
-    from ftcli.core.models.layers import positions
+    from ftcli.core.models.layers import text_places
     from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
-        return positions(probe.config)
+        return text_places(probe.config)
     except (Missing, FtcliError):  # the first check of the model says what is wrong with it
         return None
 

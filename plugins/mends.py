@@ -82,9 +82,9 @@ def truncation_side(probe: Probe, verdict: Check) -> list[Edit]:
 
 def max_length(probe: Probe, verdict: Check) -> list[Edit]:
     """The model's positions, where the tokenizer names no length. Ids do not change by it."""
-    from ftcli.core.models.layers import positions
+    from ftcli.core.models.layers import text_places
 
-    config, limit = probe.config.get_text_config(), positions(probe.config)
-    if verdict.evidence.get("model_max_length") is not None or not limit or "roberta" in config.model_type:  # RoBERTa counts from PAD + 1
+    limit = text_places(probe.config)
+    if verdict.evidence.get("model_max_length") is not None or not limit:
         return []
     return [Edit("tokenizer", TOKENIZER, "model_max_length", limit, "the model has so many positions, and nothing warned of longer texts")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING
 
 from ftcli import hookimpl
@@ -112,6 +113,9 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
             f"{path}/tokenizer.json is {wrong}, not a tokenizer of Hugging Face's tokenizers",
             "Give the folder of the tokenizer that the model was trained with; or make one: ftcli train-tokenizer",
         )
+    settings = Path(path) / "tokenizer_config.json"
+    if _wrong_settings(settings):
+        return TokenizerError(f"{settings} is damaged: {_wrong_settings(settings)}", "Copy it again from where the tokenizer comes from.")
     hint = "A file in the folder is damaged or missing."
     if type(error).__name__.startswith("StrictDataclass"):  # of a kind of model, or layer, that came later or is somebody's own
         hint = "This transformers refuses the folder's config.json: update transformers, or give a folder with the tokenizer's files alone."
@@ -135,6 +139,19 @@ def _reads(file: Path) -> bool:
     except EngineError:
         return False
     return True
+
+
+def _wrong_settings(file: Path) -> str:
+    """What makes a tokenizer_config.json useless; nothing where it may be of use."""
+    try:
+        content = json.loads(file.read_bytes()) if file.is_file() else {}
+    except (ValueError, RecursionError) as error:
+        return f"no JSON ({error})"
+    if not isinstance(content, dict):
+        return f"a JSON {type(content).__name__} and no object"
+    if not isinstance(kind := content.get("tokenizer_class"), (str, NoneType)):
+        return f"tokenizer_class is {kind!r} and no name"
+    return ""
 
 
 def _wrong_kind(file: Path) -> str:

@@ -17,6 +17,7 @@ from ftcli.contracts import Encoded, Encoder
 from ftcli.core.engines.adversarial import WORDS
 from ftcli.core.engines.reference import load_reference, to_encoded
 from ftcli.pluginmanager import Plugins
+from ftcli.records import PluginInfo
 from ftcli.registry import Registry
 
 TEXTS = [
@@ -140,6 +141,9 @@ class Offers:
     def registry(self, kind: str) -> Registry[object]:
         assert kind == "engine"
         return self._registry
+
+    def describe(self) -> tuple[PluginInfo, ...]:
+        return ()
 
 
 def offers(*engines: type, built_in: bool = False) -> Plugins:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer, ByT5Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from engine_doubles import byte_level, expected, unigram, word_piece
 from ftcli.core.arrays import strings
 from ftcli.core.engines.backend import prepare_backend, tokenizer_hash
 from ftcli.core.engines.reference import load_reference
-from ftcli.errors import TokenizerError
+from ftcli.errors import FtcliError, TokenizerError
+from tokenizing import ids, prepare
 
 
 def test_prefix_and_suffix_are_what_the_post_processor_adds(tmp_path: Path) -> None:
@@ -133,3 +135,28 @@ def test_the_hash_of_a_slow_tokenizer_covers_its_files(tmp_path: Path) -> None:
     before = tokenizer_hash(tokenizer, tmp_path)
     (tmp_path / "tokenization_own.py").write_text("x = 1")
     assert tokenizer_hash(tokenizer, tmp_path) != before
+
+
+@pytest.mark.parametrize("kind", ["words", "pieces", "unigram"])
+def test_a_tokenizer_without_an_unknown_token_encodes_what_it_knows_and_names_what_it_does_not(kind: str, tmp_path: Path) -> None:
+    """Its library refuses what the vocabulary lacks, and so Korean probes and the corpus of the proof: "this is a bug in ftcli"."""
+    texts = ["the cat sat on the mat", "a dog ran to the cat"] * 20
+    model, trainer = {
+        "words": (models.WordLevel(), trainers.WordLevelTrainer()),
+        "pieces": (models.WordPiece(), trainers.WordPieceTrainer(vocab_size=80)),
+        "unigram": (models.Unigram(), trainers.UnigramTrainer(vocab_size=60)),
+    }[kind]
+    made = Tokenizer(model)
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.train_from_iterator(texts, trainer)
+    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(tmp_path / "t")
+    source = tmp_path / "a.txt"
+    source.write_text("\n".join(texts) + "\n")
+    prepare(tmp_path / "t", source, tmp_path / "out")
+    assert ids(tmp_path / "out") == [made.encode(text).ids for text in texts]
+    source.write_text("\n".join([*texts * 60, "zebra 한"]) + "\n")  # behind the rows that are sampled
+    with pytest.raises(FtcliError, match=r"the tokenizer itself failed while encoding.*on the text 'zebra 한'"):
+        prepare(tmp_path / "t", source, tmp_path / "late")
+    source.write_text("zebra 한\n")
+    with pytest.raises(FtcliError, match=r"the tokenizer itself failed while encoding.*on the text 'zebra 한'"):
+        prepare(tmp_path / "t", source, tmp_path / "early")

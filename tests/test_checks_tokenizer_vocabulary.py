@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
+from ftcli.core.models.layers import text_places
+from ftcli.core.tokenizer.limit import NO_LIMIT, length_limit
+from ftcli.errors import TokenizerError
 from verifying import World
 
 STAGE = ("tokenizer",)
@@ -107,6 +112,21 @@ def test_model_max_length_below_the_data_warns_unless_the_model_has_the_position
     assert "no model_max_length" in world.quiet("no model_max_length", values, stages=STAGE)["FT110"].summary
     values = {"tokenizer.path": world.tokenizer(tmp_path / "v", model_max_length=64), "packing.max_length": 65}
     assert "--max-length has 65" in world.verify(values, stages=STAGE)["FT110"].summary
+
+
+@pytest.mark.parametrize(("kind", "fits"), [("mpnet", 64), ("longformer", 64), ("camembert", 64), ("xlm-roberta", 64), ("bert", 66)])
+def test_positions_that_begin_behind_pad_are_not_places_of_a_text(kind: str, fits: int) -> None:
+    """--fix wrote 66 into tokenizer_config.json, at which the model raised IndexError."""
+    assert text_places(AutoConfig.for_model(kind, max_position_embeddings=66, pad_token_id=1)) == fits
+
+
+@pytest.mark.parametrize(
+    ("named", "limit"), [(512, 512), (-1, NO_LIMIT), (0, NO_LIMIT), (10**30, NO_LIMIT), (None, NO_LIMIT), (1e30, NO_LIMIT)]
+)
+def test_a_length_that_is_none_is_no_limit(named: Any, limit: int) -> None:
+    assert length_limit(SimpleNamespace(model_max_length=named)) == limit
+    with pytest.raises(TokenizerError, match="is '512' and no number"):
+        length_limit(SimpleNamespace(model_max_length="512"))
 
 
 def test_code_in_the_folder_is_named_and_not_run(world: World, tmp_path: Path) -> None:

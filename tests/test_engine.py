@@ -21,6 +21,7 @@ from ftcli.core.engines.backend import prepare_backend, tokenizer_hash
 from ftcli.core.engines.engine import EngineChoice, RowEncoder, choose_engine, load_encoder
 from ftcli.errors import EngineError, SettingsError
 from ftcli.pluginmanager import Plugins
+from tokenizing import ENGINE, plugins
 
 
 @pytest.fixture(autouse=True)
@@ -217,7 +218,7 @@ def test_an_engine_that_fails_later_costs_its_batch_a_detour_and_is_named(tiny: 
 
 def test_a_reference_that_fails_is_an_error(tiny: tuple[Any, Path]) -> None:
     spec = choose(tiny, offers(), requested="hf").spec
-    with pytest.raises(EngineError, match=r"hf .* failed while encoding"):
+    with pytest.raises(EngineError, match=r"the tokenizer itself failed while encoding.*on the text .a."):
         RowEncoder(spec, BrokenEncoder()).encode(array(["a"]))
 
 
@@ -310,3 +311,14 @@ def test_a_tokenizer_whose_folder_holds_another_one_is_refused(tmp_path: Path) -
     byte_level(tmp_path / "other")
     with pytest.raises(EngineError, match="give other ids for a row of the data"):
         choose((tokenizer, tmp_path / "other"), offers())
+
+
+def test_a_plugin_whose_code_changed_is_proved_anew(tmp_path: Path) -> None:
+    """Its version stays where its author forgets it: the old proof let wrong ids pass, or kept a mended engine out."""
+    tokenizer, folder = byte_level(tmp_path), tmp_path / "plugins"
+    kept: dict[str, Any] = {"cache_dir": tmp_path / "cache", "requested": "double"}
+    assert choose_engine(tokenizer, tmp_path, plugins(folder), **kept).name == "double"
+    assert len(list((tmp_path / "cache").glob("proof-*double*"))) == 1
+    with pytest.raises(EngineError, match="differs from the reference"):
+        choose_engine(tokenizer, tmp_path, plugins(folder, ENGINE.replace('if "zebra" in text', "if text")), **kept)
+    assert choose_engine(tokenizer, tmp_path, plugins(folder), **kept).name == "double"

@@ -289,3 +289,19 @@ def test_a_worker_that_waits_is_told_of_the_engine_before_the_command_is_importe
 def test_what_is_wrong_is_left_to_the_run_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reserve, "waits", lambda: True)
     ahead.begin(context(tmp_path / "gone", tmp_path / "gone.jsonl", tmp_path / "out", tokenizer__engine="gone"))
+
+
+def test_a_tokenizer_that_is_loaded_again_for_a_proof_neither_cuts_nor_pads(tokenizer: Path, tmp_path: Path) -> None:
+    """Its file says so, as those of sentence-transformers: from the second run on every fast engine was said to differ."""
+    file = tokenizer / "tokenizer.json"
+    whole = json.loads(file.read_text())
+    whole["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    whole["padding"] = {
+        "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>",
+    }  # fmt: skip
+    file.write_text(json.dumps(whole))
+    source = write(tmp_path / "data.jsonl", corpus(60))
+    prepare(tokenizer, source, tmp_path / "first", tokenizer__engine="hf")
+    report = prepare(tokenizer, source, tmp_path / "second", tokenizer__engine="gigatoken")
+    assert report.metrics["rows_written"] == 60
+    assert manifest(tmp_path / "first")["content_hash"] == manifest(tmp_path / "second")["content_hash"]

@@ -113,6 +113,16 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         _load(folder)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"), [("[1, 2]", "a JSON list"), ('{"tokenizer_class": 5}', "tokenizer_class is 5"), ("{bad", "no JSON")]
+)
+def test_damaged_settings_of_a_tokenizer_are_named(content: str, words: str, tmp_path: Path) -> None:
+    folder = tiny_tokenizer(tmp_path / "tokenizer")
+    (folder / "tokenizer_config.json").write_text(content)
+    with pytest.raises(TokenizerError, match=rf"tokenizer_config\.json is damaged: {words}"):
+        _load(folder)
+
+
 def test_code_that_comes_with_a_tokenizer_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}))
     settings = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", None]}}

@@ -19,6 +19,7 @@ from ftcli.core.corpus.sample import generate
 from ftcli.core.tokenizer import train_tokenizer as module
 from ftcli.core.tokenizer.train_tokenizer import Kind, train_tokenizer
 from ftcli.errors import DataError, FtcliError, PublishError, TokenizerError, UsageError
+from ftcli.testing import run
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ROWS = 500
@@ -292,3 +293,33 @@ def test_a_tokenizer_that_would_load_differently_is_not_published(tmp_path: Path
     with pytest.raises(FtcliError, match="would not load as the tokenizer that was trained"):
         train_tokenizer(texts(5), tmp_path / "t", "bpe", 300)
     assert not list(tmp_path.iterdir())
+
+
+def test_rows_that_cannot_be_used_are_counted_and_too_many_refused(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text("".join(json.dumps({"text": f"word {row}"}) + "\n" for row in range(60)) + '{"text": 5}\n')
+    words = ("train-tokenizer", str(source), "--kind", "bpe", "--vocab-size", "300", "--set", "dataset.on_bad=quarantine", "--json")
+    refused = run(*words, "--output", str(tmp_path / "one"))
+    assert refused.exit_code == 1
+    assert "1 of 61 rows cannot be used" in refused.report["error"]["message"]
+    report = run(*words, "--output", str(tmp_path / "two"), "--set", "dataset.max_bad=0.1").report
+    assert report["metrics"]["rows_rejected"] == 1
+    assert any("1 rows that cannot be used were left out" in note for note in report["notes"])
+
+
+def test_the_directory_where_one_stands_and_one_that_cannot_be_written_are_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = iter(["a text"] * 50)
+    with pytest.raises(UsageError, match="is where you stand"):
+        train_tokenizer(texts, Path(), "bpe", 300)
+    (tmp_path / "file").touch()
+    with pytest.raises(PublishError):
+        train_tokenizer(texts, tmp_path / "file" / "t", "bpe", 300)
+    assert len(list(texts)) == 50
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    train_tokenizer(["a text"] * 50, tmp_path / "link", "bpe", 300)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "tokenizer.json").is_file()

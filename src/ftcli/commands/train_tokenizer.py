@@ -9,9 +9,10 @@ from typing import get_args
 from ftcli.context import Context
 from ftcli.core.files.objects import refuse_url
 from ftcli.core.reading.read import make_plan, read_shard
+from ftcli.core.reading.reject import strict
 from ftcli.core.tokenizer.train_tokenizer import Kind, train_tokenizer
-from ftcli.errors import UsageError
-from ftcli.records import Report
+from ftcli.errors import DataError, UsageError
+from ftcli.records import BadRow, Report
 
 
 def run(context: Context, kind: str, vocab_size: int, output: Path) -> Report:
@@ -34,11 +35,29 @@ def run(context: Context, kind: str, vocab_size: int, output: Path) -> Report:
     for note in plan.notes:
         context.note(note)
 
+    first: list[BadRow] = []
+    bad = read = 0
+
+    def put_aside(row: BadRow) -> None:
+        nonlocal bad
+        bad += 1
+        if not first:
+            first.append(row)
+
     def texts() -> Iterator[str]:
+        nonlocal read
+        reject = strict if settings.dataset.on_bad == "strict" else put_aside
         for shard in plan.shards:
             if shard.split == "train":
-                for _, batch in read_shard(shard, plan.columns, settings, formats):
+                for _, batch in read_shard(shard, plan.columns, settings, formats, unkept=reject):
+                    read += len(batch)
                     yield from batch.column("text").to_pylist()
+        if bad > settings.dataset.max_bad * (read + bad):
+            raise DataError(
+                f"{bad:,} of {read + bad:,} rows cannot be used, dataset.max_bad allows {settings.dataset.max_bad:.4%}: "
+                f"the first is in {first[0].path}: {first[0].reason}",
+                "Correct them, or raise --max-bad.",
+            )
 
     context.progress.start("train-tokenizer", None, "rows")
     metrics = train_tokenizer(
@@ -47,4 +66,7 @@ def run(context: Context, kind: str, vocab_size: int, output: Path) -> Report:
     context.progress.close()
     for note in metrics.pop("notes"):
         context.note(note)
+    if bad:
+        context.note(f"{bad:,} rows that cannot be used were left out, the first in {first[0].path}: {first[0].reason}")
+    metrics["rows_rejected"] = bad
     return context.report("train-tokenizer", metrics, paths={"output": str(output)})

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ftcli.core.arrays import strings
+from ftcli.core.engines.guard import guarded
 from ftcli.core.engines.reference import load_reference
+from ftcli.errors import EngineError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -62,10 +64,13 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str, revi
     special_tokens = tokenizer.all_special_tokens[:32]
     probes = [*_PROBES, *(probe for token in special_tokens for probe in (token, f"{token}a", f"a{token}", f"a {token} b"))]
     if serialised and random:
-        plain, whole = (_ids(load_reference(serialised, folder, 1, special), probes) for special in (False, True))
+        kinds = [load_reference(serialised, folder, 1, special) for special in (False, True)]
+        probes = _known(lambda texts: _ids(kinds[0], texts), probes)
+        plain, whole = (_ids(kind, probes) for kind in kinds)
     else:
         options: dict[str, Any] = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
         with warnings.catch_warnings(action="ignore"):  # ByT5 warns of the special tokens that probes hold
+            probes = _known(lambda texts: tokenizer(texts, add_special_tokens=True, **options), probes)
             plain, whole = (tokenizer(probes, add_special_tokens=special, **options)["input_ids"] for special in (False, True))
         if not problem and [encoding.ids for encoding in _live(tokenizer).encode_batch_fast(probes, add_special_tokens=False)] != plain:
             problem = f"{type(tokenizer).__name__} gives other ids than its own backend"
@@ -94,6 +99,19 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str, revi
         trust=trust,
         ends=ends,
     )
+
+
+def _known(encode: Callable[[list[str]], object], probes: list[str]) -> list[str]:
+    """Those that can be encoded: a tokenizer without an unknown token refuses what its vocabulary lacks."""
+    try:
+        with guarded("the tokenizer"):
+            encode(probes)
+    except EngineError:
+        if len(probes) == 1:
+            return []
+        middle = len(probes) // 2
+        return [*_known(encode, probes[:middle]), *_known(encode, probes[middle:])]
+    return probes
 
 
 def ended(ids: Sequence[int], eos: int) -> list[int]:

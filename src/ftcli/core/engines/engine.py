@@ -16,7 +16,7 @@ from ftcli.core.arrays import flags
 from ftcli.core.engines.auditor import audited
 from ftcli.core.engines.backend import Backend, prepare_backend
 from ftcli.core.engines.character_search import CharacterSearch
-from ftcli.core.engines.guard import encode_checked, guarded
+from ftcli.core.engines.guard import encode_checked, encode_named, guarded
 from ftcli.core.engines.proof import (
     Difference,
     Proof,
@@ -145,15 +145,15 @@ class RowEncoder:
 
     def _by_engine(self, encoder: Encoder, texts: pa.Array) -> Encoded:
         name = f"{self.spec.engine} {self.spec.version}"
+        if self.spec.engine == REFERENCE:
+            return encode_named(encoder, texts, "the tokenizer itself", self.spec.backend.id_limit)
         try:
             encoded = encode_checked(encoder, texts, name, self.spec.backend.id_limit)
         except EngineError as error:
-            if self.spec.engine == REFERENCE:
-                raise
             self.failures.append(f"{error.message}; the reference encoded these {len(texts):,} texts instead")
             return self._by_reference(texts)
         encoded = self._without_pairs(texts, encoded)
-        if self.spec.audit and self.spec.engine != REFERENCE:
+        if self.spec.audit:
             self.texts_audited += audited(texts, encoded, self._reference, name, self.spec.audit)
         return encoded
 
@@ -167,7 +167,7 @@ class RowEncoder:
 
     def _by_reference(self, texts: pa.Array) -> Encoded:
         self.rows_by_reference += len(texts)
-        return encode_checked(self._reference, texts, "the reference tokenizer")
+        return encode_named(self._reference, texts, "the reference tokenizer")
 
 
 @lru_cache(maxsize=2)
@@ -239,7 +239,7 @@ def choose_engine(
     reference = reference or Reference(tokenizer, backend, threads)
     for engine in candidates:
         try:
-            proof, note = _prove(engine, reference, rows, cache_dir, load or _load, threads=threads)
+            proof, note = _prove(engine, reference, rows, cache_dir, load or _load, threads=threads, mark=_mark(engine.name, plugins))
         except (EngineError, MissingExtraError) as error:
             if requested != "auto":
                 raise
@@ -263,7 +263,7 @@ def proved_engine(backend: Backend, plugins: Plugins, requested: str, cache_dir:
     if not backend.json or (add_special_tokens and not backend.constant):
         return None
     for engine in _candidates(plugins, requested):
-        proof = stored_proof(cache_dir, backend, engine.name, engine.version)
+        proof = stored_proof(cache_dir, backend, engine.name, engine.version, _mark(engine.name, plugins))
         if proof is None or proof.difference is None:
             return engine if proof else None
     return None
@@ -278,17 +278,17 @@ def _candidates(plugins: Plugins, requested: str) -> list[Engine]:
 
 
 def _prove(
-    engine: Engine, reference: Reference, rows: SampledRows, cache_dir: Path | None, load: Load, *, threads: int
+    engine: Engine, reference: Reference, rows: SampledRows, cache_dir: Path | None, load: Load, *, threads: int, mark: str
 ) -> tuple[Proof, str]:
     """The proof of an engine that passed, over the corpus (kept from run to run) and the rows of the data (in every run), and a note."""
     backend, name, note = reference.backend, f"{engine.name} {engine.version}", ""
-    proof = stored_proof(cache_dir, backend, engine.name, engine.version)
+    proof = stored_proof(cache_dir, backend, engine.name, engine.version, mark)
     if proof is not None and proof.difference is not None:
         raise _refused(name, proof.difference)
     encoder = load(engine, backend, threads, proof is not None)
     if proof is None:
         proof = prove(encoder, engine.name, engine.version, reference)
-        note = store_proof(cache_dir, backend, proof)
+        note = store_proof(cache_dir, backend, proof, mark)
         if proof.difference is not None:
             raise _refused(name, proof.difference)
     if found := rows.difference(encoder, name, proof.excluded, proof.doubled):
@@ -302,6 +302,12 @@ def _refused(name: str, difference: Difference, where: str = "") -> EngineError:
         f"{name} differs from the reference on {difference.words()}{where}",
         "Use --tokenizer-engine auto, which takes an engine that is equal.",
     )
+
+
+def _mark(name: str, plugins: Plugins) -> str:
+    """The hash of the plugin that offers an engine; "" of a built-in."""
+    owner = plugins.registry("engine").owner(name)
+    return next((info.file_hash[:16] for info in plugins.describe() if info.name == owner and info.origin != "built-in"), "")
 
 
 def _engine(name: str, plugins: Plugins) -> Engine:

@@ -52,6 +52,21 @@ def encode_checked(encoder: Encoder, texts: pa.Array, name: str, id_limit: int =
     return encoded
 
 
+def encode_named(encoder: Encoder, texts: pa.Array, name: str, id_limit: int = 2**31) -> Encoded:
+    """As `encode_checked`; an error names one of the texts, found by halving."""
+    try:
+        return encode_checked(encoder, texts, name, id_limit)
+    except EngineError as error:
+        while len(texts) > 1:
+            half = texts.slice(0, len(texts) // 2)
+            try:
+                encode_checked(encoder, half, name, id_limit)
+                texts = texts.slice(len(half))
+            except EngineError:
+                texts = half
+        raise EngineError(f"{error.message}; on the text {str(texts[0])[:200]!r}", error.hint) from error
+
+
 @contextmanager
 def limited_pool(threads: int) -> Iterator[None]:
     """Let a Rust library that starts its thread pool inside take `threads` threads. The first batch starts the pool, which then stays."""

@@ -55,8 +55,11 @@ class KnownTokenizer:
 
     @cached_property
     def backend_tokenizer(self) -> Any:
-        """The live one: a proof must see what the serialised form loses."""
-        return self.load().backend_tokenizer
+        """The live one, which may cut and pad as its file says: a proof must see what the serialised form loses, and whole texts."""
+        live = self.load().backend_tokenizer
+        live.no_truncation()
+        live.no_padding()
+        return live
 
     @cached_property
     def _plain(self) -> Any:

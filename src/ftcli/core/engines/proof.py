@@ -22,10 +22,10 @@ from ftcli.contracts import Encoded, Encoder
 from ftcli.core import arrays
 from ftcli.core.engines.adversarial import Run, corpus_version, sweep, texts
 from ftcli.core.engines.backend import Backend
-from ftcli.core.engines.guard import encode_checked
+from ftcli.core.engines.guard import encode_checked, encode_named
 from ftcli.core.engines.reference import BackendEncoder
 from ftcli.core.files.durable import put, writing
-from ftcli.errors import EngineError, PublishError
+from ftcli.errors import PublishError
 
 EXCLUDED_LIMIT = 8_192
 """Characters that may go to the reference; an engine that is wrong on more is refused. splintr 0.22.0 is wrong on 618 with
@@ -84,7 +84,7 @@ class Reference:
 
     @cached_property
     def runs(self) -> list[Run]:
-        return sweep(unknown=len(self.encoder.encode(to_array(["\U00040000"])).ids) < len("\U00040000".encode()))
+        return sweep(unknown=len(self._encode(["\U00040000"])[1].ids) < len("\U00040000".encode()))
 
     @property
     def unknown(self) -> int | None:
@@ -104,7 +104,7 @@ class Reference:
 
     def _encode(self, strings: list[str]) -> tuple[pa.Array, Encoded]:
         array = to_array(strings)
-        return array, self.encoder.encode(array)
+        return array, encode_checked(self.encoder, array, "the reference tokenizer")
 
 
 def to_array(strings: Sequence[str]) -> pa.Array:
@@ -167,7 +167,8 @@ class _Trial:
                 part = singles[start : start + 2 * EXCLUDED_LIMIT]
                 self._exclude(part[row].characters for row in self._differing_runs(part))
             for run in (self._without_excluded(run) for run in wrong if len(self._excluded) <= EXCLUDED_LIMIT):
-                self._blame(run)
+                if self._blame(run):
+                    return self.difference(Run(run.context, "").text)
         if fewest > EXCLUDED_LIMIT or len(self._excluded) > EXCLUDED_LIMIT:
             return self.difference(next(run.text for run in (*singles[: len(wrong[0].characters)], *wrong) if self.wrong(run.text)))
         return None
@@ -193,12 +194,16 @@ class _Trial:
         array = to_array([text])
         return Difference(text, tuple(self._reference.encoder.encode(array).ids.tolist()), tuple(self._encode(array).ids.tolist()))
 
-    def _blame(self, run: Run) -> None:
-        """Exclude characters until the rest of the run agrees: the last one of a prefix that differs while the one before it does not."""
+    def _blame(self, run: Run) -> bool:
+        """Exclude characters until the rest of the run agrees: the last one of a prefix that differs while the one before it does not. True: none is to
+        blame, because what stands around them differs alone."""
         while self.wrong(run.text) and len(self._excluded) <= EXCLUDED_LIMIT:
+            if self.wrong(Run(run.context, "").text):
+                return True
             place = _edge(len(run.characters), partial(self._prefix_wrong, run))
             self._exclude(run.characters[place - 1])
             run = self._without_excluded(run)
+        return False
 
     def _prefix_wrong(self, run: Run, size: int) -> bool:
         return self.wrong(Run(run.context, run.characters[:size]).text)
@@ -221,21 +226,7 @@ class _Trial:
         return differing_rows(expected, self._encode(array))
 
     def _encode(self, array: pa.Array) -> Encoded:
-        try:
-            return encode_checked(self._engine, array, self._name)
-        except EngineError as error:
-            raise EngineError(f"{error.message}; on the text {self._culprit(array)!r}", error.hint) from error
-
-    def _culprit(self, array: pa.Array) -> str:
-        """One of the texts that the engine fails on, found by halving."""
-        while len(array) > 1:
-            half = array.slice(0, len(array) // 2)
-            try:
-                encode_checked(self._engine, half, self._name)
-                array = array.slice(len(half))
-            except EngineError:
-                array = half
-        return str(array[0].as_py())[:200]
+        return encode_named(self._engine, array, self._name)
 
 
 def _edge(size: int, wrong: Callable[[int], bool]) -> int:
@@ -276,9 +267,13 @@ def reference_version() -> str:
     return f"tokenizers {version('tokenizers')}"
 
 
-def stored_proof(cache_dir: Path | None, backend: Backend, engine: str, engine_version: str) -> Proof | None:
-    """The proof of an earlier run over the same tokenizer, engine, reference and corpus; None when there is none (or it cannot be read)."""
-    path = _path(cache_dir, backend, engine, engine_version)
+def stored_proof(cache_dir: Path | None, backend: Backend, engine: str, engine_version: str, mark: str = "") -> Proof | None:
+    """The proof of an earlier run over the same tokenizer, engine, reference and corpus; None when there is none (or it cannot be read).
+
+    Args:
+        mark: what tells two engines of one name and version apart: the hash of a plugin, whose author may forget to raise the version.
+    """
+    path = _path(cache_dir, backend, engine, engine_version, mark)
     if path is None:
         return None
     try:
@@ -289,9 +284,9 @@ def stored_proof(cache_dir: Path | None, backend: Backend, engine: str, engine_v
         return None
 
 
-def store_proof(cache_dir: Path | None, backend: Backend, proof: Proof) -> str:
+def store_proof(cache_dir: Path | None, backend: Backend, proof: Proof, mark: str = "") -> str:
     """Keep a proof; the words for what kept it from being kept, or ""."""
-    path = _path(cache_dir, backend, proof.engine, proof.version)
+    path = _path(cache_dir, backend, proof.engine, proof.version, mark)
     if path is None:
         return ""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
@@ -306,8 +301,10 @@ def store_proof(cache_dir: Path | None, backend: Backend, proof: Proof) -> str:
     return ""
 
 
-def _path(cache_dir: Path | None, backend: Backend, engine: str, engine_version: str) -> Path | None:
+def _path(cache_dir: Path | None, backend: Backend, engine: str, engine_version: str, mark: str) -> Path | None:
     if cache_dir is None:
         return None
-    key = "-".join((backend.hash[:16], engine, engine_version, reference_version().replace(" ", "-"), corpus_version()))
+    key = "-".join(
+        (backend.hash[:16], engine, engine_version, *filter(None, (mark,)), reference_version().replace(" ", "-"), corpus_version())
+    )
     return cache_dir / f"proof-{key}.json"

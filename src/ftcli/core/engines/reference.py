@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from tokenizers import Tokenizer
 
 from ftcli.contracts import Encoded, Encoder
 from ftcli.core.arrays import values
-from ftcli.core.engines.guard import limited_pool
+from ftcli.core.engines.guard import guarded, limited_pool
 from ftcli.core.engines.unigram_scores import restore
 from ftcli.core.ragged import Ids, append_where, lacking, surround, take_ranges, to_offsets
-from ftcli.errors import TokenizerError
+from ftcli.errors import EngineError, TokenizerError
 
 CHUNK_BYTES = 1_000_000
 """Text encoded at a time: an `Encoding` takes about 100 bytes a token, so a chunk stays under 100 MB."""
@@ -62,7 +63,11 @@ class BackendEncoder:
     def __init__(self, backend: str | Tokenizer, threads: int, add_special_tokens: bool = False) -> None:
         with limited_pool(threads):
             self.backend: Any = restore(backend) if isinstance(backend, str) else backend
-            self.backend.encode_batch_fast(["a", "b"])
+            with (
+                suppress(EngineError),
+                guarded("the tokenizer"),
+            ):  # one without an unknown token may know neither; the pool is there then, too
+                self.backend.encode_batch_fast(["a", "b"])
         self._special = add_special_tokens
 
     def encode(self, texts: pa.Array) -> Encoded:

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from ftcli.contracts import Encoded, Encoder
 from ftcli.core.engines.backend import Backend
-from ftcli.core.engines.guard import encode_checked
+from ftcli.core.engines.guard import encode_checked, encode_named
 from ftcli.core.engines.known_tokenizer import KnownTokenizer
 from ftcli.core.engines.proof import Difference, differing_rows, reference_version, rows_with_pair, to_array
 from ftcli.core.engines.reference import PythonEncoder, load_reference, row_of, with_affixes
 from ftcli.core.files.cached_document import forget, kept
 from ftcli.core.files.manifest import hash_bytes
-from ftcli.errors import EngineError
+from ftcli.errors import EngineError, TokenizerError
 
 ROWS = 2_000
 BYTES = 400_000
@@ -72,7 +72,10 @@ class SampledRows:
     def _encode(self, texts: pa.Array, special: bool) -> Encoded:
         random = self.backend.random
         encoder = load_reference(self.backend.json, "", 1, special) if random else PythonEncoder(self._tokenizer, special)
-        return encoder.encode(texts)
+        try:
+            return encode_named(encoder, texts, "the tokenizer itself")
+        except EngineError as error:
+            raise TokenizerError(error.message, "Correct that row of the data or leave it out, or use another tokenizer.") from error
 
     def difference(self, encoder: Encoder, name: str, excluded: str = "", doubled: int | None = None) -> tuple[int, Difference] | None:
         """The first row whose ids are not the tokenizer's, with its number; rows that go to the reference are passed over.

@@ -7,6 +7,26 @@ from typing import Any
 
 FEED_FORWARD = ("intermediate_size", "ffn_dim", "hidden_dim", "n_inner")
 """What families call the width of their feed-forward; without one it is four times the hidden size."""
+COUNT_FROM_PAD = frozenset(
+    [
+        "camembert",
+        "data2vec-text",
+        "esm",
+        "ibert",
+        "layoutlmv3",
+        "lilt",
+        "longformer",
+        "luke",
+        "markuplm",
+        "mpnet",
+        "roberta",
+        "roberta-prelayernorm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    ]
+)
+"""Families whose positions begin behind PAD's id, as RoBERTa's: of 514 a text may have 512."""
 UNREADABLE = (AttributeError, TypeError, ValueError, LookupError)
 """What `layers` raises for a configuration that says it in a way of its own, or is not one of a transformer."""
 
@@ -78,6 +98,18 @@ def positions(config: Any) -> int | None:
     text = config.get_text_config()
     limit: int | None = getattr(text, "max_position_embeddings", None)
     return limit if limit is not None and limit > 0 and getattr(text, "position_biased_input", True) else None
+
+
+def text_places(config: Any) -> int | None:
+    """Tokens that a text may have, by the configuration alone."""
+    limit, text = positions(config), config.get_text_config()
+    if (
+        limit is None
+        or text.model_type.replace("_", "-") not in COUNT_FROM_PAD
+        or getattr(text, "position_embedding_type", "absolute") == "rotary"
+    ):
+        return limit
+    return limit - 1 - (1 if text.pad_token_id is None else text.pad_token_id)
 
 
 def places(model: Any) -> int | None:

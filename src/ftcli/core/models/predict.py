@@ -24,6 +24,7 @@ from ftcli.core.models.layers import places
 from ftcli.core.models.merge import load_adapted, tokenizer_of
 from ftcli.core.models.model import OWN_CODE, embedding_rows, refuse_pointers
 from ftcli.core.prepare.policy import LengthPolicy
+from ftcli.core.tokenizer.limit import NO_LIMIT, length_limit
 from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import FtcliError, ModelError, UsageError
 
@@ -32,8 +33,6 @@ MOST_LABELS = 5
 THRESHOLD = 0.5
 """Probability from which a label of several holds."""
 TYPES = "token_type_ids"
-NO_LIMIT = 10**9
-"""transformers says 10³⁰ where a tokenizer names no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +201,7 @@ def _begun(loaded: Loaded, text: str, policy: LengthPolicy | None, *, special: b
 
 def _room(loaded: Loaded) -> int:
     """Tokens that the model takes."""
-    limit = int(min(loaded.tokenizer.model_max_length, NO_LIMIT))
+    limit = length_limit(loaded.tokenizer)
     return min(limit, places(loaded.model) or NO_LIMIT)
 
 

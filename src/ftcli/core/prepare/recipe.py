@@ -20,12 +20,11 @@ from ftcli.core.publishing.publish import fingerprint
 from ftcli.core.reading.conversation import MODE, RULES
 from ftcli.core.reading.read import Plan, make_plan
 from ftcli.core.reading.receipt import changing_plugins, kind_of, make_receipt, tokenizer_key
+from ftcli.core.tokenizer.limit import NO_LIMIT, length_limit
 from ftcli.errors import UsageError
 from ftcli.records import SPLITS, ShardPlan, Split, to_json
 
 DEFAULT_MAX_LENGTH = 1024
-NO_LIMIT = 10**9
-"""transformers says 10³⁰ where a tokenizer names no limit."""
 Load = Callable[[], Any]
 """Gives the run's tokenizer."""
 
@@ -214,7 +213,7 @@ def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packi
     packed = packing != "none"
     special, chat = settings.tokenizer.add_special_tokens and task != MODE, task == MODE
     prefix, suffix = (backend.prefix, backend.suffix) if special else ((), ())
-    limit = int(min(getattr(tokenizer, "model_max_length", NO_LIMIT), NO_LIMIT))
+    limit = length_limit(tokenizer)
     max_length = settings.packing.max_length
     if max_length is None:
         max_length = DEFAULT_MAX_LENGTH if packed else min(DEFAULT_MAX_LENGTH, limit)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ftcli.contracts import Columns, SourceFormat
+from ftcli.contracts import Columns, Reject, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
 from ftcli.core.files.streams import data_errors, refuse_undecodable
@@ -212,19 +212,25 @@ def _planned(file: Found, found: Sequence[Found], formats: Mapping[str, SourceFo
 
 
 def read_shard(
-    shard: ShardPlan, columns: Columns, settings: Settings, formats: AnyRegistry, rejects: Rejects | None = None
+    shard: ShardPlan,
+    columns: Columns,
+    settings: Settings,
+    formats: AnyRegistry,
+    rejects: Rejects | None = None,
+    unkept: Reject | None = None,
 ) -> Iterator[tuple[Piece, pa.RecordBatch]]:
     """The shard's rows in order, as (piece, record batch of the contract of `SourceFormat.read`).
 
     Args:
         rejects: where bad rows go; None: to nobody, under quarantine, because another pass accounts for them.
+        unkept: who is told of them instead, where no pass keeps them.
 
     Raises:
         DataError: the first bad row, named by file and line (or row), in strict mode; a damaged file.
     """
     for piece in shard.pieces:
         reader: SourceFormat = formats.get(piece.format)()
-        for batch in reader.read(piece, columns, settings, rejects.of(piece) if rejects else passing(settings)):
+        for batch in reader.read(piece, columns, settings, rejects.of(piece) if rejects else unkept or passing(settings)):
             if columns.flags and not columns.labels_only:
                 yield piece, joined_labels(batch, columns)
             elif columns.label_kind == "bool":

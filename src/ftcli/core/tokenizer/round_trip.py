@@ -6,9 +6,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+from ftcli.core.engines.guard import guarded
+from ftcli.errors import EngineError
 
 WORDS = re.compile(r"[A-Za-z가-힣]\s+[A-Za-z가-힣]")
 """White space that tells two words apart, in scripts that have it."""
@@ -134,11 +138,11 @@ class Ids:
         """Texts that have the same ids without any white space, and of how many: those in which it parts Latin or Korean words."""
         parted = [number for number, text in enumerate(self.texts) if WORDS.search(text)][:MOST_JOINED]
         bare = ("".join(self.texts[number].split()) for number in parted)
-        same = [
-            self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] == self.rows[number]
-            for number, text in zip(parted, bare, strict=True)
-        ]
-        return sum(same), len(parted)
+        same = 0
+        for number, text in zip(parted, bare, strict=True):
+            with suppress(EngineError), guarded("the tokenizer"):  # one without an unknown token may not know a text without spaces
+                same += self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] == self.rows[number]
+        return same, len(parted)
 
     @cached_property
     def distinct(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from ftcli.core.publishing.place import check_folder
 from ftcli.errors import PublishError, TokenizerError, UsageError
 
 Kind = Literal["bpe", "wordpiece", "unigram"]
@@ -126,8 +127,13 @@ def _refuse(output: Path, kind: Kind, vocab_size: int, max_length: int | None, s
     twice = [token for n, token in enumerate(specials) if not token.strip() or token in specials[:n]]
     if twice:
         raise UsageError(f"the special token {twice[0]!r} is empty or given twice", "Name each special token once.")
+    if output.resolve() == Path.cwd():
+        raise UsageError(
+            f"{output} is where you stand, and the tokenizer's folder appears as a whole in its place", "Name a folder below it."
+        )
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output} already exists and is not an empty folder", "Choose another output folder, or remove this one.")
+    check_folder(output.resolve().parent)
 
 
 class _Reader:
@@ -227,7 +233,8 @@ _FAMILIES: dict[Kind, _Family] = {
 
 def _publish(tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, output: Path) -> None:
     """Write the folder beside `output`, prove that it loads as what was trained, and rename it."""
-    attempt = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    place = output.resolve()  # a link to an empty folder stays one
+    attempt = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
         shutil.rmtree(attempt, ignore_errors=True)
         attempt.mkdir(parents=True)
@@ -240,7 +247,7 @@ def _publish(tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, output: Pat
         for path in attempt.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        attempt.replace(output)
+        attempt.replace(place)
     except OSError as error:
         hint = "Free space, or choose a folder that you may write to."
         raise PublishError(f"the tokenizer cannot be written to {output}: {error.strerror or error}", hint) from error
