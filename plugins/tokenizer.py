@@ -115,7 +115,10 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
         )
     settings = Path(path) / "tokenizer_config.json"
     if _wrong_settings(settings):
-        return TokenizerError(f"{settings} is damaged: {_wrong_settings(settings)}", "Copy it again from where the tokenizer comes from.")
+        return TokenizerError(
+            f"the tokenizer {path} cannot be loaded: {settings.name} is damaged: {_wrong_settings(settings)}",
+            "Copy that file again from where the tokenizer comes from.",
+        )
     hint = "A file in the folder is damaged or missing."
     if type(error).__name__.startswith("StrictDataclass"):  # of a kind of model, or layer, that came later or is somebody's own
         hint = "This transformers refuses the folder's config.json: update transformers, or give a folder with the tokenizer's files alone."

@@ -223,7 +223,7 @@ def test_a_smaller_number_that_the_user_set_is_kept(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
 
-    assert list(run(threads, 2, 2)) == [{"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "8"}] * 2
+    assert list(run(threads, 2, 2)) == [{"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "4"}] * 2
 
 
 def test_a_script_without_a_main_guard_starts_workers_that_do_not_run_it_again(tmp_path: Path) -> None:
