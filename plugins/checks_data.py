@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import CheckKind
@@ -12,21 +13,6 @@ if TYPE_CHECKING:
 
 MANY_LEFT_OUT = 0.01
 """Share of the rows that may be left out for their length, or for an answer that is not there, without a word."""
-POSITIONS_AFTER_PAD = frozenset(
-    {
-        "camembert",
-        "data2vec-text",
-        "ibert",
-        "longformer",
-        "mpnet",
-        "roberta",
-        "roberta-prelayernorm",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "xmod",
-    }
-)
-"""Model families that count positions from PAD + 1, so that max_position_embeddings says 514 for 512 tokens."""
 
 
 def complete(probe: Probe) -> Check:
@@ -107,21 +93,18 @@ def lengths(probe: Probe) -> Check:
 
 def _positions(probe: Probe) -> int | None:
     """Tokens that the model has positions for; None when there is no model or no such limit."""
-    from ftcli.core.models.layers import positions
+    from ftcli.core.models.layers import text_places
     from ftcli.core.verify.probe import Missing
+    from ftcli.errors import FtcliError
 
     try:
-        config = probe.config.get_text_config()
+        config = probe.config
     except Missing:
         return None
-    limit = positions(config)
-    if limit is None or config.model_type not in POSITIONS_AFTER_PAD:
-        return limit
-    try:
+    pad = None
+    with suppress(Missing, FtcliError):  # FT101 says what is wrong with it
         pad = probe.tokenizer.pad_token_id
-    except Missing:
-        pad = None
-    return limit - 1 - int(config.pad_token_id if pad is None else pad)
+    return text_places(config, pad)
 
 
 CHECKS = (

@@ -20,7 +20,7 @@ def run(context: Context, kind: str, vocab_size: int, output: Path) -> Report:
 
     Raises:
         UsageError: no sources, an unknown kind, a vocabulary that cannot be, or an output that holds something.
-        DataError: a bad row.
+        DataError: a bad row, or more of them than `dataset.max_bad` allows.
     """
     settings = context.settings
     if not settings.dataset.sources:

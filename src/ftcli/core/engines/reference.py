@@ -63,10 +63,8 @@ class BackendEncoder:
     def __init__(self, backend: str | Tokenizer, threads: int, add_special_tokens: bool = False) -> None:
         with limited_pool(threads):
             self.backend: Any = restore(backend) if isinstance(backend, str) else backend
-            with (
-                suppress(EngineError),
-                guarded("the tokenizer"),
-            ):  # one without an unknown token may know neither; the pool is there then, too
+            # One without an unknown token may know neither letter; the pool is there then, too.
+            with suppress(EngineError), guarded("the tokenizer"):
                 self.backend.encode_batch_fast(["a", "b"])
         self._special = add_special_tokens
 

@@ -129,13 +129,13 @@ class _Reading:
 
     def single(self, documents: Documents, label_ids: Any) -> tuple[int, Iterator[Row]]:
         offsets, parts = to_offsets(documents.lengths), _parts(documents)
+        classes = label_ids is not None and label_ids.ndim == 1 and label_ids.dtype.kind in "iu"
 
         def rows() -> Iterator[Row]:
             for number, (low, high) in enumerate(pairwise(offsets.tolist())):
                 text = self.texts[int(documents.source[number])]
                 note = _cut(self.job.policy, text.tokens, int(parts[number]), "the text")
-                is_class = label_ids is not None and label_ids.ndim == 1 and label_ids.dtype.kind in "iu"
-                label_id = int(label_ids[number]) if is_class else None
+                label_id = int(label_ids[number]) if classes else None
                 label = text.label if label_id is None or self.names is None else self.names[label_id]
                 if label_ids is not None and label_ids.ndim > 1 and self.names is not None:
                     label = together(names_of(label_ids[number], list(self.names)))

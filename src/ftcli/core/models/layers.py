@@ -100,16 +100,19 @@ def positions(config: Any) -> int | None:
     return limit if limit is not None and limit > 0 and getattr(text, "position_biased_input", True) else None
 
 
-def text_places(config: Any) -> int | None:
-    """Tokens that a text may have, by the configuration alone."""
+def text_places(config: Any, pad: int | None = None) -> int | None:
+    """Tokens that a text may have, by the configuration; None where it may be of any length.
+
+    Args:
+        pad: PAD's id where another one than the configuration's will be set.
+    """
     limit, text = positions(config), config.get_text_config()
-    if (
-        limit is None
-        or text.model_type.replace("_", "-") not in COUNT_FROM_PAD
-        or getattr(text, "position_embedding_type", "absolute") == "rotary"
-    ):
+    rotary = getattr(text, "position_embedding_type", "absolute") == "rotary"
+    if limit is None or rotary or text.model_type.replace("_", "-") not in COUNT_FROM_PAD:
         return limit
-    return limit - 1 - (1 if text.pad_token_id is None else text.pad_token_id)
+    if pad is None:
+        pad = 1 if text.pad_token_id is None else int(text.pad_token_id)
+    return limit - 1 - pad
 
 
 def places(model: Any) -> int | None:

@@ -55,6 +55,9 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
 def tokenizer_of(folder: Path, *, trust: bool = False) -> Any:
     """The tokenizer of an adapter's folder, or of its base where another program saved the adapter alone.
 
+    Args:
+        trust: run Python code that comes with it.
+
     Raises:
         ModelError: neither has one that can be loaded.
     """

@@ -22,8 +22,8 @@ PARTS = re.compile(r"\.(.+)\.[^.]+\.parts")
 """Name of the working directory of a job in parts (`ftcli.core.prepare.parts`)."""
 CHOOSE = "Choose another output directory."
 BELOW = "Name a directory below it, such as ./prepared."
-PASSING = re.compile(r"cache-\w+\.arrow|tmp\w+|\.nfs|\.DS_Store|\._")
-"""Beginnings of names of files in prepared data that nobody misses: those of `datasets` (map, filter), NFS and macOS."""
+PASSING = re.compile(r"cache-\w+\.arrow|tmp\w{8}|\.nfs.*|\.DS_Store|\._.*")
+"""Names of files in prepared data that nobody misses: those of `datasets` (map, filter), NFS and macOS."""
 
 
 def attempt_of(target: Path, fingerprint: str) -> Path:
@@ -64,7 +64,7 @@ def refuse_foreign(output: Path) -> bool:
     """Whether a prepared directory is there. An absent or empty one is none.
 
     Raises:
-        PublishError: what is there was not made by ftcli.
+        PublishError: what is there was not made by ftcli, or is the working directory or one above it.
     """
     target = output.resolve()
     if not os.path.lexists(target):
@@ -97,7 +97,7 @@ def refuse_added(output: Path) -> None:
         manifest = read_manifest(target) or {}
     except StoreError:  # damaged: nobody knows what it listed
         return
-    if added := [name for name in unlisted(target, manifest) if not PASSING.match(PurePosixPath(name).name)]:
+    if added := [name for name in unlisted(target, manifest) if not PASSING.fullmatch(PurePosixPath(name).name)]:
         raise PublishError(
             f"{output} holds {len(added):,} {'file' if len(added) == 1 else 'files'} that ftcli did not write there, such as {added[0]}: "
             "replacing the directory would delete them",
