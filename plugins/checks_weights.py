@@ -107,10 +107,6 @@ def _changed(probe: Probe) -> list[str]:
 
 
 def own_tokenizer(probe: Probe) -> Check:
-    from pathlib import Path
-
-    from transformers import AutoTokenizer
-
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import failed, noted, passed
 
@@ -118,26 +114,26 @@ def own_tokenizer(probe: Probe) -> Check:
     if source is None:
         _ = probe.config
         raise Missing("the weights are random, from --model-config")
-    folder = Path(source)
-    if not any(
-        (folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt", "vocab.json")
-    ):
-        raise Missing(f"{source} is no folder with a tokenizer of its own")
-    try:
-        own = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:
-        raise Missing(f"the tokenizer in {source} does not load: {' '.join(str(error).split())[:100]}") from error
     used = probe.tokenizer
+    if (source, probe.settings.model.revision) == (probe.settings.tokenizer.path, probe.settings.tokenizer.revision):
+        return passed(f"the tokenizer is that of {source}")
+    own = _tokenizer_of(source, probe)
     ids = sorted({*probe.rows.input_ids.values.tolist()})
-    pairs = list(zip(ids, used.convert_ids_to_tokens(ids), own.convert_ids_to_tokens(ids), strict=True))
+    pairs = list(zip(ids, used.convert_ids_to_tokens(ids), _tokens(own, ids), strict=True))
     wrong = [pair for pair in pairs if pair[1] != pair[2]]
     evidence: dict[str, Any] = {"ids": len(ids), "different": len(wrong), "first": [list(map(str, pair)) for pair in wrong[:5]]}
     special = set(used.all_special_ids)
-    if [pair for pair in wrong if pair[0] not in special]:
-        number, here, there = next(pair for pair in wrong if pair[0] not in special)
+    if others := [pair for pair in wrong if pair[0] not in special and pair[2] is not None]:
+        number, here, there = others[0]
         return failed(
             f"{len(wrong)} of the {len(ids)} ids in the first batch mean other tokens to the model: {number} is {here!r} here and {there!r} in {source}",
             f"Prepare the data with --tokenizer-path {source}, and give it here too.",
+            **evidence,
+        )
+    if added := [pair for pair in wrong if pair[2] is None]:
+        return noted(
+            f"{len(added)} of the {len(ids)} ids in the first batch are no tokens in {source}, first {added[0][1]!r} ({added[0][0]}): new ones, which its"
+            " weights have not learned",
             **evidence,
         )
     if wrong:
@@ -145,7 +141,35 @@ def own_tokenizer(probe: Probe) -> Check:
     return passed(f"the {len(ids)} different ids in the first batch are the same tokens in {source}", **evidence)
 
 
+def _tokenizer_of(source: str, probe: Probe) -> Any:
+    """The tokenizer in a folder of weights, or under the hub id of some."""
+    from pathlib import Path
+
+    from transformers import AutoTokenizer
+
+    from ftcli.core.verify.probe import Missing
+
+    files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt", "vocab.json")
+    if Path(source).is_dir() and not any((Path(source) / name).is_file() for name in files):
+        raise Missing(f"{source} is no folder with a tokenizer of its own")
+    chosen = probe.settings
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=chosen.model.revision, trust_remote_code=chosen.tokenizer.trust_remote_code)
+    except Exception as error:
+        raise Missing(f"the tokenizer in {source} does not load: {' '.join(str(error).split())[:100]}") from error
+
+
+def _tokens(tokenizer: Any, ids: list[int]) -> list[str | None]:
+    """None of an id that is none there: a slow tokenizer raises."""
+    try:
+        found: list[str | None] = tokenizer.convert_ids_to_tokens(ids)
+    except (IndexError, KeyError, ValueError, OverflowError):
+        most = len(tokenizer)
+        found = [tokenizer.convert_ids_to_tokens(number) if number < most else None for number in ids]
+    return found
+
+
 CHECKS = (
     CheckKind("FT412", "model", "Weights loaded", loaded, ("store", "model")),
-    CheckKind("FT417", "model", "The model's own tokenizer", own_tokenizer, ("tokenizer", "store", "model")),
+    CheckKind("FT417", "model", "The model's own tokenizer", own_tokenizer, ("tokenizer", "store")),
 )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+from transformers import AutoTokenizer
 
 from ftcli.commands import train
 from ftcli.core.training.trainer import FtcliTrainer
-from ftcli.errors import TrainError
+from ftcli.errors import TrainError, UsageError
+from ftcli.pluginmanager import Plugins
+from ftcli.testing import tiny_model, tiny_tokenizer
 from runs import VOCABULARY, Bench
 from stores import learnable
+from thirdparty import put
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +33,7 @@ def test_a_check_that_fails_stops_the_run_before_its_first_step(bench, store):
     context = bench.context(store, "stopped", train__max_steps=4, train__warmup_steps=9)
     with pytest.raises(TrainError, match=r"FT053: the warm-up of 9 steps") as caught:
         train.run(context)
-    assert "--no-verify" in caught.value.hint
+    assert "--ignore FT053" in caught.value.hint
     assert not list((bench.folder / "stopped").glob("**/model.safetensors"))
 
 
@@ -61,6 +66,84 @@ def test_a_warning_is_noted_and_does_not_stop(bench, store):
     report = train.run(context)
     assert report.status == "ok"
     assert any(note.startswith("FT053") for note in report.notes)
+
+
+# -- what the user brings: weights, and a collator ----------------------------------------------------------------------------------------------
+
+
+def weights(bench, name, tokenizer):
+    folder = bench.folder / name
+    tiny_model("qwen3", labels=4).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+    return {"model__config": None, "model__name_or_path": str(folder), "train__max_steps": 2, "train__save_strategy": "no"}
+
+
+def test_trained_weights_with_the_tokenizer_of_another_model_stop_the_run(bench, store):
+    other = tiny_tokenizer(bench.folder / "other", vocab_size=384)
+    words = json.loads((other / "tokenizer.json").read_text())
+    ids = words["model"]["vocab"]
+    words["model"]["vocab"] = {word: id if id < 3 else 386 - id for word, id in ids.items()}
+    (other / "tokenizer.json").write_text(json.dumps(words))
+    with pytest.raises(TrainError, match="FT417: .* mean other tokens to the model"):
+        train.run(bench.context(store, "strangers", **weights(bench, "theirs", other)))
+
+
+def test_trained_weights_with_their_own_tokenizer_begin(bench, store):
+    report = train.run(bench.context(store, "kin", **weights(bench, "ours", bench.tokenizer)))
+    assert {check.id: check.status for check in report.checks}["FT417"] == "pass"
+
+
+COLLATOR = """
+from ftcli import hookimpl
+from ftcli.contracts import CollatorKind
+
+@hookimpl
+def register_collators(register):
+    from ftcli.core.batches.collate import Dynamic
+
+    class Mine(Dynamic):
+        def __call__(self, rows):
+            batch = super().__call__(rows)
+            {body}
+            return batch
+
+    register("mine", CollatorKind(Mine, order="grouped"))
+"""
+
+
+def with_collator(bench, store, output, body, **values):
+    folder = put(bench.folder / f"plugins of {output}", COLLATOR.replace("{body}", body), "mine")
+    values = {"train__max_steps": 2, "train__save_strategy": "no", "loader__collator": "mine", **values}
+    return replace(bench.context(store, output, **values), plugins=Plugins(plugins_dir=folder, allow=()))
+
+
+def test_a_plugins_collator_that_spoils_labels_stops_the_run(bench, store):
+    with pytest.raises(TrainError, match=r"FT302: row \d+ of the batch has the label") as caught:
+        train.run(with_collator(bench, store, "spoiled", "batch['labels'] = batch['labels'].flip(0)"))
+    assert "--ignore FT302" in caught.value.hint
+
+
+def test_a_check_that_is_ignored_does_not_stop_the_run_and_is_told(bench, store):
+    spoils = "batch['labels'] = batch['labels'].flip(0)"
+    report = train.run(with_collator(bench, store, "ignored", spoils, train__ignore_checks=["FT302"]))
+    assert "checks left out: FT302 (--ignore)" in report.notes
+    assert "FT302" not in {check.id for check in report.checks}
+    assert "FT301" in {check.id for check in report.checks}
+
+
+def test_a_plugins_collator_may_change_tokens_and_it_is_said(bench, store):
+    report = train.run(with_collator(bench, store, "masked", "batch['input_ids'][:, 1] = 3"))
+    assert any(note.startswith("FT301") for note in report.notes)
+
+
+def test_an_id_of_no_check_is_refused(bench, store):
+    with pytest.raises(UsageError, match="no check's id begins with 'FT999'"):
+        train.run(bench.context(store, "unknown", train__ignore_checks=["FT999"]))
+
+
+def test_of_ftclis_own_collators_no_batch_is_made(bench, store):
+    report = train.run(bench.context(store, "own", train__max_steps=2, train__save_strategy="no", loader__collator="dynamic"))
+    assert not {"FT301", "FT302"} & {check.id for check in report.checks}
 
 
 # -- while it runs: a run made sick, and the same run sound ------------------------------------------------------------------------------------

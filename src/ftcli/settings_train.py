@@ -18,6 +18,7 @@ OWN = frozenset(
     {
         "mode",
         "verify",
+        "ignore_checks",
         "on_unhealthy",
         "on_nonfinite",
         "auto_batch",
@@ -125,6 +126,7 @@ class TrainSettings(Section):
     load_best_model_at_end: bool | None = setting(None, "End with the best checkpoint instead of the last.")
     metric_for_best_model: str | None = setting(None, "What best means.", hidden=True)
     verify: bool = setting(True, "Run the quick checks before training.")
+    ignore_checks: list[str] | None = setting(None, "Leave these checks out, by id or its beginning: FT302,FT4.", flag="--ignore")
     on_unhealthy: Literal["warn", "stop"] = setting("stop", "What NaN or an impossible loss does.")
     on_nonfinite: Literal["stop", "skip", "rollback"] = setting(
         "stop",

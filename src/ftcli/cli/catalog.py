@@ -52,7 +52,7 @@ VERIFY = CommandSpec(
         "ftcli verify --explain FT403",
     ),
     shows=RUN,
-    hides=NOT_OF_A_RUN,
+    hides=(*NOT_OF_A_RUN, "train.ignore_checks"),
     own=(
         Own("stage", "Stages to check; default: all.", "words", default=(), choices=STAGES),
         Own("stages", "The same as STAGE.", "list", ("--stages",), (), STAGES),

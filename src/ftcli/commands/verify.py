@@ -46,6 +46,7 @@ def run(
 
     Args:
         stage: more stages.
+        ignore: ids or their beginnings, beside those of `train.ignore_checks`.
         format: "junit" and "html" are printed in place of the table, or written to `output`.
         fix: make safe edits in copies and verify these; the status stays that of what was given.
         explain: the id of a check whose page is printed; nothing is checked then.
@@ -64,7 +65,7 @@ def run(
     registry = context.plugins.registry("check")
     if explain is not None:
         return context.report("verify", {}, details={"lines": _explained(registry, explain)})
-    kinds = chosen(registry, (*stage, *stages), level, select, ignore)
+    kinds = chosen(registry, (*stage, *stages), level, select, (*ignore, *(context.settings.train.ignore_checks or ())))
     context = opened(context)
     with without_torch(context.cache_dir) as light:
         light.hides = light.hides and all(kind.stage in QUICK_STAGES for kind in kinds)

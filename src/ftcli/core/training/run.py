@@ -20,6 +20,7 @@ from ftcli.core.models.held_out import figures_of
 from ftcli.core.models.model import build
 from ftcli.core.models.side_by_side import Texts
 from ftcli.core.storage.store import SplitData, Store
+from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.training import gate, huge_pages
 from ftcli.core.training.arguments import check_metric, make_arguments
 from ftcli.core.training.claim import Claim
@@ -86,12 +87,7 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
             f"train needs one prepared directory, {len(sources)} are given", "Give --dataset the directory that ftcli tokenize made."
         )
     store = Store.open(Path(sources[0]))
-    wanted, packing = settings.packing.strategy, store.manifest.get("packing")
-    if wanted is not None and wanted != packing:
-        raise UsageError(
-            f"packing = {wanted}, but {store.path} was prepared with {packing}",
-            "Leave it out, or prepare the data again with that packing.",
-        )
+    check_wishes(context, store)
     arguments = make_arguments(context, held_out=store.eval_split is not None)
     if claim is not None:
         claim.take()

@@ -5,25 +5,32 @@ from __future__ import annotations
 from ftcli.context import Context
 from ftcli.core.training.run import Run
 from ftcli.core.verify.probe import Probe
-from ftcli.core.verify.rules import chosen, run_checks
+from ftcli.core.verify.rules import chosen, every, run_checks
 from ftcli.errors import TrainError
 from ftcli.records import Check
+
+WEIGHTS = ("FT417",)
+"""Trained weights and the tokenizer that they know, which needs no model."""
+BATCH = ("FT301", "FT302")
+"""What a plugin's collator makes of a few rows; ftcli's own need no proof."""
 
 NOT_HERE = ("FT104", "FT201")
 """The padding side of the tokenizer, since training pads on the right whatever it says; whole files, since opening has checked them."""
 
-SAID_ONLY = ("FT205",)
-"""Rows that stand on both sides make an evaluation too good; they do not keep a model from learning."""
+SAID_ONLY = ("FT205", "FT301")
+"""Rows that stand on both sides make an evaluation too good; they do not keep a model from learning. A plugin's collator may change tokens on purpose."""
 
 NEEDED = frozenset({"FT091"})
 """The checkpoint to go on from, without which the run does not begin."""
 
 
 def preflight(context: Context, run: Run) -> tuple[Check, ...]:
-    """Run the checks of `verify --level quick` on what the run has loaded; warnings are noted. Empty when train.verify is off.
+    """Run the checks of `verify --level quick` on what the run has loaded, and those of what the user brings; warnings are noted. Empty when
+    train.verify is off.
 
     Raises:
         TrainError: a check failed or broke; names all that did.
+        UsageError: train.ignore_checks names none.
     """
     if not context.settings.train.verify:
         context.note("the checks before training were left out: --no-verify")
@@ -31,13 +38,20 @@ def preflight(context: Context, run: Run) -> tuple[Check, ...]:
     registry = context.plugins.registry("check")
     probe = Probe(context)
     probe.give(store=run.store, tokenizer=run.tokenizer, task=run.task)
-    checks = run_checks(probe, chosen(registry, (), "quick", (), NOT_HERE), registry.owner, lambda _: None)
+    ignored = tuple(context.settings.train.ignore_checks or ())
+    if ignored:
+        context.note(f"checks left out: {', '.join(ignored)} (--ignore)")
+    more = (*WEIGHTS, *(BATCH if context.plugins.outsider("collator", probe.collator_name) else ()))
+    kinds = chosen(registry, (), "quick", (), (*NOT_HERE, *ignored))
+    kinds += [kind for kind in every(registry) if kind.id in more and not kind.id.startswith(ignored)]
+    checks = run_checks(probe, kinds, registry.owner, lambda _: None)
     for check in checks:
         if check.status == "warn" or (check.status == "fail" and check.id in SAID_ONLY):
             context.note(f"{check.id}: {check.summary}. {check.fix}")
     failed = [check for check in checks if check.status in {"fail", "error"} and check.id not in SAID_ONLY]
     if failed:
         words = "\n".join(f"{check.id}: {check.summary}. {check.fix}" for check in failed)
-        way_on = "" if NEEDED & {check.id for check in failed} else ", or go on with --no-verify (the report will say so)"
+        ids = [check.id for check in failed]
+        way_on = "" if NEEDED.intersection(ids) else f", or go on without what is checked there: --ignore {','.join(ids)} (the report will say so)"
         raise TrainError(f"the run would not learn as it is:\n{words}", f"Mend that{way_on}.")
     return checks

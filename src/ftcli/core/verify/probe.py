@@ -15,6 +15,7 @@ from ftcli.contracts import BatchSpec, Collator, Task
 from ftcli.core.batches.collating import collate, made
 from ftcli.core.batches.slots import TokenBatches, planned
 from ftcli.core.storage.store import Rows, SplitData, Store
+from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.tokenizer.facts import hash_of, ids_of, loaded
 from ftcli.core.tokenizer.vocabulary import beside_embedding
 from ftcli.core.verify.first_batch import draw, excerpt_of, read_back, require_targets
@@ -231,7 +232,9 @@ class Probe:
             raise Missing("no --dataset")
         if len(sources) > 1 or Path(sources[0]).is_file():
             raise Missing("the sources are not prepared yet: ftcli train does it first, ftcli tokenize --output-dir now")
-        return Store.open(Path(sources[0]))
+        store = Store.open(Path(sources[0]))
+        check_wishes(self.context, store)
+        return store
 
     def _read_texts(self) -> OwnTexts:
         from ftcli.core.prepare.own_texts import own_texts
