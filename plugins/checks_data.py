@@ -17,8 +17,11 @@ MANY_LEFT_OUT = 0.01
 
 def complete(probe: Probe) -> Check:
     from ftcli.core.publishing.publish import check_published
+    from ftcli.core.verify.given import unprepared
     from ftcli.core.verify.verdict import passed
 
+    if unprepared(probe.settings):
+        return _readable(probe)
     store = probe.store
     check_published(store.path, full=True)
     splits = {name: len(store.split(name)) for name in store.split_names}
@@ -26,6 +29,23 @@ def complete(probe: Probe) -> Check:
         f"{store.path}: every file holds what was written ({', '.join(f'{name} {rows:,} rows' for name, rows in splits.items())})",
         fingerprint=store.fingerprint,
         **splits,
+    )
+
+
+def _readable(probe: Probe) -> Check:
+    """Of sources that are not prepared yet: what would stop `ftcli tokenize` at their first rows."""
+    from ftcli.core.figures import size
+    from ftcli.core.prepare.sample import sample
+    from ftcli.core.verify.verdict import failed, noted
+
+    found = sample(probe.context)
+    words = f"{found.files:,} file{'s' if found.files > 1 else ''} of {size(found.bytes)}"
+    if not found.rows:
+        return failed(f"no row can be read at the beginnings of {words}", "Check the sources and --text-column.")
+    return noted(
+        f"the sources ({words}) are not prepared yet: ftcli train does it first, ftcli tokenize --output-dir now; their first rows can be read",
+        rows=found.rows,
+        files=found.files,
     )
 
 

@@ -82,9 +82,9 @@ def test_trained_weights_with_the_tokenizer_of_another_model_stop_the_run(bench,
     other = tiny_tokenizer(bench.folder / "other", vocab_size=384)
     words = json.loads((other / "tokenizer.json").read_text())
     ids = words["model"]["vocab"]
-    words["model"]["vocab"] = {word: id if id < 3 else 386 - id for word, id in ids.items()}
+    words["model"]["vocab"] = {word: place if place < 3 else 386 - place for word, place in ids.items()}
     (other / "tokenizer.json").write_text(json.dumps(words))
-    with pytest.raises(TrainError, match="FT417: .* mean other tokens to the model"):
+    with pytest.raises(TrainError, match=r"FT417: .* mean other tokens to the model"):
         train.run(bench.context(store, "strangers", **weights(bench, "theirs", other)))
 
 

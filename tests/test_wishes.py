@@ -20,7 +20,10 @@ from stores import context
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("wishes")
     tiny_tokenizer(root / "tokenizer")
-    rows = [{"text": f"word {number} and {number % 7}", "kind": "ab"[number % 2], "prompt": "a?", "completion": "b", "other": "c"} for number in range(80)]
+    rows = [
+        {"text": f"word {number} and {number % 7}", "kind": "ab"[number % 2], "prompt": "a?", "completion": "b", "other": "c"}
+        for number in range(80)
+    ]
     (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return root
 

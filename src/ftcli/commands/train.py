@@ -19,11 +19,12 @@ from ftcli.core.training.card import write_card
 from ftcli.core.training.claim import Claim
 from ftcli.core.training.run import Run, prepare
 from ftcli.core.training.train import fit
+from ftcli.core.verify.given import unprepared
 from ftcli.core.verify.preflight import preflight
 from ftcli.errors import InterruptedRun, PublishError, RankError
 from ftcli.machine import compute_threads
 from ftcli.masking import masked_json
-from ftcli.records import MANIFEST_NAME, RUN_NAME, Report, to_json
+from ftcli.records import RUN_NAME, Report, to_json
 from ftcli.settings import update
 
 SAME_WISH_SECONDS = 5.0
@@ -95,7 +96,7 @@ def _prepared(context: Context, claim: Claim) -> Context:
     """The same run on prepared data: those that are given, or made now under the output directory, once for all ranks and runs."""
     settings = context.settings
     sources, output = settings.dataset.sources or [], settings.train.output_dir
-    if output is None or not sources or (len(sources) == 1 and not _is_raw(Path(sources[0]))):
+    if output is None or not unprepared(settings):
         return context
     claim.take_early()
     refuse(context, output)
@@ -105,11 +106,6 @@ def _prepared(context: Context, claim: Claim) -> Context:
     tokenize.run(inner)
     context.notes[:] = inner.notes
     return replace(context.with_settings(update(settings, {"dataset.sources": [str(target)]})), notes=context.notes)
-
-
-def _is_raw(source: Path) -> bool:
-    """Whether it is no output of `ftcli tokenize`; a damaged one is, and is refused when it is opened."""
-    return not (source / MANIFEST_NAME).exists()
 
 
 def _write(path: Path, report: Report) -> None:

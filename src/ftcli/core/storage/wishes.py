@@ -57,7 +57,11 @@ def _compared(settings: Settings, inputs: Mapping[str, Any]) -> Iterator[tuple[s
     yield from _ends(settings, inputs, conversations=conversations)
     if wishes.rename_columns and conversations:
         pairs = [f"{ours}={theirs}" for theirs, ours in inputs.get("dataset.rename_columns") or ()]
-        yield "dataset.rename_columns", sorted("=".join(map(str.strip, pair.split("=", 1))) for pair in wishes.rename_columns), sorted(pairs)
+        yield (
+            "dataset.rename_columns",
+            sorted("=".join(map(str.strip, pair.split("=", 1))) for pair in wishes.rename_columns),
+            sorted(pairs),
+        )
 
 
 def _ends(settings: Settings, inputs: Mapping[str, Any], *, conversations: bool) -> Iterator[tuple[str, Any, Any]]:

@@ -52,6 +52,10 @@ def preflight(context: Context, run: Run) -> tuple[Check, ...]:
     if failed:
         words = "\n".join(f"{check.id}: {check.summary}. {check.fix}" for check in failed)
         ids = [check.id for check in failed]
-        way_on = "" if NEEDED.intersection(ids) else f", or go on without what is checked there: --ignore {','.join(ids)} (the report will say so)"
+        way_on = (
+            ""
+            if NEEDED.intersection(ids)
+            else f", or go on without what is checked there: --ignore {','.join(ids)} (the report will say so)"
+        )
         raise TrainError(f"the run would not learn as it is:\n{words}", f"Mend that{way_on}.")
     return checks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,10 +14,10 @@ from ftcli.contracts import BatchSpec, Collator, Task
 from ftcli.core.batches.collating import collate, made
 from ftcli.core.batches.slots import TokenBatches, planned
 from ftcli.core.storage.store import Rows, SplitData, Store
-from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.tokenizer.facts import hash_of, ids_of, loaded
 from ftcli.core.tokenizer.vocabulary import beside_embedding
 from ftcli.core.verify.first_batch import draw, excerpt_of, read_back, require_targets
+from ftcli.core.verify.given import open_store, read_texts
 from ftcli.core.verify.missing import Missing
 from ftcli.errors import FtcliError, ModelError
 from ftcli.records import LABELLED
@@ -84,12 +83,12 @@ class Probe:
 
     @property
     def store(self) -> Store:
-        return self._part("store", self._open_store)
+        return self._part("store", lambda: open_store(self.context))
 
     @property
     def texts(self) -> OwnTexts:
         """A sample of the texts that the run learns from, raw."""
-        return self._part("texts", self._read_texts)
+        return self._part("texts", lambda: read_texts(self.context))
 
     @property
     def text_ids(self) -> Ids:
@@ -225,29 +224,6 @@ class Probe:
         if not self.settings.tokenizer.path:
             raise Missing("no --tokenizer-path")
         return loaded(self, lambda: self._load(lambda: self.context.plugins.hook.load_tokenizer(settings=self.settings)))
-
-    def _open_store(self) -> Store:
-        sources = self.settings.dataset.sources
-        if not sources:
-            raise Missing("no --dataset")
-        if len(sources) > 1 or Path(sources[0]).is_file():
-            raise Missing("the sources are not prepared yet: ftcli train does it first, ftcli tokenize --output-dir now")
-        store = Store.open(Path(sources[0]))
-        check_wishes(self.context, store)
-        return store
-
-    def _read_texts(self) -> OwnTexts:
-        from ftcli.core.prepare.own_texts import own_texts
-
-        if not self.settings.dataset.sources:
-            raise Missing("no --dataset")
-        try:
-            found = own_texts(self.context)
-        except FtcliError as error:  # what is wrong with the data is said of the data, not of the tokenizer
-            raise Missing(f"the texts cannot be read: {error.message}") from error
-        if found is None or not found.texts:
-            raise Missing("the texts that the data were prepared from are not there any more, or changed")
-        return found
 
     def _encode_texts(self) -> Ids:
         from ftcli.core.tokenizer.round_trip import Ids

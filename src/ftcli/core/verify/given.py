@@ -1,0 +1,52 @@
+"""The data of a planned run as they are given: prepared, or sources that `ftcli train` prepares first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ftcli.core.storage.store import Store
+from ftcli.core.storage.wishes import check_wishes
+from ftcli.core.verify.missing import Missing
+from ftcli.errors import FtcliError
+from ftcli.records import MANIFEST_NAME
+
+if TYPE_CHECKING:
+    from ftcli.context import Context
+    from ftcli.core.prepare.own_texts import OwnTexts
+    from ftcli.settings import Settings
+
+
+def unprepared(settings: Settings) -> bool:
+    """Whether there are sources, and `ftcli tokenize` has still to read them. Damaged prepared data are refused when they are opened."""
+    sources = settings.dataset.sources or []
+    return len(sources) > 1 or any(not (Path(source) / MANIFEST_NAME).exists() for source in sources)
+
+
+def open_store(context: Context) -> Store:
+    """The prepared data. Raises `Missing` (none yet), `UsageError` (they were prepared otherwise than asked for) or `StoreError`."""
+    sources = context.settings.dataset.sources
+    if not sources:
+        raise Missing("no --dataset")
+    if unprepared(context.settings):
+        raise Missing("the sources are not prepared yet: ftcli train does it first, ftcli tokenize --output-dir now")
+    store = Store.open(Path(sources[0]))
+    check_wishes(context, store)
+    return store
+
+
+def read_texts(context: Context) -> OwnTexts:
+    """A sample of the texts, prepared or not. Raises `Missing`."""
+    from ftcli.core.prepare.own_texts import own_texts
+
+    if not context.settings.dataset.sources:
+        raise Missing("no --dataset")
+    try:
+        found = own_texts(context)
+    except FtcliError as error:  # what is wrong with the data is said of the data, not of the tokenizer
+        raise Missing(f"the texts cannot be read: {error.message}") from error
+    if found is not None and found.texts:
+        return found
+    if unprepared(context.settings):
+        raise Missing("no text can be read in the sources (see FT201)")
+    raise Missing("the texts that the data were prepared from are not there any more, or changed")
