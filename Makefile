@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: make demo, make test. Both need Python 3.11+ and pip, nothing else.
+# Two commands on a fresh machine: make demo, make test. Both need Linux, Python 3.11 to 3.13 and pip, nothing else.
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -166,7 +166,6 @@ def test_arguments_of_a_command_arrive_in_their_types() -> None:
         "level": "full",
         "fail_on": "warn",
         "select": (),
-        "ignore": (),
         "format": "table",
         "output": None,
         "fix": True,

@@ -356,6 +356,9 @@ def test_what_cannot_be_compiled_is_refused_by_name(model: Any, monkeypatch: pyt
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert why_not(model, on("cuda")) == "compiling for a GPU needs the package triton, which is not installed"
     monkeypatch.setattr("importlib.util.find_spec", lambda _: True)
+    monkeypatch.delenv("CC", raising=False)
+    assert why_not(model, on("cuda")) == "compiling for a GPU needs a C compiler, and there is none (gcc or clang; CC names another)"
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (6, 1))
     monkeypatch.setattr("torch.version.hip", None)
     assert why_not(model, on("cuda")) == "compiling needs a GPU of capability 7.0, and this one has 6.1"

@@ -52,7 +52,7 @@ VERIFY = CommandSpec(
         "ftcli verify --explain FT403",
     ),
     shows=RUN,
-    hides=(*NOT_OF_A_RUN, "train.ignore_checks"),
+    hides=NOT_OF_A_RUN,
     own=(
         Own("stage", "Stages to check; default: all.", "words", default=(), choices=STAGES),
         Own("stages", "The same as STAGE.", "list", ("--stages",), (), STAGES),
@@ -66,7 +66,6 @@ VERIFY = CommandSpec(
             ("warn", "error", "fail"),
         ),
         Own("select", "Only these checks, by id or its beginning.", "list", ("--select",), ()),
-        Own("ignore", "Leave these checks out, by id or its beginning.", "list", ("--ignore",), ()),
         Own("format", "What is printed; json is --json.", "text", ("--format",), "table", ("table", "json", "junit", "html")),
         Own("output", "Write what --format makes into this file instead.", "path", ("--output",)),
         Own(

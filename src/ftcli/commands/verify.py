@@ -34,7 +34,7 @@ def run(
     level: str,
     fail_on: str,
     select: tuple[str, ...],
-    ignore: tuple[str, ...],
+    ignore: tuple[str, ...] = (),
     *,
     stage: tuple[str, ...] = (),
     format: str = "table",  # noqa: A002 - the option's name

@@ -131,6 +131,8 @@ def _lacks(device: str) -> str | None:
         )
     if importlib.util.find_spec("triton") is None:
         return "compiling for a GPU needs the package triton, which is not installed"
+    if not any(shutil.which(name) for name in ([os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"])):
+        return "compiling for a GPU needs a C compiler, and there is none (gcc or clang; CC names another)"
     capability = torch.cuda.get_device_capability()
     if torch.version.hip is None and capability < CAPABILITY:
         return f"compiling needs a GPU of capability {CAPABILITY[0]}.{CAPABILITY[1]}, and this one has {capability[0]}.{capability[1]}"
