@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,32 @@ def test_what_is_no_conversation_is_refused_with_the_reason(row: dict[str, Any],
     with pytest.raises(BadValue, match=words) as refused:
         as_document(row, COLUMNS)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"chosen": "Human: a", "rejected": "Human: b"}, "data for preferences (DPO)"),
+        ({"prompt": "Hi", "chosen": "a", "rejected": "b"}, "--rename instruction=prompt,output=chosen"),
+        ({"message_id": "1", "parent_id": "0", "role": "prompter", "text": "a"}, "messages of a tree"),
+        ({"conversations": ["Hi", "Ho"]}, "Where texts take turns: jq -c '{messages: [.conversations | to_entries[]"),
+    ],
+)
+def test_what_is_no_conversation_is_told_the_way_to_one(row: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadValue) as refused:
+        as_document(row, COLUMNS)
+    assert words in refused.value.hint
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the hint is a command of jq")
+def test_the_way_of_texts_that_take_turns_works(tmp_path: Path) -> None:
+    old = _write(tmp_path / "old.jsonl", [{"conversations": ["Hi", "Ho", "And?"]}])
+    with pytest.raises(BadValue) as refused:
+        as_document(json.loads(old.read_text()), COLUMNS)
+    command = refused.value.hint.partition(": ")[2].replace("OLD", str(old)).replace("NEW", str(tmp_path / "new"))
+    subprocess.run(command, shell=True, check=True)
+    found = json.loads((tmp_path / "new.jsonl").read_text())["messages"]
+    assert [(message["role"], message["content"]) for message in found] == [("user", "Hi"), ("assistant", "Ho"), ("user", "And?")]
 
 
 def test_columns_under_other_names_are_read_and_refused_under_those_names(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import gzip
+import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,6 +75,22 @@ def test_empty_and_binary_files_are_refused(tmp_path: Path) -> None:
     assert "no rows" in refusal(write(tmp_path / "a.txt", "")).message
     assert "no rows" in refusal(write(tmp_path / "b.txt", "\ufeff")).message
     assert "binary data" in refusal(write(tmp_path / "c.txt", b"ab\x00cd")).message
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="the hint is a command of jq")
+def test_lines_that_part_documents_are_said_and_the_way_out_works(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", 'one "quoted"\ntwo\n<|endoftext|>\nthree\n<|endoftext|>\n')
+    (note,) = plan(file).notes
+    assert note.startswith(f"{file}: lines of nothing but '<|endoftext|>' are texts of their own")
+    command = note[note.index("jq ") :].replace("OLD", str(file)).replace("NEW", str(tmp_path / "new"))
+    subprocess.run(command, shell=True, check=True)
+    assert [json.loads(line)["text"].strip() for line in (tmp_path / "new.jsonl").read_text().splitlines()] == [
+        'one "quoted"\ntwo',
+        "three",
+    ]
+    assert plan(file, sample_by="document").notes == ()
+    for content in ("<s>\none\n", "<b> one\n<b> two\n", "one\ntwo\n"):
+        assert plan(write(tmp_path / "b.txt", content)).notes == ()
 
 
 def test_lines_that_end_in_cr_alone_are_one_row_and_said_so(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import lzma
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -130,6 +131,12 @@ def ends_in_cr(path: str) -> bool:
     """Whether a text's lines end in CR alone, by its first 64 KiB."""
     start = head(path, 1 << 16)
     return b"\n" not in start and start.rstrip(b"\r").count(b"\r") > 0
+
+
+def separator(path: str) -> str | None:
+    """A mark such as <|endoftext|> that stands alone on several of a text's lines, by its first 64 KiB."""
+    lines = Counter(re.findall(rb"^(<[|/]?\w+\|?>)[ \t\r]*$", head(path, 1 << 16), re.MULTILINE))
+    return next((mark.decode() for mark, count in lines.most_common(1) if count > 1), None)
 
 
 def content(path: str, most: int | None = None) -> tuple[int, bytes]:

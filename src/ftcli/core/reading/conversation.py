@@ -56,6 +56,16 @@ INSTEAD = (("input", "context"), ("output", "response"))
 ASKED = ("question", "query", "input", "prompt", "problem", "instruction")
 ANSWERED = ("answer", "response", "output", "completion", "solution", "chosen")
 """Names that many data sets give to what is asked and answered, for a hint."""
+OTHERWISE = {
+    frozenset(
+        {"chosen", "rejected"}
+    ): "These are data for preferences (DPO), which are not trained here. Where chosen is a list of messages it is learned with "
+    "--text-column chosen; where it is one text, write its turns as messages first.",
+    frozenset(
+        {"parent_id", "role", "text"}
+    ): "The rows are messages of a tree: write each way from its root to a leaf as one row of messages.",
+}
+"""Columns of data that hold no conversation a row → what to do."""
 TEXT, CHAT = "text", "chat"
 """Kinds of documents: plain prompt and completion, or messages for a chat template."""
 
@@ -199,6 +209,7 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
         return "alpaca"
     listed = ", ".join(map(str, names[:20])) or "none"
     asked, answered = ([name for name in likely if name in names] for likely in (ASKED, ANSWERED))
+    other = "" if asked else next((way for kind, way in OTHERWISE.items() if kind <= {*names}), "")
     example = "instruction=question,output=answer"
     if isinstance(given.get("prompt"), list) and len(answered) == 1:  # messages, as TRL's preferences have them
         example = f"completion={answered[0]}"
@@ -209,7 +220,8 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
         "missing-field",
         f"{where}{': ' if where else ''}no conversation: neither {columns.text}, conversations, prompt with completion, nor instruction with output",
         None,
-        f"Columns with a value: {listed}. Another name for the messages is given with --text-column, for others with --rename {example}.",
+        other
+        or f"Columns with a value: {listed}. Another name for the messages is given with --text-column, for others with --rename {example}.",
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from ftcli.contracts import SourceFormat
-from ftcli.core.files.streams import ends_in_cr
+from ftcli.core.files.streams import ends_in_cr, separator
 from ftcli.core.reading.find import Found
 from ftcli.errors import DataError
 from ftcli.settings import Settings
@@ -35,7 +35,7 @@ class Tables(OwnFormat, Protocol):
 
 
 def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> list[str]:
-    """Of tables without a header, of quotes that quote nothing, and of lines that end in CR alone."""
+    """Of tables without a header, of quotes that quote nothing, of lines that end in CR alone, and of those that part documents."""
     notes = []
     tables = [file.path for file in files if file.format == "csv"]
     if isinstance(reader := formats["csv"], Tables):
@@ -48,7 +48,12 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
         for path in lines[:LOOKED_AT]
         if ends_in_cr(path)
     ]
-    return notes
+    return notes + [
+        f"{path}: lines of nothing but {mark!r} are texts of their own, as every line is. Where they part documents: "
+        f'jq -Rsc \'split("{mark}")[] | select(test("\\\\S")) | {{text: .}}\' OLD > NEW.jsonl'
+        for path in lines[:LOOKED_AT]
+        if (mark := separator(path))
+    ]
 
 
 def way_without_labels(error: DataError, files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> str:

@@ -27,6 +27,11 @@ NATIVE = frozenset({"observation"})
 """Of these what templates know as a role of their own (GLM's)."""
 CALL = "function_call"
 """The speaker whose words are calls of tools, as JSON: an object with name and arguments, or a list of them; and OpenAI's older name of `tool_calls`."""
+IN_TURNS = (
+    'Where texts take turns: jq -c \'{{messages: [.{name} | to_entries[] | {{role: (if .key % 2 == 0 then "user" else "assistant" end), content: .value}}]}}\''
+    " OLD > NEW.jsonl"
+)
+"""What to do about texts without speakers, as LIMA and UltraChat have them."""
 LEARNED = ("train", "training", "loss")
 """What axolotl and ms-swift call a weight: false of an answer that is read and not learned."""
 
@@ -55,7 +60,8 @@ def messages_of(name: str, value: object) -> list[dict[str, Any]]:
 def _message(name: str, number: int, part: object) -> dict[str, Any]:
     where = f"message {number + 1} of {name!r}"
     if not isinstance(part, Mapping):
-        raise BadValue(0, "wrong-type", f"{where} is {shown(part)}; it must be an object", name)
+        hint = IN_TURNS.format(name=name) if isinstance(part, str) else ""
+        raise BadValue(0, "wrong-type", f"{where} is {shown(part)}; it must be an object", name, hint)
     message = {key: item for key, item in part.items() if item is not None}  # Arrow fills every message up with nulls
     if "role" not in message and "from" in message:
         message = _spoken(where, name, message)
