@@ -220,3 +220,23 @@ def test_a_file_for_label_names_is_told_how_names_are_given(tmp_path):
     with pytest.raises(UsageError) as caught:
         by_name([str(tmp_path / "label.txt")], integers=False)
     assert "A file is not read" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_a_split_whose_rows_all_say_that_they_have_no_label_is_no_class(kinds, tmp_path: Path, kind: type) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, labels in (("train", [0, 1, 1, 0]), ("validation", [1, 0]), ("test", [-1, -1])):
+        write(folder / f"{name}.jsonl", corpus(len(labels)), list(map(kind, labels)))
+    with pytest.raises(DataError, match="every label of test is -1, and none of train and validation") as refused:
+        prepare(kinds["bpe"], folder, tmp_path / "out", dataset__label_column="label")
+    assert "train=PATH validation=PATH" in refused.value.hint
+
+
+def test_a_class_minus_one_that_is_learned_stays_one(kinds, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, labels in (("train", [-1, 1, 1, 0]), ("test", [-1, -1])):
+        write(folder / f"{name}.jsonl", corpus(len(labels)), labels)
+    prepare(kinds["bpe"], folder, tmp_path / "out", dataset__label_column="label")
+    assert load_from_disk(str(tmp_path / "out"))["train"].features["labels"].names == ["-1", "0", "1"]

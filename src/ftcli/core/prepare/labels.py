@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from ftcli.context import Context
@@ -19,6 +20,8 @@ from ftcli.records import ShardPlan
 from ftcli.settings import DatasetSettings
 
 Label = str | int
+Found = dict[str, set[Label]]
+"""Split → its labels."""
 KEPT = "found.json"
 ITEM = r"""(?:-?\d+(?:\.\d*)?|'[^']*'|"[^"]*")"""
 NUMBER = re.compile(r"-?[0-9]+(?:[.][0-9]+)?")
@@ -61,8 +64,10 @@ def label_map(
         found = _collect(context, recipe, executor, collect, beat)
         if kept is not None:
             _keep(kept, found)
-    _refuse_written_lists(dataset.label_column, found)
-    names, ids = number(found)
+    labels = set().union(*found.values())
+    _refuse_written_lists(dataset.label_column, labels)
+    _refuse_unlabelled(found)
+    names, ids = number(labels)
     if len(names) < 2:
         raise DataError(
             f"the column {dataset.label_column!r} holds {len(names)} distinct label(s): {', '.join(map(repr, names))}",
@@ -117,32 +122,52 @@ def _refuse_written_lists(column: str, found: set[Label]) -> None:
         )
 
 
+def _refuse_unlabelled(found: Found) -> None:
+    """The test rows of many benchmarks say -1 where the others have a label: it would be a class, and move the ids of all others."""
+    bare = [split for split, labels in found.items() if labels in ({-1}, {"-1"})]
+    rest = {split: labels for split, labels in found.items() if split not in bare}
+    if bare and rest and {-1, "-1"}.isdisjoint(set().union(*rest.values())):
+        raise DataError(
+            f"every label of {' and '.join(sorted(bare))} is -1, and none of {' and '.join(sorted(rest))}: that is how data sets mark rows without a label",
+            f"Leave {'it' if len(bare) == 1 else 'them'} out: name the files of the others ({' '.join(f'{split}=PATH' for split in sorted(rest))})."
+            " The trained model labels such texts: ftcli predict.",
+        )
+
+
 def _collect(
     context: Context, recipe: Recipe, executor: Executor, collect: Callable[[ShardPlan], list[Label]], beat: Callable[[], None]
-) -> set[Label]:
+) -> Found:
     context.progress.start("labels", sum(shard.size for shard in recipe.plan.shards), "B")
-    found: set[Label] = set()
+    found: Found = {}
 
     def on_progress(size: int, *_: object) -> None:
         beat()
         context.progress.advance(size)
 
-    for labels in executor.run(collect, recipe.plan.shards, on_progress):
-        found.update(labels)
+    for split, labels in executor.run(partial(_of_split, collect), recipe.plan.shards, on_progress):
+        found.setdefault(split, set()).update(labels)
     context.progress.close()
     return found
 
 
-def _recall(folder: Path) -> set[Label] | None:
-    with suppress(OSError, ValueError):  # absent or damaged: they are collected
-        return set(unseal((folder / KEPT).read_bytes())["labels"])
+def _of_split(collect: Callable[[ShardPlan], list[Label]], shard: ShardPlan) -> tuple[str, list[Label]]:
+    return shard.split, collect(shard)
+
+
+def _recall(folder: Path) -> Found | None:
+    with suppress(OSError, ValueError, KeyError):  # absent, damaged or of an earlier version: they are collected
+        return {split: set(labels) for split, labels in unseal((folder / KEPT).read_bytes())["labels of splits"].items()}
     return None
 
 
-def _keep(folder: Path, labels: set[Label]) -> None:
+def _keep(folder: Path, found: Found) -> None:
     with writing(folder):
         folder.mkdir(exist_ok=True)
-    put(seal({"labels": sorted(labels)}), folder / f"{os.urandom(6).hex()}.tmp", folder / KEPT)
+    put(
+        seal({"labels of splits": {split: sorted(labels) for split, labels in found.items()}}),
+        folder / f"{os.urandom(6).hex()}.tmp",
+        folder / KEPT,
+    )
 
 
 def by_name(names: Sequence[str], *, integers: bool) -> dict[Label, int]:
