@@ -58,6 +58,7 @@ def test_sources_that_train_is_yet_to_prepare_are_no_fault(world: World, tmp_pat
     [
         ({"body": "a"}, {}, "answers.jsonl:1 (byte 0): no column 'text'"),
         ({"text": "a"}, {"dataset.label_column": "y"}, "answers.jsonl:1 (byte 0): no column 'y'"),
+        ({"text": "a"}, {"train.mode": "classify"}, "the task classify needs labels: --label-column is missing"),
         ({"text": 5}, {}, "answers.jsonl:1 (byte 0): "),
     ],
 )

@@ -112,10 +112,7 @@ def settle(
     hashes = hashes or SourceHashes(None)
     plan = make_plan(settings, context.plugins.registry("source"), context.progress, hashes)
     on_plan(plan)
-    task = settings.train.mode or ("classify" if settings.dataset.labelled else "pretrain")
-    needs_labels = context.plugins.registry("task").get(task, "train.mode")().needs_labels
-    if needs_labels and not settings.dataset.labelled:
-        raise UsageError(f"the task {task} needs labels: --label-column is missing", "Name the column that holds the label.")
+    task, needs_labels = task_of(context)
     if plan.columns.pair is not None and not needs_labels:
         raise UsageError(
             f"text_pair_column = {plan.columns.pair!r} is for classification, and the task is {task}",
@@ -148,6 +145,16 @@ def settle(
         template=template,
         receipt=make_receipt(context, plan.found, [plan.hashes[file.path] for file in plan.found], day),
     )
+
+
+def task_of(context: Context) -> tuple[str, bool]:
+    """The task that data are prepared for, and whether it needs labels. Raises `UsageError` where it does and none are named."""
+    dataset = context.settings.dataset
+    task = context.settings.train.mode or ("classify" if dataset.labelled else "pretrain")
+    needs_labels = context.plugins.registry("task").get(task, "train.mode")().needs_labels
+    if needs_labels and not dataset.labelled:
+        raise UsageError(f"the task {task} needs labels: --label-column is missing", "Name the column that holds the label.")
+    return task, needs_labels
 
 
 def _loaded(context: Context, folder: str, load: Load | None) -> tuple[Any, Backend]:

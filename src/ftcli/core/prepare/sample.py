@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ftcli.context import Context
+from ftcli.core.prepare.recipe import task_of
 from ftcli.core.publishing.source_versions import Stamps
 from ftcli.core.reading.read import make_plan, read_shard
 
@@ -27,6 +28,7 @@ def sample(context: Context) -> Sample:
         FtcliError: what `ftcli tokenize` would refuse there.
     """
     formats = context.plugins.registry("source")
+    task_of(context)
     plan = make_plan(context.settings, formats, hashes=Stamps())
     count = len(plan.shards)
     places = sorted({place * (count - 1) // max(1, min(PLACES, count) - 1) for place in range(min(PLACES, count))})
