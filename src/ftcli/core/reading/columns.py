@@ -100,8 +100,16 @@ def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None
         return "bool"
     kind: Kind | None = "float" if special is None and _fits(type_, "float") else None
     flags = is_list(type_) and (pa.types.is_floating(item_type(type_)) or pa.types.is_boolean(item_type(type_)))
-    hint = FLAGS if flags and special is None else CONVERT[kind]
+    hint = FLAGS if flags and special is None else _parts(name, type_) or CONVERT[kind]
     raise DataError(f"{where}: column {name!r} holds {type_}; {_kinds(special)}", hint)
+
+
+def _parts(name: str, type_: pa.DataType) -> str:
+    """What to do about a column of objects, as KLUE's labels are."""
+    if not pa.types.is_struct(type_) or not type_.num_fields:
+        return ""
+    first = type_.field(0).name
+    return f"Its parts become columns by pyarrow's Table.flatten() or a Dataset's flatten(): then {name}.{first} is one, as any other."
 
 
 def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind | None:
@@ -115,6 +123,8 @@ def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind
     if isinstance(value, bool) and special is None:
         return "bool"
     hint = CONVERT["float"] if special is None and isinstance(value, float) else ""
+    if isinstance(value, dict) and value:
+        hint = f"jq -c '.{name} = .{name}.PART' OLD > NEW.jsonl takes one of its parts: {', '.join(map(str, value))}."
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], (bool, float)):
         hint = FLAGS if special is None else ""
     elif isinstance(value, (list, tuple)):
@@ -146,7 +156,8 @@ def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array,
     if column.null_count and (pa.types.is_null(column.type) or _fits(column.type, kind)):
         raise BadValue(pc.index(column.is_null(), pa.scalar(True)).as_py(), "null", f"{name!r} is null; {_must(role, kind)}", name)
     if not _fits(column.type, kind):
-        raise DataError(f"{where}: column {name!r} holds {column.type}; {_must(role, kind)}", "Nothing is coerced: convert the column.")
+        hint = _parts(name, column.type) or "Nothing is coerced: convert the column."
+        raise DataError(f"{where}: column {name!r} holds {column.type}; {_must(role, kind)}", hint)
     if ONE[kind] != kind:
         return _checked_lists(where, name, kind, column, longest)
     if kind == "string" and column.nbytes > longest:
