@@ -16,6 +16,7 @@ from ftcli import hookimpl
 from ftcli.commands.train import run
 from ftcli.core.batches.tasks import IGNORED, Pretrain
 from ftcli.core.models import flops
+from ftcli.core.reports.headline import lede
 from ftcli.core.training.run import prepare
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.core.verify.probe import Probe
@@ -30,7 +31,7 @@ from ftcli.errors import (
     TrainError,
     UsageError,
 )
-from ftcli.records import Step
+from ftcli.records import Step, to_json
 from ftcli.testing import tiny_model
 from rank_steps import RAGGED, answered
 from runs import BRIEF, ONE_STEP, VOCABULARY, Bench, step_of
@@ -292,6 +293,26 @@ def test_the_best_model_is_kept_and_patience_ends_a_run(bench: Bench) -> None:
     *losses, kept = [entry["eval_loss"] for entry in report.details["log"] if "eval_loss" in entry]
     assert len(losses) == losses.index(min(losses)) + 1 + 2, "two evaluations in vain"
     assert kept == report.metrics["eval_loss"] == pytest.approx(min(losses), rel=1e-6)
+    stopped, model = (next(check for check in report.checks if check.id == name) for name in ("stopped-early", "kept-model"))
+    at = {line: 30 * (line + 1) for line in range(len(losses))}
+    best, last = at[losses.index(min(losses))], at[len(losses) - 1]
+    assert stopped.summary == f"stopped early at step {last} of 900: eval_loss had not improved since step {best}"
+    assert model.summary == f"the model of step {best} was kept (eval_loss {min(losses):.4g}); the last step's was {losses[-1]:.4g}"
+    assert "overfitting" not in {check.id for check in report.checks}
+    shown = lede(to_json(report))
+    assert f"Stopped early at step {last} of 900" in shown
+    assert f"The model of step {best} was kept" in shown
+
+
+def test_patience_without_the_best_model_says_that_the_last_one_is_kept_and_that_the_run_overfits(bench: Bench) -> None:
+    wrong = [(ids, (label + 1) % 4) for ids, label in learnable(60, 4, VOCABULARY, 1)]
+    data = bench.store("wrong again", {"train": learnable(240, 4, VOCABULARY, 0), "validation": wrong}, labels=4)
+    report = run(bench.context(data, "patient", train__learning_rate=3e-3, train__num_train_epochs=30, train__patience=2))
+    said = {check.id: check.summary for check in report.checks}
+    assert said["kept-model"].startswith("the model of the last step was kept (eval_loss ")
+    assert "--load-best-model-at-end" in said["kept-model"]
+    assert "nothing-learned" not in said
+    assert {"overfitting", "held-out"} & set(said)
 
 
 def test_data_prepared_for_another_task_are_said(bench: Bench, classify: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 from ftcli.core.figures import between, megabytes, number, percent, quantity, seconds
 
 CARDS = 8
+ENDINGS = ("stopped-early", "kept-model")
+"""Checks of a training that say how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ def lede(doc: Mapping[str, Any]) -> str:
         return f"{number(metrics['rows_written'])} rows became {number(metrics.get('tokens'))} tokens in {seconds(doc['seconds'])}."
     if kind == "train" and metrics.get("steps"):
         span = f"{number(metrics['steps'])} steps ({number(metrics.get('epochs'))} epochs) in {seconds(doc['seconds'])}"
-        return f"{span}; the loss went from {number(metrics.get('first_loss'))} to {number(metrics.get('final_loss'))}."
+        went = f"{span}; the loss went from {number(metrics.get('first_loss'))} to {number(metrics.get('final_loss'))}."
+        ended = [check["summary"] for check in doc["checks"] if check["id"] in ENDINGS]
+        return " ".join([went, *(f"{words[0].upper()}{words[1:]}." for words in ended)])
     if kind == "benchmark" and metrics.get("ratios"):
         count = Counter(row["verdict"] for row in metrics["ratios"])
         return (
