@@ -16,7 +16,7 @@ from ftcli import hookimpl
 from ftcli.commands.train import run
 from ftcli.core.batches.tasks import IGNORED, Pretrain
 from ftcli.core.models import flops
-from ftcli.core.reports.headline import lede
+from ftcli.core.reports.headline import headline, lede
 from ftcli.core.training.run import prepare
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.core.verify.probe import Probe
@@ -313,6 +313,39 @@ def test_patience_without_the_best_model_says_that_the_last_one_is_kept_and_that
     assert "--load-best-model-at-end" in said["kept-model"]
     assert "nothing-learned" not in said
     assert {"overfitting", "held-out"} & set(said)
+
+
+def test_a_test_split_is_scored_once_by_the_model_that_is_saved(bench: Bench) -> None:
+    splits = {
+        name: learnable(rows, 4, VOCABULARY, seed) for seed, (name, rows) in enumerate({"train": 240, "validation": 60, "test": 50}.items())
+    }
+    both = bench.store("tested", splits, labels=4)
+    values = {"train__learning_rate": 3e-3, "train__num_train_epochs": 2, "train__verify": False}
+    report = run(bench.context(both, "tested run", **values))
+    alone = bench.store("test alone", {"train": splits["train"], "test": splits["test"]}, labels=4)
+    same = run(bench.context(alone, "alone run", **values))
+    assert same.metrics["test_loss"] is None, "evaluated on it anyway"
+    for name in ("loss", "accuracy", "macro_f1"):
+        assert report.metrics[f"test_{name}"] == pytest.approx(same.metrics[f"eval_{name}"], rel=1e-4)
+    assert report.metrics["eval_loss"] != report.metrics["test_loss"]
+    lines = [json.loads(line) for line in (bench.folder / "tested run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "test_loss" in line] == [60]
+    assert "test_accuracy" in (bench.folder / "tested run" / "README.md").read_text()
+    assert any(card.note.startswith("test split") for card in headline(to_json(report)))
+
+
+def test_a_test_split_is_left_out_by_choice_or_without_evaluations_and_asked_for_where_there_is_none(bench: Bench, classify: Path) -> None:
+    splits = {name: learnable(24, 4, VOCABULARY, 0) for name in ("train", "validation", "test")}
+    data = bench.store("untested", splits, labels=4)
+    silent = run(bench.context(data, "untested run", **BRIEF))
+    assert silent.metrics["test_loss"] is None
+    assert any("the test split (24 rows) is not scored" in note and "--do-predict" in note for note in silent.notes)
+    asked = run(bench.context(data, "untested run", **BRIEF, train__do_predict=True))
+    assert asked.metrics["test_loss"] > 0
+    left = run(bench.context(data, "untested run", **{**BRIEF, "train__eval_strategy": "epoch"}, train__do_predict=False))
+    assert (left.metrics["test_loss"], left.metrics["eval_loss"] is None) == (None, False)
+    with pytest.raises(SettingsError, match="has none"):
+        run(bench.context(classify, "no test", train__do_predict=True))
 
 
 def test_data_prepared_for_another_task_are_said(bench: Bench, classify: Path) -> None:

@@ -46,7 +46,6 @@ NOT_OFFERED = {
     "local_rank": "the launcher",
     "do_train": "the command",
     "do_eval": "train.eval_strategy",
-    "do_predict": "the command",
     "parallelism_config": "accelerator_config",
 }
 """TrainingArguments that are set elsewhere, and where."""
@@ -114,6 +113,9 @@ class TrainSettings(Section):
         None, "When to evaluate; default: each epoch, or every --eval-steps, when there is held-out data."
     )
     eval_steps: float | None = setting(None, "Steps between evaluations.", gt=0)
+    do_predict: bool | None = setting(
+        None, "Score the test split once at the end; default: where there is one beside a validation split, and evaluations are on."
+    )
     save_strategy: Literal["no", "steps", "epoch", "best"] | None = setting(
         None, "When to save; default: each epoch, or every --save-steps."
     )

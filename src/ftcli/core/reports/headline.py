@@ -125,26 +125,38 @@ def _train(doc: Mapping[str, Any]) -> list[Card]:
 
 
 def _held_out(m: Callable[[str], Any]) -> list[Card]:
-    """Accuracy or F1 of a classifier, the perplexity of a language model, and the loss."""
+    """Accuracy or F1 of a classifier, the perplexity of a language model, and the loss; each beside that of the test split, if that was scored."""
     loss = m("eval_loss")
+
+    def test(name: str, shown: Callable[[Any], str], *rest: str) -> str:
+        value = m(f"test_{name}")
+        return "; ".join([*([] if value is None else [f"test split {shown(value)}"]), *(words for words in rest if words)])
+
     if m("eval_micro_f1") is not None:
         right = percent(m("eval_exact_match"))
         return [
-            Card("Held-out F1", percent(m("eval_micro_f1")), f"over all labels; all right in {right} of the rows"),
-            Card("Held-out loss", number(loss)),
+            Card(
+                "Held-out F1", percent(m("eval_micro_f1")), test("micro_f1", percent, f"over all labels; all right in {right} of the rows")
+            ),
+            Card("Held-out loss", number(loss), test("loss", number)),
         ]
     if m("eval_pearson") is not None:
         return [
-            Card("Held-out correlation", number(m("eval_pearson")), "Pearson, of the answers with the numbers"),
-            Card("Held-out error", number(m("eval_rmse")), "root of the mean square"),
+            Card("Held-out correlation", number(m("eval_pearson")), test("pearson", number, "Pearson, of the answers with the numbers")),
+            Card("Held-out error", number(m("eval_rmse")), test("rmse", number, "root of the mean square")),
         ]
     if m("chance_accuracy") is not None:
         commonest = "" if m("majority_accuracy") is None else f", the commonest label {percent(m('majority_accuracy'))}"
         return [
-            Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}{commonest}"),
-            Card("Held-out loss", number(loss)),
+            Card(
+                "Held-out accuracy",
+                percent(m("eval_accuracy")),
+                test("accuracy", percent, f"chance {percent(m('chance_accuracy'))}{commonest}"),
+            ),
+            Card("Held-out loss", number(loss), test("loss", number)),
         ]
-    return [Card("Held-out loss", number(loss), f"perplexity {number(math.exp(loss))}" if loss is not None and loss < MOST_LOSS else "")]
+    perplexity = f"perplexity {number(math.exp(loss))}" if loss is not None and loss < MOST_LOSS else ""
+    return [Card("Held-out loss", number(loss), test("loss", number, perplexity))]
 
 
 def _first_loss(doc: Mapping[str, Any]) -> Card:

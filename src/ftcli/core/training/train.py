@@ -39,8 +39,9 @@ from ftcli.core.training.meter import Meter
 from ftcli.core.training.outcome import Outcome, figures
 from ftcli.core.training.run import Run
 from ftcli.core.training.schedule import planned
+from ftcli.core.training.testing import score
 from ftcli.core.training.trainer import FtcliTrainer
-from ftcli.core.training.trends import clipping, course_of
+from ftcli.core.training.trends import Course, clipping, course_of
 from ftcli.errors import FtcliError, TrainError
 from ftcli.records import Check, RunStatus
 
@@ -154,6 +155,8 @@ def _whole(
                 _steps(trainer, checkpoint)
             if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
                 _final_evaluation(trainer)
+            if not stopped(trainer.signals) and run.test is not None:
+                score(trainer, run.test)
     except StoppedEvaluation:
         pass
     if stopped(trainer.signals):
