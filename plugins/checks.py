@@ -22,6 +22,7 @@ MODULES = (
     "checks_chat",
     "checks_data",
     "checks_labels",
+    "checks_held_out",
     "checks_leakage",
     "checks_text",
     "checks_plan",

@@ -346,6 +346,8 @@ def test_a_test_split_is_left_out_by_choice_or_without_evaluations_and_asked_for
     assert (left.metrics["test_loss"], left.metrics["eval_loss"] is None) == (None, False)
     with pytest.raises(SettingsError, match="has none"):
         run(bench.context(classify, "no test", train__do_predict=True))
+    empty = bench.store("empty test", {**splits, "test": []}, labels=4)
+    assert run(bench.context(empty, "untested run", **BRIEF)).metrics["test_loss"] is None
 
 
 def test_data_prepared_for_another_task_are_said(bench: Bench, classify: Path) -> None:

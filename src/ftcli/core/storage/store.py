@@ -119,6 +119,11 @@ class SplitData:
         return SEQ_LENGTHS in self.table.column_names
 
     @property
+    def texts(self) -> int:
+        """How many texts the rows hold: of packed ones several each."""
+        return sum(len(chunk.flatten()) for chunk in self.table.column(SEQ_LENGTHS).chunks) if self.packed else len(self)
+
+    @property
     def typed(self) -> bool:
         """Whether every token has a type: rows hold two texts, and the model wants to know which token is whose."""
         return TYPES in self.table.column_names

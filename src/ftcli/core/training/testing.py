@@ -26,6 +26,9 @@ def to_score(context: Context, store: Store, arguments: TrainingArguments) -> Sp
     if not there or asked is False or (asked is None and store.eval_split == TEST):
         return None
     split = store.split(TEST)
+    if not len(split):
+        context.note("the test split is empty: it is not scored")
+        return None
     if asked is None and arguments.eval_strategy == "no":
         context.note(f"the test split ({len(split):,} rows) is not scored, because evaluations are off: --do-predict scores it")
         return None
