@@ -28,7 +28,7 @@ def held_out(probe: Probe) -> Check:
             if name != store.eval_split:
                 return warned(f"the split {name} is empty", more(name), **rows)
             return failed(f"the split {name} is empty, and every evaluation is on it", more(name), **rows)
-        if words := too_few(split.texts, int(split.lengths.sum()), answers=probe.task.needs_labels):
+        if words := too_few(int(split.text_counts.sum()), int(split.lengths.sum()), answers=probe.task.needs_labels):
             return warned(f"the split {name} has {words}", more(name), **rows)
         if split.labels is not None and len(np.unique(split.labels)) == 1 and len(store.label_names or ()) > 1:
             label = (store.label_names or ())[int(split.labels[0])]

@@ -119,9 +119,11 @@ class SplitData:
         return SEQ_LENGTHS in self.table.column_names
 
     @property
-    def texts(self) -> int:
-        """How many texts the rows hold: of packed ones several each."""
-        return sum(len(chunk.flatten()) for chunk in self.table.column(SEQ_LENGTHS).chunks) if self.packed else len(self)
+    def text_counts(self) -> NDArray[np.int64]:
+        """Texts of every row: of packed ones several."""
+        if not self.packed:
+            return np.ones(len(self), np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *(np.diff(values(chunk.offsets)) for chunk in self.table.column(SEQ_LENGTHS).chunks)])
 
     @property
     def typed(self) -> bool:
