@@ -50,6 +50,15 @@ NOT_OFFERED = {
 }
 """TrainingArguments that are set elsewhere, and where."""
 
+REFUSED = {
+    "ignore_data_skip": "a run that goes on would train on rows twice and miss others",
+    "bf16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
+    "fp16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
+    "auto_find_batch_size": "it changes the batch of a step; --auto-batch keeps it",
+    "enable_jit_checkpoint": "signals save a checkpoint anyway, and on all processes at the same step",
+}
+"""TrainingArguments that a run cannot keep its promises with, and why: fields of `train` only so that a reason can be given."""
+
 REMOVED = {
     "group_by_length": "train.train_sampling_strategy = group_by_length, or loader.collator = bucketed",
     "evaluation_strategy": "train.eval_strategy",
