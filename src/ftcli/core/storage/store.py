@@ -121,9 +121,8 @@ class SplitData:
     @property
     def text_counts(self) -> NDArray[np.int64]:
         """Texts of every row: of packed ones several."""
-        if not self.packed:
-            return np.ones(len(self), np.int64)
-        return np.concatenate([np.zeros(0, np.int64), *(np.diff(values(chunk.offsets)) for chunk in self.table.column(SEQ_LENGTHS).chunks)])
+        chunks = self.table.column(SEQ_LENGTHS).chunks if self.packed else []
+        return np.concatenate([np.ones(0 if self.packed else len(self), np.int64), *(np.diff(values(chunk.offsets)) for chunk in chunks)])
 
     @property
     def typed(self) -> bool:
