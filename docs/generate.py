@@ -29,7 +29,7 @@ from ftcli.core.verify.rules import every
 from ftcli.fields import extra, flag_of, variable_of
 from ftcli.pluginmanager import Plugins
 from ftcli.settings import sections
-from ftcli.settings_train import NOT_OFFERED, REMOVED
+from ftcli.settings_train import NOT_OFFERED, REFUSED, REMOVED
 from ftcli.sources import CLI_ONLY
 
 FOLDER = Path(__file__).resolve().parent
@@ -56,9 +56,10 @@ def settings() -> Iterator[str]:
         yield from ("| key | flag | variable | type | default | what it does |", "|---|---|---|---|---|---|")
         yield from (_row(section, name, info) for name, info in shown.items())
         yield ""
-        if passed := [name for name in fields if name not in shown]:
+        if passed := [name for name in fields if name not in shown and name not in REFUSED]:
             yield "These are handed to `transformers.TrainingArguments` under the same name when they are set:"
-            yield from ("", ", ".join(f"`{name}`" for name in passed) + ".", "")
+            yield from ("", ", ".join(f"`{name}`" for name in passed) + ".", "", "These are refused when they are on:", "")
+            yield from (*(f"- `{name}`: {why}" for name, why in REFUSED.items()), "")
 
 
 def elsewhere() -> Iterator[str]:

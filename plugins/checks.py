@@ -25,6 +25,7 @@ MODULES = (
     "checks_leakage",
     "checks_text",
     "checks_plan",
+    "checks_held_out",
     "checks_batch",
     "checks_targets",
     "checks_model",

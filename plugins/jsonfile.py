@@ -18,7 +18,7 @@ from ftcli.records import BadCode, BadRow, Piece
 from ftcli.settings import Settings
 
 from .fileformat import FileFormat
-from .jsonhints import KEYED
+from .jsonhints import KEYED, SPLIT
 from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, keys_of, of_chat
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class _Document:
         self.text = data.decode("utf-8", "surrogateescape")
         self._broken = ESCAPED.search(self.text) is not None
         self._at, self._line, self._byte = 0, 1, self._offset
+        self._split = False
 
     def place(self, element: _Element) -> tuple[int, int, bytes]:
         """(line, byte, bytes) of an element, which is not before the last one asked for."""
@@ -169,7 +170,8 @@ class _Document:
         if bad is None:
             return None
         line, start, raw = self.place(element)
-        return BadRow(self.path, bad.code, bad.reason, line=line, start=start, size=len(raw), field=bad.field, raw=raw, hint=bad.hint)
+        hint = SPLIT if self._split and bad.code == "missing-field" else bad.hint
+        return BadRow(self.path, bad.code, bad.reason, line=line, start=start, size=len(raw), field=bad.field, raw=raw, hint=hint)
 
     def elements(self) -> Iterator[_Element]:
         """The elements of the array: where the first is a text each text as a row of its own, and an array as a row whose columns are counted from 0.
@@ -187,6 +189,7 @@ class _Document:
             while more:
                 element = _element(text, position)
                 shape = shape or type(element.value)
+                self._split = shape is list and '"columns"' in text[:start]
                 if shape is str and isinstance(element.value, str):
                     element = replace(element, value=Object([(self._column, element.value)]))
                 elif shape is list and isinstance(element.value, list):

@@ -9,6 +9,10 @@ from pathlib import Path
 Line = tuple[int, bytes]
 """Offset in the file, and the line without its end."""
 KEYED = "The rows stand under keys: jq '[.[]]' OLD > NEW.json makes an array of them, which is read."
+SPLIT = (
+    "The table's column names stand apart from its rows, as pandas writes it with orient='split': write it by rows, "
+    "pandas.read_json(OLD, orient='split').to_json(NEW, orient='records', lines=True)."
+)
 
 
 def array_hint(path: str, line: Line) -> str:
@@ -27,7 +31,10 @@ def array_hint(path: str, line: Line) -> str:
 def keyed_hint(line: Line) -> str:
     """What to do where the whole file is one object of rows."""
     with suppress(ValueError, RecursionError, AttributeError):
-        rows = [] if line[0] else list(json.loads(line[1]).values())
+        table = {} if line[0] else json.loads(line[1])
+        if isinstance(table.get("columns"), list) and isinstance(table.get("data"), list):
+            return SPLIT
+        rows = list(table.values())
         if len(rows) > 1 and all(isinstance(row, dict) for row in rows):
             return KEYED
     return ""

@@ -33,6 +33,7 @@ def test_data_prepared_by_tokenize_pass(world: World, kind: str) -> None:
         "FT211": "pass",
         "FT212": "skipped" if kind == "packed" else "pass",
         "FT213": "info",
+        "FT214": "pass",
     }
 
 
@@ -217,7 +218,7 @@ def test_rows_that_were_left_out_warn(world: World) -> None:
         "dropped", world.bpe, {"dataset.label_column": "label", "packing.max_length": 16, "packing.truncation_strategy": "drop"}
     )
     values = {**world.run("classify"), "dataset.sources": [str(kept)]}
-    check = world.caught("rows above max_length 16 dropped", values, "FT204", status="warn", words="were left out: ", stages=STAGE)
+    check = world.caught("rows above max_length 16 dropped", values, "FT204", "FT214", status="warn", words="were left out: ", stages=STAGE)
     assert check.evidence["rows_too_long"] > 0
     assert check.fix == "Raise --max-length."
 
@@ -238,7 +239,7 @@ def test_one_row_in_a_hundred_is_no_leak(world: World, tmp_path: Path) -> None:
 
 def test_the_worst_of_several_held_out_splits_counts(world: World, tmp_path: Path) -> None:
     train, test = (world.rows(world.labelled, name) for name in ("train", "test"))
-    splits = {"train": train, "validation": test, "test": train[:10]}
+    splits = {"train": train, "validation": test, "test": train[:30]}
     values = {**world.run("classify"), **world.rewritten(tmp_path / "s", splits)}
     assert world.caught("a sound validation split, a leaking test split", values, "FT205", stages=STAGE).evidence["split"] == "test"
 
@@ -246,3 +247,19 @@ def test_the_worst_of_several_held_out_splits_counts(world: World, tmp_path: Pat
 def test_without_held_out_rows_leakage_is_skipped(world: World, tmp_path: Path) -> None:
     values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": world.rows(world.labelled)})}
     assert world.verify(values, stages=STAGE)["FT205"].status == "skipped"
+
+
+@pytest.mark.fault
+def test_held_out_rows_that_say_nothing_are_caught(world: World, tmp_path: Path) -> None:
+    train, held = world.rows(world.labelled), world.rows(world.labelled, "test")
+    few = world.rewritten(tmp_path / "few", {"train": train, "validation": held[:8]})
+    check = world.caught("8 held-out rows", {**world.run("classify"), **few}, "FT214", status="warn", words="has 8 rows", stages=STAGE)
+    assert "--validation-fraction" in check.fix
+    alike = world.rewritten(tmp_path / "alike", {"train": train, "validation": [(ids, 0) for ids, _ in held]})
+    words = "all 40 rows of validation have the label"
+    world.caught("held-out rows of one label", {**world.run("classify"), **alike}, "FT214", status="warn", words=words, stages=STAGE)
+    empty = world.rewritten(tmp_path / "empty", {"train": train, "validation": []})
+    checks = world.verify({**world.run("classify"), **empty}, stages=STAGE, select=("FT214",))
+    assert checks["FT214"].status == "fail"
+    alone = world.rewritten(tmp_path / "alone", {"train": train})
+    assert world.quiet("no held-out rows", {**world.run("classify"), **alone}, stages=STAGE)["FT214"].status == "info"

@@ -49,6 +49,13 @@ def test_the_generated_parts_are_what_would_be_written_now(generate: ModuleType)
     assert [page.name for page in generate.stale()] == []
 
 
+def test_no_field_that_is_refused_is_listed_as_passed_on(generate: ModuleType) -> None:
+    lines = list(generate.settings())
+    (passed,) = [line for line in lines if line.startswith("`lr_scheduler_kwargs`, ")]
+    assert not [name for name in generate.REFUSED if f"`{name}`" in passed]
+    assert all(any(line.startswith(f"- `{name}`: ") for line in lines) for name in generate.REFUSED)
+
+
 def test_every_generated_part_stands_on_a_page(generate: ModuleType) -> None:
     shown = [part[1] for page in sorted(DOCS.glob("*.md")) for part in generate.PART.finditer(page.read_text(encoding="utf-8"))]
 

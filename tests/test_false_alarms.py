@@ -33,7 +33,7 @@ def test_each_pair_is_prepared_verified_and_kept(
     shutil.copytree(world.bpe, tmp_path / "data" / "tokenizers" / "own")
     sound = [(text, "ab"[number % 2]) for number, text in enumerate(texts(40, 2))]
     sets = {
-        "sound": lambda _: {"train": sound, "test": [(text, "a") for text in texts(8, 3)]},
+        "sound": lambda _: {"train": sound, "test": [(text, "ab"[number % 2]) for number, text in enumerate(texts(40, 3))]},
         "leaking": lambda _: {"train": sound, "test": sound},
     }
     monkeypatch.setattr(program, "_sets", lambda: sets)

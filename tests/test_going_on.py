@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from ftcli.core.batches.slots import _halved
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.training import guarding
 from ftcli.core.training.arguments import make_arguments
+from ftcli.core.training.evaluating import Evaluating
 from ftcli.core.training.run import prepare
 from ftcli.core.training.train import fit
 from ftcli.errors import SettingsError, TrainError
@@ -82,6 +85,42 @@ def test_an_interrupted_run_has_its_own_weights_in_its_checkpoint_whatever_is_be
     after = [pair for pair in evaluations(whole) if pair[0] > 5]
     assert [pair for pair in evaluations(resumed) if pair[0] > 5] == after
     assert "checkpoint-8" in checkpoints_of(bench.folder / "whole"), "a run that has ended is not trained on by the same command"
+
+
+def test_a_signal_while_the_test_split_is_scored_leaves_a_checkpoint_from_which_it_is_scored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = {
+        "train": learnable(24, 3, VOCABULARY, 0),
+        "validation": learnable(8, 3, VOCABULARY, 1),
+        "test": learnable(9, 3, VOCABULARY, 2),
+    }
+    data = bench.store("tested", splits, labels=3)
+    values = {**BASE, "train__load_best_model_at_end": True, "dataset__sources": [str(data)]}
+
+    def tested(output: str, **more: Any) -> Any:
+        with Signals() as signals:
+            return fit(prepare(bench.context(data, output, **{**values, **more})), signals)
+
+    whole = tested("test whole")
+    assert whole.metrics["steps"] == 8
+    loading = Evaluating.get_test_dataloader
+
+    def stopped_there(self: Any, dataset: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return loading(self, dataset)
+
+    monkeypatch.setattr(Evaluating, "get_test_dataloader", stopped_there)
+    assert tested("test stopped").status == "interrupted"
+    assert not (bench.folder / "test stopped" / "config.json").exists()
+    monkeypatch.undo()
+    for _ in range(2):  # the second time nothing is left
+        resumed = tested("test stopped", train__resume_from_checkpoint="auto")
+        assert resumed.status == "ok"
+        assert resumed.metrics["test_loss"] == whole.metrics["test_loss"]
+    assert same(weights(bench.folder / "test stopped"), weights(bench.folder / "test whole"))
+    lines = [json.loads(line) for line in (bench.folder / "test stopped" / "metrics.jsonl").read_text().splitlines()]
+    assert len([line for line in lines if "test_loss" in line]) == 1
 
 
 def test_noise_is_added_once_after_going_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

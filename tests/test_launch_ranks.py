@@ -69,7 +69,8 @@ def told_store(bench: Bench) -> Path:
 @pytest.fixture(scope="module")
 def store(bench: Bench) -> Path:
     """37 rows: three steps of 12, and one of a single row, for which one of two ranks has none."""
-    return bench.store("data", {"train": learnable(37, 3, VOCABULARY, 0), "test": learnable(13, 3, VOCABULARY, 1)}, labels=3)
+    held_out = {"validation": learnable(13, 3, VOCABULARY, 1), "test": learnable(9, 3, VOCABULARY, 2)}
+    return bench.store("data", {"train": learnable(37, 3, VOCABULARY, 0), **held_out}, labels=3)
 
 
 def launched(bench: Bench, store: Path, output: str, *options: str, ranks: int = 2, **environment: str) -> tuple[int, dict[str, Any], str]:
@@ -112,7 +113,8 @@ def test_two_processes_train_and_evaluate_like_one_and_end_with_one_document(ben
         [entry["loss"] for entry in alone.details["log"] if "loss" in entry], rel=1e-5
     )
     assert document["metrics"]["first_loss"] == pytest.approx(alone.metrics["first_loss"], rel=1e-5)
-    assert document["metrics"]["eval_loss"] == pytest.approx(alone.metrics["eval_loss"], rel=1e-5)
+    for name in ("eval_loss", "test_loss"):
+        assert document["metrics"][name] == pytest.approx(alone.metrics[name], rel=1e-5)
     assert torch.allclose(weights(bench.folder / "two"), weights(bench.folder / "alone"), atol=1e-6)
     assert any("OMP_NUM_THREADS=1 is yours and kept" in note for note in document["notes"]) or document["machine"]["cores"] // 2 <= 1
     assert "[rank 0] mode classify: " in log, "one log, with the number of the rank before every line"

@@ -20,6 +20,7 @@ from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean import few_rows, lean
 from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.lean_proof import coarser, computed, difference
+from ftcli.core.models.side_by_side import learned_texts
 from ftcli.core.training.run import prepare
 from ftcli.core.training.train import fit
 from ftcli.errors import ModelError
@@ -360,6 +361,19 @@ def test_few_rows_have_targets_where_any_row_has(tmp_path: Path) -> None:
     batches = few_rows(split_of(tmp_path / "one", [([3], None), ([3, 4, 5], None), ([3, 4], None)]), collate)
     assert [batch["input_ids"].shape[1] for batch in batches] == [3, 3]
     assert few_rows(split_of(tmp_path / "none", [([3], None), ([4], None)]), collate)
+
+
+def test_few_rows_of_packed_data_hold_several_texts_where_later_rows_do(tmp_path: Path) -> None:
+    """Long documents fill the first rows alone: nothing could be proved by those, and the mask would stay."""
+    alone = [(list(range(3, 3 + length)), None, [length]) for length in (16, 15, *[16] * 78)]
+    late = [(list(range(3, 17)), None, [13, 1]), (list(range(3, 15)), None, [4, 5, 3]), *alone[:20]]
+    collate = Packed(spec_for(Pretrain()))
+    batch, longest = few_rows(split_of(tmp_path / "late", [*alone, *late]), collate)
+    assert (batch["position_ids"][0] == 0).nonzero().flatten().tolist()[:3] == [0, 4, 9]
+    assert len(longest["labels"]) == 1
+    assert learned_texts(batch) > 2
+    for batch in few_rows(split_of(tmp_path / "none", alone), collate):
+        assert learned_texts(batch) == len(batch["labels"])
 
 
 def test_layers_that_look_ahead_keep_their_own_code_though_a_row_has_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,7 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "packing.truncation_strategy": "split",
             "dataset.sources": ["trl-lib/Capybara"],
             "dataset.assistant_only_loss": True,
+            "train.mode": "sft",
             "tokenizer.path": "Qwen/Qwen3-0.6B",
         },
     ),
@@ -305,6 +306,39 @@ def test_a_default_of_theirs_is_written_where_nothing_is_said() -> None:
     factory = read({"stage": "pt", "finetuning_type": "full"}).values
     assert (factory["train.mode"], factory["packing.strategy"], "model.lora_r" in factory) == ("pretrain", "concat", False)
     assert read({"stage": "sft"}).values["model.lora_target_modules"] == ["all-linear"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "mode", "column", "assistant"),
+    [
+        ({}, "sft", None, False),
+        ({"dataset_text_field": "content"}, "pretrain", "content", None),
+        ({"dataset_text_field": "text", "assistant_only_loss": False, "completion_only_loss": False}, "pretrain", "text", None),
+        ({"dataset_text_field": "messages"}, "sft", "messages", False),
+        ({"dataset_text_field": "text", "assistant_only_loss": True}, "sft", None, True),
+        ({"dataset_text_field": "text", "completion_only_loss": True}, "sft", None, False),
+    ],
+)
+def test_a_file_of_trl_is_of_conversations_unless_it_names_a_column_of_texts(
+    keys: dict[str, Any], mode: str, column: str | None, assistant: bool | None
+) -> None:
+    values = read({"dataset_name": "a.jsonl", **keys}, "trl").values
+    assert [values.get(key) for key in ("train.mode", "dataset.text_column", "dataset.assistant_only_loss")] == [mode, column, assistant]
+    assert ("dataset.completion_only_loss" in values) == (keys.get("completion_only_loss") is True)
+
+
+@pytest.mark.parametrize(
+    ("names", "outcome"),
+    [
+        ({"role": "role", "content": "content"}, "no effect"),
+        ({"content": "value", "role": "from"}, "no effect"),
+        ({"role": "speaker", "content": "text"}, "no counterpart"),
+    ],
+)
+def test_names_of_messages_that_are_found_anyway_are_not_lost(names: dict[str, str], outcome: str) -> None:
+    data = {"path": "a.jsonl", "type": "chat_template", "message_property_mappings": names}
+    found = read({"base_model": "m", "datasets": [data]}, "axolotl")
+    assert words(found, "datasets[0].message_property_mappings").startswith(f"{outcome}: ")
 
 
 def test_what_is_learned_and_what_is_cut_off_is_that_of_the_other_trainer() -> None:

@@ -327,6 +327,14 @@ def test_a_table_by_columns_is_told_how_pandas_writes_rows(tmp_path: Path, name:
     assert ("orient='records', lines=True" in refusal(write(tmp_path / name, content)).hint) == told
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_table_with_its_names_apart_is_told_how_to_become_rows(tmp_path: Path, name: str) -> None:
+    table = {"columns": ["text", "label"], "index": [0, 1], "data": [["a", "x"], ["b", "y"]]}
+    hint = refusal(write(tmp_path / name, json.dumps(table))).hint
+    assert "orient='split').to_json(NEW, orient='records', lines=True)" in hint
+    assert "orient='split'" not in refusal(write(tmp_path / f"rows-{name}", '[["a", "x"], ["b", "y"]]')).hint
+
+
 def test_a_label_that_is_the_same_negative_number_everywhere_is_read(tmp_path: Path) -> None:
     """As test splits of GLUE have it."""
     file = write(tmp_path / "a.jsonl", "".join(f'{{"text": "row {number}", "label": -1}}\n' for number in range(50)))

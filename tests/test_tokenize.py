@@ -640,9 +640,26 @@ def test_an_empty_validation_split_is_noted(bpe, tmp_path, out):
     train = write(tmp_path / "train.jsonl", corpus(3))
     held = write(tmp_path / "validation.jsonl", [""])
     report = prepare(bpe, [train, held], out)
-    assert "the split validation is empty" in report.notes
+    (note,) = [note for note in report.notes if note.startswith("the split validation is empty")]
+    assert "--validation-fraction" in note
     assert ids(out, "validation") == []
     assert len(load_from_disk(str(out))["validation"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "labelled", "said"), [(1, True, "1 row, "), (29, True, "29 rows, "), (30, True, ""), (9, False, "9 rows of "), (60, False, "")]
+)
+def test_a_held_out_split_of_few_rows_is_noted_with_what_to_do(bpe, tmp_path, out, rows, labelled, said):
+    train, held = (
+        write(tmp_path / f"{name}.jsonl", corpus(count), ["ab"[at % 2] for at in range(count)])
+        for name, count in (("train", 60), ("validation", rows))
+    )
+    report = prepare(bpe, [train, held], out, **({"dataset__label_column": "label"} if labelled else {}))
+    notes = [note for note in report.notes if note.startswith("the split validation has ")]
+    assert len(notes) == bool(said)
+    if said:
+        assert notes[0].startswith(f"the split validation has {said}")
+        assert "--validation-fraction" in notes[0]
 
 
 # -- what cannot be ----------------------------------------------------------------------------------------------------

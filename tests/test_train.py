@@ -16,6 +16,7 @@ from ftcli import hookimpl
 from ftcli.commands.train import run
 from ftcli.core.batches.tasks import IGNORED, Pretrain
 from ftcli.core.models import flops
+from ftcli.core.reports.headline import headline, lede
 from ftcli.core.training.run import prepare
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.core.verify.probe import Probe
@@ -30,7 +31,7 @@ from ftcli.errors import (
     TrainError,
     UsageError,
 )
-from ftcli.records import Step
+from ftcli.records import Step, to_json
 from ftcli.testing import tiny_model
 from rank_steps import RAGGED, answered
 from runs import BRIEF, ONE_STEP, VOCABULARY, Bench, step_of
@@ -292,6 +293,61 @@ def test_the_best_model_is_kept_and_patience_ends_a_run(bench: Bench) -> None:
     *losses, kept = [entry["eval_loss"] for entry in report.details["log"] if "eval_loss" in entry]
     assert len(losses) == losses.index(min(losses)) + 1 + 2, "two evaluations in vain"
     assert kept == report.metrics["eval_loss"] == pytest.approx(min(losses), rel=1e-6)
+    stopped, model = (next(check for check in report.checks if check.id == name) for name in ("stopped-early", "kept-model"))
+    at = {line: 30 * (line + 1) for line in range(len(losses))}
+    best, last = at[losses.index(min(losses))], at[len(losses) - 1]
+    assert stopped.summary == f"stopped early at step {last} of 900: eval_loss had not improved since step {best}"
+    assert model.summary == f"the model of step {best} was kept (eval_loss {min(losses):.4g}); the last step's was {losses[-1]:.4g}"
+    assert "overfitting" not in {check.id for check in report.checks}
+    shown = lede(to_json(report))
+    assert f"Stopped early at step {last} of 900" in shown
+    assert f"The model of step {best} was kept" in shown
+
+
+def test_patience_without_the_best_model_says_that_the_last_one_is_kept_and_that_the_run_overfits(bench: Bench) -> None:
+    wrong = [(ids, (label + 1) % 4) for ids, label in learnable(60, 4, VOCABULARY, 1)]
+    data = bench.store("wrong again", {"train": learnable(240, 4, VOCABULARY, 0), "validation": wrong}, labels=4)
+    report = run(bench.context(data, "patient", train__learning_rate=3e-3, train__num_train_epochs=30, train__patience=2))
+    said = {check.id: check.summary for check in report.checks}
+    assert said["kept-model"].startswith("the model of the last step was kept (eval_loss ")
+    assert "--load-best-model-at-end" in said["kept-model"]
+    assert "nothing-learned" not in said
+    assert {"overfitting", "held-out"} & set(said)
+
+
+def test_a_test_split_is_scored_once_by_the_model_that_is_saved(bench: Bench) -> None:
+    splits = {
+        name: learnable(rows, 4, VOCABULARY, seed) for seed, (name, rows) in enumerate({"train": 240, "validation": 60, "test": 50}.items())
+    }
+    both = bench.store("tested", splits, labels=4)
+    values = {"train__learning_rate": 3e-3, "train__num_train_epochs": 2, "train__verify": False}
+    report = run(bench.context(both, "tested run", **values))
+    alone = bench.store("test alone", {"train": splits["train"], "test": splits["test"]}, labels=4)
+    same = run(bench.context(alone, "alone run", **values))
+    assert same.metrics["test_loss"] is None, "evaluated on it anyway"
+    for name in ("loss", "accuracy", "macro_f1"):
+        assert report.metrics[f"test_{name}"] == pytest.approx(same.metrics[f"eval_{name}"], rel=1e-4)
+    assert report.metrics["eval_loss"] != report.metrics["test_loss"]
+    lines = [json.loads(line) for line in (bench.folder / "tested run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "test_loss" in line] == [60]
+    assert "test_accuracy" in (bench.folder / "tested run" / "README.md").read_text()
+    assert any(card.note.startswith("test split") for card in headline(to_json(report)))
+
+
+def test_a_test_split_is_left_out_by_choice_or_without_evaluations_and_asked_for_where_there_is_none(bench: Bench, classify: Path) -> None:
+    splits = {name: learnable(24, 4, VOCABULARY, 0) for name in ("train", "validation", "test")}
+    data = bench.store("untested", splits, labels=4)
+    silent = run(bench.context(data, "untested run", **BRIEF))
+    assert silent.metrics["test_loss"] is None
+    assert any("the test split (24 rows) is not scored" in note and "--do-predict" in note for note in silent.notes)
+    asked = run(bench.context(data, "untested run", **BRIEF, train__do_predict=True))
+    assert asked.metrics["test_loss"] > 0
+    left = run(bench.context(data, "untested run", **{**BRIEF, "train__eval_strategy": "epoch"}, train__do_predict=False))
+    assert (left.metrics["test_loss"], left.metrics["eval_loss"] is None) == (None, False)
+    with pytest.raises(SettingsError, match="has none"):
+        run(bench.context(classify, "no test", train__do_predict=True))
+    empty = bench.store("empty test", {**splits, "test": []}, labels=4)
+    assert run(bench.context(empty, "untested run", **BRIEF)).metrics["test_loss"] is None
 
 
 def test_data_prepared_for_another_task_are_said(bench: Bench, classify: Path) -> None:

@@ -131,7 +131,8 @@ def test_rows_learned_by_heart_show_in_the_held_out_rows(loss: float, accuracy: 
 def test_a_run_that_taught_nothing_about_other_rows_is_said_at_its_end(
     changes: dict[str, Any], entry: dict[str, float], steps: int, said: bool
 ) -> None:
-    check = course(**{"held_out_majority": (0.01, 1000), **changes}).end(entry, steps)
+    history = [{"step": 1, "loss": CHANCE}, {"step": steps, "loss": 5.1}, *([{"step": steps, **entry}] if entry else [])]
+    check = course(**{"held_out_majority": (0.01, 1000), **changes}).end(history, steps, best=False)
     assert (check is not None) == said
     if check is not None:
         assert (check.id, check.status) == ("nothing-learned", "warn")
@@ -141,4 +142,55 @@ def test_a_run_that_taught_nothing_about_other_rows_is_said_at_its_end(
 def test_what_a_line_of_the_log_has_said_is_not_said_again_at_the_end() -> None:
     watched = course(held_out_majority=(0.01, 1000))
     assert [check.id for check in run(watched, np.full(60, 5.2))] == ["stalled-loss"]
-    assert watched.end({"eval_loss": 5.2, "eval_accuracy": 0.01}, 590) is None
+    entry = {"step": 590, "eval_loss": 5.2, "eval_accuracy": 0.01}
+    assert watched.end([entry], 590, best=False) is None
+
+
+def ended(losses: list[float], held_out: list[dict[str, float]], *, best: bool = False, **changes: Any) -> Check | None:
+    """The verdict on a run with a line and an evaluation every 100 steps."""
+    history = [{"step": 100 * line, "loss": loss} for line, loss in enumerate(losses, 1)]
+    history += [{"step": 100 * line, **entry} for line, entry in enumerate(held_out, 1)]
+    return course(**changes).end(history, 100 * len(losses), best=best)
+
+
+def of(*losses: float, **named: list[float]) -> list[dict[str, float]]:
+    return [{"eval_loss": loss, **{f"eval_{name}": values[at] for name, values in named.items()}} for at, loss in enumerate(losses)]
+
+
+@pytest.mark.parametrize("changes", [{}, {"unlearned": None}, {"weighed": True}])
+def test_a_held_out_loss_that_rises_while_the_training_loss_falls_is_overfitting_with_the_best_step(changes: dict[str, Any]) -> None:
+    check = ended([5.0, 3.0, 1.0, 0.2], of(5.0, 4.0, 4.5, 9.0), **changes)
+    assert check is not None
+    assert (check.id, check.status) == ("overfitting", "warn")
+    assert check.evidence["best_step"] == 200
+    assert "best at step 200 (4.000) and is 9.000 after 400" in check.summary
+    assert "--load-best-model-at-end" in check.fix
+    assert "--patience" in check.fix
+
+
+@pytest.mark.parametrize(
+    ("losses", "held_out"),
+    [
+        ([5.0, 3.0, 1.0], of(5.0, 4.0, 4.1)),  # noise
+        ([5.0, 3.0, 3.5], of(5.0, 4.0, 4.9)),  # the training loss rises, too
+        ([5.0, 3.0, 1.0], of(5.0, 4.0, 4.9, accuracy=[0.1, 0.5, 0.6])),  # more is right than before
+        ([1.0, 0.1, 0.001], of(0.02, 0.01, 0.02)),
+    ],
+)
+def test_what_is_no_overfitting_is_not_called_so(losses: list[float], held_out: list[dict[str, float]]) -> None:
+    assert ended(losses, held_out) is None
+
+
+def test_a_run_that_ends_with_its_best_model_does_not_overfit() -> None:
+    assert ended([5.0, 3.0, 1.0, 0.2], of(5.0, 4.0, 9.0, 4.0), best=True) is None
+
+
+def test_rows_that_are_learned_without_what_holds_on_others_are_overfitting_and_not_nothing_learned() -> None:
+    check = ended([5.0, 3.0, 1.0, 0.2], of(5.3, 6.0, 7.0, 9.0, accuracy=[0.01] * 4), held_out_majority=(0.01, 1000))
+    assert check is not None
+    assert check.id == "overfitting"
+    assert "the training loss is 0.200" in check.summary
+    assert "higher learning rate" not in check.fix
+    check = ended([5.5, 5.3, 5.2, 5.1], of(5.3, 5.3, 5.3, 5.3))
+    assert check is not None
+    assert check.id == "nothing-learned"

@@ -47,10 +47,18 @@ NOT_OFFERED = {
     "local_rank": "the launcher",
     "do_train": "the command",
     "do_eval": "train.eval_strategy",
-    "do_predict": "the command",
     "parallelism_config": "accelerator_config",
 }
 """TrainingArguments that are set elsewhere, and where."""
+
+REFUSED = {
+    "ignore_data_skip": "a run that goes on would train on rows twice and miss others",
+    "bf16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
+    "fp16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
+    "auto_find_batch_size": "it changes the batch of a step; --auto-batch keeps it",
+    "enable_jit_checkpoint": "signals save a checkpoint anyway, and on all processes at the same step",
+}
+"""TrainingArguments that a run cannot keep its promises with, and why: fields of `train` only so that a reason can be given."""
 
 REMOVED = {
     "group_by_length": "train.train_sampling_strategy = group_by_length, or loader.collator = bucketed",
@@ -115,6 +123,9 @@ class TrainSettings(Section):
         None, "When to evaluate; default: each epoch, or every --eval-steps, when there is held-out data."
     )
     eval_steps: float | None = setting(None, "Steps between evaluations.", gt=0)
+    do_predict: bool | None = setting(
+        None, "Score the test split once at the end; default: where there is one beside a validation split, and evaluations are on."
+    )
     save_strategy: Literal["no", "steps", "epoch", "best"] | None = setting(
         None, "When to save; default: each epoch, or every --save-steps."
     )

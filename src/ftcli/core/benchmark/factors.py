@@ -75,7 +75,7 @@ LEARNING = frozenset(
 )
 RHYTHM = frozenset(
     {
-        *(f"train.{name}" for name in ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "save_strategy", "save_steps", "patience")),
+        *(f"train.{name}" for name in ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "do_predict", "save_strategy", "save_steps", "patience")),
         *(f"train.{name}" for name in ("load_best_model_at_end", "metric_for_best_model", "per_device_eval_batch_size", "verify")),
         *(f"train.{name}" for name in ("learnability_steps", "save_only_model", "greater_is_better", "push_to_hub")),
         *(f"train.hub_{name}" for name in ("model_id", "private_repo", "strategy", "always_push", "revision")),

@@ -123,6 +123,7 @@ def scaled(settings: Settings, texts: Texts, output: Path, steps: int) -> Settin
         "train.output_dir": output,
         "train.max_steps": steps,
         "train.eval_strategy": "no",
+        "train.do_predict": False,
         "train.save_strategy": "no",
         "train.load_best_model_at_end": None,
         "train.patience": None,

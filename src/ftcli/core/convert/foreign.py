@@ -114,9 +114,9 @@ def recognise(config: Mapping[str, Any], file: Path) -> str:
 def meanings(key: str) -> Iterator[tuple[str, list[str]]]:
     """What a key of a configuration file sets here: the trainer's name and the "section.field" names, for every trainer that has it."""
     for table in map(_table, KINDS.values()):
-        rule = table["keys"].get(key)
-        to = rule if isinstance(rule, str) else rule.get("to", []) if isinstance(rule, dict) else []
-        if to:
+        rule = table["keys"].get(key, {})
+        rules = rule if isinstance(rule, list) else [{"to": rule}] if isinstance(rule, str) else [rule]
+        if to := next((each["to"] for each in rules if "to" in each), None):
             yield table["name"], [to] if isinstance(to, str) else list(to)
 
 

@@ -20,7 +20,9 @@ class Lost(Exception):  # noqa: N818 - no failure: the key is listed with these 
 
 
 def word(value: Any) -> str:
-    """A value as tables name it: true, false, 4, bfloat16."""
+    """A value as tables name it: true, false, 4, bfloat16, {'a': 1, 'b': 2} with its keys in order."""
+    if isinstance(value, Mapping):
+        value = dict(sorted(value.items(), key=str))
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).lower() if isinstance(value, (bool, str)) else str(value)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
@@ -22,7 +23,7 @@ from ftcli.core.models.adapter_base import inner
 from ftcli.core.models.last_layer import LastLayer
 from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.lean_proof import EXACT, HALF, POSITIONS, Batch, Forwards, bent, computed, put, rounded, seen, take, tried
-from ftcli.core.models.side_by_side import Texts
+from ftcli.core.models.side_by_side import Texts, learned_texts
 from ftcli.core.storage.store import SplitData
 from ftcli.errors import SettingsError
 
@@ -100,7 +101,8 @@ def lean(
 def few_rows(split: SplitData, collator: Collator) -> list[dict[str, torch.Tensor]]:
     """Batches for the proof: two rows of different lengths, so that there is padding, and the longer one alone; each has a target, if any row has.
 
-    Not the shorter one: a text of one token is the same to attention that looks ahead and to attention that does not.
+    Not the shorter one: a text of one token is the same to attention that looks ahead and to attention that does not. Of packed rows the shorter one holds
+    several texts, if any of the first `FEW` that do has two with a target: long documents fill many rows alone, and in those there is nothing to keep apart.
     """
     lengths = split.lengths[:FEW]
     if lengths.min() == lengths.max():
@@ -110,8 +112,15 @@ def few_rows(split: SplitData, collator: Collator) -> list[dict[str, torch.Tenso
     def taught(row: int) -> bool:
         return bool(count_targets(collator(split.rows([row]))["labels"]))
 
+    def several(row: int) -> bool:
+        return learned_texts(collator(split.rows([row]))) > 1
+
     shortest = next(filter(taught, order[:FEW]), order[0])
     longest = next(filter(taught, order[: -FEW - 1 : -1]), order[-1])
+    if split.packed and not any(several(row) for row in (shortest, longest)):
+        packs = np.flatnonzero(split.text_counts > 1)[:FEW]
+        packs = packs[split.lengths[packs].argsort(kind="stable")]
+        shortest = next(filter(several, packs.tolist()), shortest)
     rows = list(dict.fromkeys([shortest, longest]))
     return [collator(split.rows(some)) for some in (rows, rows[-1:])]
 

@@ -65,7 +65,7 @@ def why_not(model: Any, batches: Sequence[Mapping[str, Tensor]], texts: Texts, *
         return "the GPU's kernel takes 16-bit numbers"
     if remembers(config):
         return "some of its layers are no attention, and carry what they keep from text to text"
-    several = texts.unpad or any(_learned_texts(batch) > len(batch["labels"]) for batch in batches)
+    several = texts.unpad or any(learned_texts(batch) > len(batch["labels"]) for batch in batches)
     return None if several else "no row of the sample holds several texts"
 
 
@@ -73,8 +73,10 @@ def _on_gpu(model: nn.Module) -> bool:
     return next(model.parameters()).is_cuda
 
 
-def _learned_texts(batch: Mapping[str, Tensor]) -> int:
-    """Texts with a target: padding is none."""
+def learned_texts(batch: Mapping[str, Tensor]) -> int:
+    """Texts with a target: padding is none. Without positions nothing says where texts begin in a row."""
+    if "position_ids" not in batch:
+        return len(batch["labels"])
     lengths = Documents.of_positions(batch["position_ids"]).lengths
     return sum(bool(known.any()) for known in torch.split(batch["labels"].flatten().ne(IGNORED), lengths))
 

@@ -11,6 +11,8 @@ from typing import Any
 from ftcli.core.figures import between, megabytes, number, percent, quantity, seconds
 
 CARDS = 8
+ENDINGS = ("stopped-early", "kept-model")
+"""Checks of a training that say how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ def lede(doc: Mapping[str, Any]) -> str:
         return f"{number(metrics['rows_written'])} rows became {number(metrics.get('tokens'))} tokens in {seconds(doc['seconds'])}."
     if kind == "train" and metrics.get("steps"):
         span = f"{number(metrics['steps'])} steps ({number(metrics.get('epochs'))} epochs) in {seconds(doc['seconds'])}"
-        return f"{span}; the loss went from {number(metrics.get('first_loss'))} to {number(metrics.get('final_loss'))}."
+        went = f"{span}; the loss went from {number(metrics.get('first_loss'))} to {number(metrics.get('final_loss'))}."
+        ended = [check["summary"] for check in doc["checks"] if check["id"] in ENDINGS]
+        return " ".join([went, *(f"{words[0].upper()}{words[1:]}." for words in ended)])
     if kind == "benchmark" and metrics.get("ratios"):
         count = Counter(row["verdict"] for row in metrics["ratios"])
         return (
@@ -121,26 +125,38 @@ def _train(doc: Mapping[str, Any]) -> list[Card]:
 
 
 def _held_out(m: Callable[[str], Any]) -> list[Card]:
-    """Accuracy or F1 of a classifier, the perplexity of a language model, and the loss."""
+    """Accuracy or F1 of a classifier, the perplexity of a language model, and the loss; each beside that of the test split, if that was scored."""
     loss = m("eval_loss")
+
+    def test(name: str, shown: Callable[[Any], str], *rest: str) -> str:
+        value = m(f"test_{name}")
+        return "; ".join([*([] if value is None else [f"test split {shown(value)}"]), *(words for words in rest if words)])
+
     if m("eval_micro_f1") is not None:
         right = percent(m("eval_exact_match"))
         return [
-            Card("Held-out F1", percent(m("eval_micro_f1")), f"over all labels; all right in {right} of the rows"),
-            Card("Held-out loss", number(loss)),
+            Card(
+                "Held-out F1", percent(m("eval_micro_f1")), test("micro_f1", percent, f"over all labels; all right in {right} of the rows")
+            ),
+            Card("Held-out loss", number(loss), test("loss", number)),
         ]
     if m("eval_pearson") is not None:
         return [
-            Card("Held-out correlation", number(m("eval_pearson")), "Pearson, of the answers with the numbers"),
-            Card("Held-out error", number(m("eval_rmse")), "root of the mean square"),
+            Card("Held-out correlation", number(m("eval_pearson")), test("pearson", number, "Pearson, of the answers with the numbers")),
+            Card("Held-out error", number(m("eval_rmse")), test("rmse", number, "root of the mean square")),
         ]
     if m("chance_accuracy") is not None:
         commonest = "" if m("majority_accuracy") is None else f", the commonest label {percent(m('majority_accuracy'))}"
         return [
-            Card("Held-out accuracy", percent(m("eval_accuracy")), f"chance {percent(m('chance_accuracy'))}{commonest}"),
-            Card("Held-out loss", number(loss)),
+            Card(
+                "Held-out accuracy",
+                percent(m("eval_accuracy")),
+                test("accuracy", percent, f"chance {percent(m('chance_accuracy'))}{commonest}"),
+            ),
+            Card("Held-out loss", number(loss), test("loss", number)),
         ]
-    return [Card("Held-out loss", number(loss), f"perplexity {number(math.exp(loss))}" if loss is not None and loss < MOST_LOSS else "")]
+    perplexity = f"perplexity {number(math.exp(loss))}" if loss is not None and loss < MOST_LOSS else ""
+    return [Card("Held-out loss", number(loss), test("loss", number, perplexity))]
 
 
 def _first_loss(doc: Mapping[str, Any]) -> Card:

@@ -119,6 +119,12 @@ class SplitData:
         return SEQ_LENGTHS in self.table.column_names
 
     @property
+    def text_counts(self) -> NDArray[np.int64]:
+        """Texts of every row: of packed ones several."""
+        chunks = self.table.column(SEQ_LENGTHS).chunks if self.packed else []
+        return np.concatenate([np.ones(0 if self.packed else len(self), np.int64), *(np.diff(values(chunk.offsets)) for chunk in chunks)])
+
+    @property
     def typed(self) -> bool:
         """Whether every token has a type: rows hold two texts, and the model wants to know which token is whose."""
         return TYPES in self.table.column_names

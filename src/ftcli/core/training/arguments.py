@@ -23,7 +23,7 @@ from ftcli.core.models.held_out import FALLING
 from ftcli.core.training.optimizer import made_of, refuse_ignored
 from ftcli.core.training.schedule import UNWARMED, Schedule
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
-from ftcli.settings_train import OWN
+from ftcli.settings_train import OWN, REFUSED
 
 COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
 ELSEWHERE = OWN | {
@@ -46,14 +46,6 @@ PIP = {"azureml": "azureml-mlflow", "comet_ml": "comet-ml"}
 UNLISTED = re.compile(r"(?P<value>.+) is not a valid \w+, please select one of \[(?P<offered>.+)\]")
 """How transformers refuses a value of an enumeration; it does not say which setting has it."""
 LIGER_LOSSES = "cross_entropy", "fused_linear_cross_entropy"
-REFUSED = {
-    "ignore_data_skip": "a run that goes on would train on rows twice and miss others",
-    "bf16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
-    "fp16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
-    "auto_find_batch_size": "it changes the batch of a step; --auto-batch keeps it",
-    "enable_jit_checkpoint": "signals save a checkpoint anyway, and on all processes at the same step",
-}
-"""Fields of TrainingArguments that a run cannot keep its promises with, and why."""
 
 
 def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:

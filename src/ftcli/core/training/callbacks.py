@@ -134,10 +134,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def _stands(self, args: TrainingArguments, entry: Mapping[str, Any]) -> bool:
         """Whether `entry`, an evaluation, is in the metrics file already: of a run that had ended, and whose command is repeated."""
+        loss = "test_loss" if "test_loss" in entry else "eval_loss"
         with suppress(OSError, ValueError, AttributeError, KeyError):
-            figures = entry["step"], entry["eval_loss"]
+            figures = entry["step"], entry[loss]
             lines = map(json.loads, (Path(args.output_dir) / METRICS_FILE).read_text(encoding="utf-8").splitlines())
-            return any((line.get("step"), line.get("eval_loss")) == figures for line in lines)
+            return any((line.get("step"), line.get(loss)) == figures for line in lines)
         return False
 
     def _keep(self, args: TrainingArguments, mode: str, lines: str) -> None:

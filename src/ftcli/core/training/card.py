@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ftcli.core.models.adapter_base import base_of
+from ftcli.core.models.held_out import figures_of
 from ftcli.core.training.run import Run
 from ftcli.masking import masked
 from ftcli.records import Report, to_json
@@ -27,6 +28,7 @@ METRICS = (
     "eval_pearson",
     "eval_rmse",
     "perplexity",
+    *(f"test_{name}" for name in figures_of(None)),
     "chance_accuracy",
     "majority_accuracy",
 )

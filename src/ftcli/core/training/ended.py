@@ -13,7 +13,7 @@ from ftcli.core.training.trainer import FtcliTrainer
 def state_of_end(trainer: FtcliTrainer, checkpoint: Path) -> TrainerState | None:
     """The state that the run ended in; None: steps are left, of which transformers would make one even where there is none."""
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    return state if state.global_step >= length(trainer) or _out_of_patience(trainer, state) else None
+    return state if state.global_step >= length(trainer) or out_of_patience(trainer, state) else None
 
 
 def take_end(trainer: FtcliTrainer, checkpoint: Path, state: TrainerState) -> None:
@@ -48,7 +48,8 @@ def length(trainer: FtcliTrainer) -> int:
     return int(total)
 
 
-def _out_of_patience(trainer: FtcliTrainer, state: TrainerState) -> bool:
+def out_of_patience(trainer: FtcliTrainer, state: TrainerState) -> bool:
+    """Whether patience ended the run whose checkpoint has this state."""
     kept = state.stateful_callbacks.get(EarlyStoppingCallback.__name__)
     now = next((one for one in trainer.callback_handler.callbacks if isinstance(one, EarlyStoppingCallback)), None)
     if now is None or not isinstance(kept, dict):

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ftcli.contracts import Task
+from ftcli.core.batches.batch import StoreDataset
 from ftcli.core.distributed.agree import stopped, summed
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.models.confusion import FlagSummary, Summary
@@ -40,6 +41,17 @@ class Evaluating(Loading):
             metrics: dict[str, float] = super().evaluate(*args, **kwargs)
         self.evaluating = False
         return metrics
+
+    def score(self, dataset: StoreDataset) -> None:
+        """Log the figures of other rows than the held-out ones, once, under test_…; what patience and the best model go by is not touched."""
+        self.watch.check()
+        self.evaluating, confusion = True, self.confusion
+        with self.meter.timing("evaluation"):
+            self.log(self.predict(dataset).metrics)
+        self.evaluating, self.confusion = False, confusion
+
+    def get_test_dataloader(self, test_dataset: StoreDataset) -> DataLoader[Any]:
+        return self.get_eval_dataloader(test_dataset)
 
     def evaluation_loop(
         self,

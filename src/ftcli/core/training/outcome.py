@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from ftcli.core.arrays import values
 from ftcli.core.models import as_prepared, flops
+from ftcli.core.models.held_out import figures_of
 from ftcli.core.storage.store import SEQ_LENGTHS, SplitData
 from ftcli.core.training.run import Run
+from ftcli.core.training.testing import figures as test_figures
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.errors import FtcliError
 from ftcli.records import Check, RunStatus
@@ -58,7 +60,7 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
     """Metrics under their fixed names, and what is behind the plots."""
     history = trainer.state.log_history
     losses = [entry for entry in history if "loss" in entry]
-    evaluated = last_evaluation(trainer)
+    evaluated, tested = last_evaluation(trainer), test_figures(history)
     begun = next((entry for entry in losses if entry["step"] == 1), None)
     first = trainer.first or ((begun["loss"], begun.get("grad_norm")) if begun else (None, None))
     rates = trainer.meter.rates()
@@ -80,6 +82,7 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "perplexity": evaluated.get("eval_perplexity"),
         "eval_pearson": evaluated.get("eval_pearson"),
         "eval_rmse": evaluated.get("eval_rmse"),
+        **{f"test_{name}": tested.get(f"test_{name}") for name in figures_of(None)},
         "chance_accuracy": None if labels is None else 1 / labels,
         "majority_accuracy": majority(run) if labels is not None else None,
         "first_grad_norm": first[1],

@@ -24,6 +24,7 @@ from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.training import gate, huge_pages
 from ftcli.core.training.arguments import check_metric, make_arguments
 from ftcli.core.training.claim import Claim
+from ftcli.core.training.testing import to_score
 from ftcli.errors import SettingsError, UsageError
 
 SAMPLE = 100_000
@@ -50,6 +51,8 @@ class Run:
     """Rows of one text each are to be computed side by side, without padding."""
     padded_right: bool = False
     """The collator is one of ftcli's, and a row is one text."""
+    test: SplitData | None = None
+    """Scored once, at the end; None: there is none, or it is not to be."""
 
     @property
     def texts(self) -> Texts | None:
@@ -57,7 +60,7 @@ class Run:
         on_gpu = self.arguments.device.type == "cuda" and self.padded_right
         if not self.train.packed and not self.unpadded and not on_gpu:
             return None
-        splits = (self.train, *([self.held_out] if self.held_out else []))
+        splits = (self.train, *(split for split in (self.held_out, self.test) if split))
         return Texts(max(int(split.lengths.max(initial=0)) for split in splits), not self.train.packed, needed=self.unpadded)
 
     @property
@@ -117,7 +120,8 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
         huge_pages.reserve(*huge_pages.MAIN)
     with undivided(arguments):
         model = build(context, task, store, tokenizer)
-    splits = ["train", *([store.eval_split] if store.eval_split else [])]
+    test = to_score(context, store, arguments)
+    splits = list(dict.fromkeys(["train", *([store.eval_split] if store.eval_split else []), *([] if test is None else ["test"])]))
     multiple = settings.loader.pad_to_multiple_of
     gate.check_data(store, splits, model, tokenizer, fixed=name == "fixed", multiple=multiple)
     if not task.needs_labels:
@@ -136,6 +140,7 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
         arguments=arguments,
         train=train,
         held_out=store.split(store.eval_split) if store.eval_split else None,
+        test=test,
         unpadded=unpadded,
         padded_right=not train.packed and context.plugins.outsider("collator", name) is None,
     )

@@ -222,3 +222,9 @@ def make_plan(settings: Settings, rows: int | None, *, held_out: bool, token_bat
 def _every(value: float, steps: int) -> int:
     """A number of steps, or a share of all of them when under 1."""
     return int(value) if value >= 1 else max(1, math.ceil(value * steps))
+
+
+def planned(arguments: Any, steps: int) -> Schedule:
+    """Of a run of so many steps with these `TrainingArguments`."""
+    options, kind = arguments.lr_scheduler_kwargs or {}, str(arguments.lr_scheduler_type.value)
+    return Schedule(steps, arguments.get_warmup_steps(steps), kind, options, arguments.learning_rate)

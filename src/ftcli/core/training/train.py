@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 from torch.utils.data import BatchSampler
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -26,8 +25,7 @@ from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.models.lean import few_rows, lean
 from ftcli.core.models.refusals import ran_out
 from ftcli.core.publishing import staging
-from ftcli.core.storage.label_flags import entropy
-from ftcli.core.training import checkpoints, health, memory, precision, saving, trackers, unused_weights
+from ftcli.core.training import checkpoints, ending, health, memory, precision, saving, trackers, unused_weights
 from ftcli.core.training.arguments import changed
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.card import CARD
@@ -38,11 +36,12 @@ from ftcli.core.training.guarding import Guard, Rollback, most_usual, rows_of_a_
 from ftcli.core.training.halves import halves
 from ftcli.core.training.memory import Pieces
 from ftcli.core.training.meter import Meter
-from ftcli.core.training.outcome import Outcome, figures, last_evaluation, majority
+from ftcli.core.training.outcome import Outcome, figures
 from ftcli.core.training.run import Run
-from ftcli.core.training.schedule import Schedule
+from ftcli.core.training.schedule import planned
+from ftcli.core.training.testing import score
 from ftcli.core.training.trainer import FtcliTrainer
-from ftcli.core.training.trends import Course, clipping
+from ftcli.core.training.trends import Course, clipping, course_of
 from ftcli.errors import FtcliError, TrainError
 from ftcli.records import Check, RunStatus
 
@@ -69,12 +68,12 @@ def fit(run: Run, signals: Signals) -> Outcome:
 
     def on_log(entry: Mapping[str, Any]) -> None:
         if not courses:
-            courses.append(_course(run, trainer.state.max_steps))
+            courses.append(course_of(run, trainer.state.max_steps))
         for check in courses[0].log(entry, watch.clipped_share):
             found(check)
 
     def on_length(steps: int) -> None:
-        if check := health.warm_up(_schedule(arguments, steps).warmup, steps):
+        if check := health.warm_up(planned(arguments, steps).warmup, steps):
             found(check)
 
     def on_first_step() -> None:
@@ -121,8 +120,11 @@ def fit(run: Run, signals: Signals) -> Outcome:
         if failure is None:
             raise
     meter.stop()
-    if status == "ok" and courses and (ended := courses[0].end(last_evaluation(trainer), trainer.state.global_step)):
-        found(ended)
+    if status == "ok":
+        checks += ending.told(trainer)
+        course = courses[0] if courses else course_of(run, trainer.state.max_steps)
+        if ended := course.end(trainer.state.log_history, trainer.state.global_step, best=ending.best_again(trainer)):
+            found(ended)
     if trainer.pieces is not None and trainer.pieces.most is not None:
         checks.append(trainer.pieces.check(arguments))
     if check := clipping(watch.clipped_share, context.settings.train.optim):
@@ -134,32 +136,6 @@ def fit(run: Run, signals: Signals) -> Outcome:
     if status == "interrupted":
         paths["checkpoint"] = str(run.output / f"checkpoint-{trainer.state.global_step}")
     return Outcome(status, metrics, details, tuple(checks), paths, failure)
-
-
-def _course(run: Run, steps: int) -> Course:
-    """What the log is held against. Weighed losses stand still at chance."""
-    arguments, fresh, labels = run.arguments, run.context.settings.model.config is not None, run.train.labels
-    chance = run.task.chance_loss(run.model.config, run.store)
-    unlearned: float | None = chance if fresh else None
-    held_out = None
-    weighed = getattr(run.task, "class_weights", None) is not None
-    if run.task.needs_labels and labels is not None:
-        shares = np.bincount(labels) / len(labels)
-        unlearned = chance if weighed else -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
-        share = majority(run)
-        held_out = None if share is None or run.held_out is None else (share, len(run.held_out))
-    elif run.train.numbers is not None:
-        unlearned = float(run.train.numbers.var(dtype=np.float64))
-    elif run.train.flags is not None:
-        unlearned = chance if weighed else entropy(run.train.flags.counts, len(run.train.flags))
-    planned = _schedule(arguments, steps)
-    schedule = None if arguments.fp16 or arguments.deepspeed else planned  # skipped steps, and a scheduler of its own
-    return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out, weighed)
-
-
-def _schedule(arguments: Any, steps: int) -> Schedule:
-    options, kind = arguments.lr_scheduler_kwargs or {}, str(arguments.lr_scheduler_type.value)
-    return Schedule(steps, arguments.get_warmup_steps(steps), kind, options, arguments.learning_rate)
 
 
 def _whole(
@@ -179,6 +155,8 @@ def _whole(
                 _steps(trainer, checkpoint)
             if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
                 _final_evaluation(trainer)
+            if not stopped(trainer.signals) and run.test is not None:
+                score(trainer, run.test)
     except StoppedEvaluation:
         pass
     if stopped(trainer.signals):

@@ -6,12 +6,17 @@ Logged figures are means over all ranks, so that every rank comes to the same ve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from ftcli.core.training.schedule import Schedule
+import numpy as np
+
+from ftcli.core.storage.label_flags import entropy
+from ftcli.core.training.outcome import majority
+from ftcli.core.training.run import Run
+from ftcli.core.training.schedule import Schedule, planned
 from ftcli.records import Check
 
 SPIKE = 100
@@ -24,6 +29,12 @@ STILL = 0.98
 """Share of what knows nothing of the texts (prior entropy, uniform guessing) that a loss must come under."""
 AWAY = 2.0
 """Times the larger of the first loss and chance: a loss that stays above it is worse than knowing nothing."""
+TAUGHT = 0.9
+"""Share of what knows nothing of the texts that a training loss is under where the rows have taught something. A judgement."""
+RISE, LEAST_RISE = 0.05, 0.02
+"""Share and size by which a held-out loss may rise again before it is overfitting. A judgement: the rows are the same in every evaluation."""
+RIGHT = ("eval_accuracy", "eval_micro_f1", "eval_pearson")
+"""Figures that may grow on while the loss rises, because wrong answers are given with more certainty: no overfitting that counts."""
 PLAIN = ("sgd",)
 """Optimizers whose step is as long as the gradient: clipping shortens it. Adam and its kin divide by the gradient's size."""
 
@@ -185,31 +196,110 @@ class Course:
         majority, rows = self.held_out_majority
         return accuracy > majority + 2 * math.sqrt(max(majority * (1 - majority), 1e-9) / max(1, rows))
 
-    def end(self, entry: Mapping[str, Any], steps: int) -> Check | None:
-        """The verdict on a whole run, by its last evaluation: whether anything was learned that holds on other rows. Unless a line of the log said so."""
-        loss = entry.get("eval_loss")
+    def end(self, history: Sequence[Mapping[str, Any]], steps: int, *, best: bool) -> Check | None:
+        """The verdict on a whole run: whether what was learned holds on other rows, and still did at the end. Unless a line of the log said so.
+
+        Args:
+            history: the log, whose last evaluation is of the model that the run ends with.
+            best: that is the best model, and not the last step's.
+        """
+        evaluations = [entry for entry in history if "eval_loss" in entry]
+        known = [entry for entry in evaluations if math.isfinite(entry["eval_loss"])]
         if (
-            loss is None
-            or self.unlearned is None
-            or self.weighed
+            not known
+            or known[-1] is not evaluations[-1]
             or steps < LEAST_END
             or self._said & {"stalled-loss", "held-out", "diverged", "rising-loss"}
         ):
             return None
-        if not math.isfinite(loss) or loss < STILL * self.unlearned:
+        entry, lines = known[-1], [(one["step"], one["loss"]) for one in history if "loss" in one]
+        if not best and (check := self._outgrown(known, lines, steps)):
+            return check
+        if self.unlearned is None or self.weighed or entry["eval_loss"] < STILL * self.unlearned:
             return None
         accuracy, right = entry.get("eval_accuracy"), ""
         if self.held_out_majority is not None and accuracy is not None:
             if self._above_majority(accuracy):
                 return None
             right = f", and {accuracy:.1%} are right ({self.held_out_majority[0]:.1%} with the commonest label)"
+        trained = _recent(lines, entry["step"])
+        evidence = {
+            "steps": steps,
+            "eval_loss": entry["eval_loss"],
+            "unlearned": self.unlearned,
+            "eval_accuracy": accuracy,
+            "loss": trained,
+        }
+        said = f"the loss on rows that were not seen is {entry['eval_loss']:.3f}, where knowing nothing of the texts gives {self.unlearned:.3f}{right}"
+        if trained is not None and trained < TAUGHT * self.unlearned:
+            return _check(
+                "overfitting",
+                "warn",
+                f"after {steps:,} steps the training loss is {trained:.3f}, but {said}: what was learned holds on the training rows only",
+                "More data, fewer epochs or a lower learning rate; if no step was better, see whether the labels belong to the texts: "
+                "ftcli verify --learnability-steps 200.",
+                evidence,
+            )
         return _check(
             "nothing-learned",
             "warn",
-            f"after {steps:,} steps the loss on rows that were not seen is {loss:.3f}, where knowing nothing of the texts gives {self.unlearned:.3f}{right}",
+            f"after {steps:,} steps {said}",
             "Train longer or at a higher learning rate; if it stays so, see whether the labels belong to the texts: ftcli verify --learnability-steps 200.",
-            {"steps": steps, "eval_loss": loss, "unlearned": self.unlearned, "eval_accuracy": accuracy},
+            evidence,
         )
+
+    def _outgrown(self, evaluations: Sequence[Mapping[str, Any]], lines: Sequence[tuple[int, float]], steps: int) -> Check | None:
+        """Overfitting: the held-out loss had learned something and rose again, while the training loss fell on."""
+        last, least = evaluations[-1], min(evaluations, key=lambda entry: entry["eval_loss"])
+        rise = last["eval_loss"] - least["eval_loss"]
+        if rise <= max(LEAST_RISE, RISE * least["eval_loss"]) or any(last.get(name, 0.0) > least.get(name, 0.0) for name in RIGHT):
+            return None
+        if self.unlearned is not None and not self.weighed and least["eval_loss"] >= STILL * self.unlearned:
+            return None
+        before, after = _recent(lines, least["step"]), _recent(lines, steps)
+        if before is None or after is None or after >= before:
+            return None
+        return _check(
+            "overfitting",
+            "warn",
+            f"the loss on rows that were not seen was best at step {least['step']:,} ({least['eval_loss']:.3f}) and is {last['eval_loss']:.3f} after "
+            f"{steps:,}, while the training loss fell from {before:.3f} to {after:.3f}: the run overfits",
+            "Keep the best model (--load-best-model-at-end) or stop in time (--patience 2, fewer epochs); more data or a lower learning rate move that step.",
+            {
+                "best_step": least["step"],
+                "best_eval_loss": least["eval_loss"],
+                "steps": steps,
+                "eval_loss": last["eval_loss"],
+                "loss": after,
+            },
+        )
+
+
+def course_of(run: Run, steps: int) -> Course:
+    """What the log is held against. Weighed losses stand still at chance."""
+    arguments, fresh, labels = run.arguments, run.context.settings.model.config is not None, run.train.labels
+    chance = run.task.chance_loss(run.model.config, run.store)
+    unlearned: float | None = chance if fresh else None
+    held_out = None
+    weighed = getattr(run.task, "class_weights", None) is not None
+    if run.task.needs_labels and labels is not None:
+        shares = np.bincount(labels) / len(labels)
+        unlearned = chance if weighed else -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
+        share = majority(run)
+        held_out = None if share is None or run.held_out is None else (share, len(run.held_out))
+    elif run.train.numbers is not None:
+        unlearned = float(run.train.numbers.var(dtype=np.float64))
+    elif run.train.flags is not None:
+        unlearned = chance if weighed else entropy(run.train.flags.counts, len(run.train.flags))
+    # skipped steps, and a scheduler of its own
+    schedule = None if arguments.fp16 or arguments.deepspeed else planned(arguments, steps)
+    return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out, weighed)
+
+
+def _recent(lines: Sequence[tuple[int, float]], step: int) -> float | None:
+    """The training loss around a step: the median of an eighth of the lines up to it."""
+    until = [loss for at, loss in lines if at <= step]
+    return median(until[-max(1, len(until) // 8) :]) if until else None
 
 
 def clipping(share: float | None, optimizer: str) -> Check | None:

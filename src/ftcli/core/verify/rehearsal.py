@@ -48,6 +48,7 @@ OFF: dict[str, Any] = {
     "train.logging_steps": 1.0,
     "train.eval_strategy": "no",
     "train.eval_steps": None,
+    "train.do_predict": None,
     "train.save_strategy": "no",
     "train.save_steps": None,
     "train.load_best_model_at_end": None,

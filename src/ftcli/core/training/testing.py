@@ -1,0 +1,48 @@
+"""The test split: scored once, at the end, by the model that is saved."""
+
+from __future__ import annotations
+
+from transformers import Trainer, TrainingArguments
+
+from ftcli.context import Context
+from ftcli.core.batches.batch import StoreDataset
+from ftcli.core.storage.store import SplitData, Store
+from ftcli.errors import SettingsError
+
+TEST = "test"
+
+
+def to_score(context: Context, store: Store, arguments: TrainingArguments) -> SplitData | None:
+    """The split that is to be scored; None: there is none, it is what is evaluated on anyway, or evaluations are off.
+
+    Raises:
+        SettingsError: it is asked for, and there is none.
+    """
+    asked, there = context.settings.train.do_predict, TEST in store.split_names
+    if asked and not there:
+        raise SettingsError(
+            f"train.do_predict scores the test split, and {store.path} has none", "Prepare it with --test-fraction 0.05, or leave it out."
+        )
+    if not there or asked is False or (asked is None and store.eval_split == TEST):
+        return None
+    split = store.split(TEST)
+    if not len(split):
+        context.note("the test split is empty: it is not scored")
+        return None
+    if asked is None and arguments.eval_strategy == "no":
+        context.note(f"the test split ({len(split):,} rows) is not scored, because evaluations are off: --do-predict scores it")
+        return None
+    return split
+
+
+def score(trainer: Trainer, split: SplitData) -> None:
+    """One pass over it with the model as it is now; the figures are a line of the log, under test_…"""
+    if trainer.is_deepspeed_enabled and trainer.deepspeed is None:
+        trainer.watch.note("the test split is not scored: this process trained nothing, and DeepSpeed has no engine for it")
+        return
+    trainer.score(StoreDataset(split))
+
+
+def figures(log: list[dict[str, float]]) -> dict[str, float]:
+    """Of the log's last line about the test split; empty where there is none."""
+    return next((entry for entry in reversed(log) if f"{TEST}_loss" in entry), {})
