@@ -57,10 +57,12 @@ settings.load_profile("ftcli")  # before the modules with tests are imported, wh
 
 
 LONGEST = [
-    "engine_real",
     "executor_ray",
     "docs",
     "tokenize_faults",
+    "engine_real",
+    "checks_model",
+    "tokenize_real",
     "engine_variants",
     "launch_ranks",
     "train_faults",
@@ -70,8 +72,6 @@ LONGEST = [
     "benchmarks",
     "tokenize",
     "verify",
-    "checks_model",
-    "light",
     "publish_faults",
     "benchmark",
     "power_loss",
@@ -92,11 +92,11 @@ LONGEST = [
     "train_tokenizer",
     "cache",
     "receipt",
-    "shelf",
+    "rank_law",
+    "without_torch",
+    "compiled",
     "mirror",
     "engines",
-    "tokenize_real",
-    "known",
     "executors",
     "publish_lease",
     "commands_plugins",
@@ -104,6 +104,8 @@ LONGEST = [
 """Files that take longest, by CPU time or by waiting: begun first, so that no worker has one left when the others have ended."""
 
 
+FROZEN = [0]
+"""How many modules there were when what they hold was taken out of the garbage collector's sight."""
 COSTLY = {"world", "bench"}
 """Fixtures of tests that run whole models: measuring takes half of their time again, most of it in the libraries' code."""
 UNMEASURED = pytest.StashKey[bool]()
@@ -161,12 +163,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         measuring.resume()
 
 
-def pytest_collection_finish() -> None:
+def freeze() -> None:
     """A full garbage collection walks all of torch and transformers, which the tests' modules have imported: half the CPU time of a test
-    that runs `verify` (2.2 and 1.0 s)."""
-    if "transformers" in sys.modules:
+    that runs `verify` (2.2 and 1.0 s). What tests import later counts as well."""
+    if "transformers" in sys.modules and len(sys.modules) > FROZEN[-1] + 100:
         gc.collect()
         gc.freeze()
+        FROZEN.append(len(sys.modules))
+
+
+def pytest_collection_finish() -> None:
+    freeze()
+
+
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    if nextitem is not None:
+        freeze()
 
 
 @pytest.fixture(scope="session")

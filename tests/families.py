@@ -24,10 +24,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "electra": {"embedding_size": 16},
     "modernbert": {"global_attn_every_n_layers": 1, "sep_token_id": 3, "cls_token_id": 2},
     "big_bird": {"attention_type": "original_full"},
+    "longformer": {"attention_window": 16},  # its own, 512, is what texts are padded to: ten times the time
     **{name: {} for name in ("bert", "camembert", "convbert", "data2vec-text", "deberta", "deberta-v2", "ernie", "flaubert", "ibert")},
-    **{
-        name: {}
-        for name in ("layoutlm", "longformer", "megatron-bert", "mobilebert", "mpnet", "rembert", "roberta", "roberta-prelayernorm")
-    },
+    **{name: {} for name in ("layoutlm", "megatron-bert", "mobilebert", "mpnet", "rembert", "roberta", "roberta-prelayernorm")},
     **{name: {} for name in ("roformer", "xlm", "xlm-roberta")},
 }

@@ -1,6 +1,6 @@
 """Processes of ftcli forked from one that has imported everything: 0.2 s of CPU in place of 2 to 4, for a small training 1 in place of 15.
 
-The fixture `nursery` gives a test such processes wherever it, or a command that it runs, starts a module of `MODULES` or a `Child`,
+The fixture `nursery` gives a test such processes wherever it, or a command that it runs, starts a module of `MODULES`, a `Child` or the reader of a pickle,
 also by `ip netns exec`; every other process starts as ever. What is born has a pid, a parent, a group, an environment, streams and a command
 line of its own, as if it had been started: it can be killed, stopped and traced. What such a process cannot show is how a fresh one begins:
 which modules it imports, and when, and that nothing depends on the seed of its hashes, which all that are born share.
@@ -53,7 +53,7 @@ OPTIONS = ("-P", "-u")
 CHILD = "import sys; sys.path[:] = "
 FRESH = os.environ.get("FTCLI_TEST_NURSERY") == "off"
 """Processes start as they do for a user: where what an installation adds is tried. Read here, because the tests hide FTCLI_* variables."""
-SERVES = "from ftcli.core.processes.child import serve"
+SERVES = ("from ftcli.core.processes.child import serve", "from ftcli.core.reading.unpickle import main")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 HIGH = 400
 """The first of the file descriptors that nobody asks for."""
@@ -67,7 +67,7 @@ def takes(arguments: Any, env: Mapping[str, str] | None, own: Mapping[str, str])
     if command[:1] != [sys.executable]:
         return False
     options, words = program(command)
-    child = options == {"-P"} and words[:1] == ["-c"] and words[1].startswith(CHILD) and SERVES in words[1]
+    child = options == {"-P"} and words[:1] == ["-c"] and words[1].startswith(CHILD) and any(each in words[1] for each in SERVES)
     if not child and not (words[:1] == ["-m"] and words[1] in MODULES):
         return False
     environ = os.environ if env is None else env

@@ -3,6 +3,9 @@
 Run as a script it imports the commit layer without the rest of ftcli, so that one run takes some 70 ms:
 
     python -S -E -s publish_driver.py FTCLI_PACKAGE SITE_PACKAGES MODE OUTPUT VERSION
+
+Without the last three it imports the commit layer once, reads them and a file for what is printed from every line of stdin, and forks a
+process for each, which prints its pid and waits for an empty line, so that a tracer can attach. Its exit status follows (negative: a signal).
 """
 
 from __future__ import annotations
@@ -167,9 +170,27 @@ def main(mode: str, output: Path, version: str) -> int:
     return 0
 
 
+def serve() -> None:
+    import ftcli.core.publishing.publish
+    import ftcli.errors  # noqa: F401 - for all that are forked
+
+    while line := sys.stdin.readline():
+        mode, output, version, printed = line.split()
+        pid = os.fork()
+        if pid == 0:
+            print(os.getpid(), flush=True)
+            os.read(0, 1)
+            with open(printed, "w", encoding="utf-8") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):  # noqa: PTH123
+                code = main(mode, Path(output), version)
+            os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
 if __name__ == "__main__":
     package = types.ModuleType("ftcli")  # the package without its __init__, which imports pluggy
     package.__path__ = [sys.argv[1]]
     sys.modules["ftcli"] = package
     sys.path.append(sys.argv[2])
-    sys.exit(main(sys.argv[3], Path(sys.argv[4]), sys.argv[5]))
+    if sys.argv[3:]:
+        sys.exit(main(sys.argv[3], Path(sys.argv[4]), sys.argv[5]))
+    serve()

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,26 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict
 
-from tokenizing import ENGINE, corpus, small_tokenizers
+from ftcli import testing
+from tokenizing import ENGINE, corpus, small_tokenizers, write
 
 __all__ = ["small_tokenizers"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "benchmarks" / "tokenize.py"
+if not PROGRAM.exists():
+    pytest.skip("the benchmarks are in the source tree only", allow_module_level=True)
+sys.path.insert(0, str(ROOT))
+try:
+    from benchmarks import process, tokenize
+    from benchmarks.equal import DifferentError, same_ids
+    from benchmarks.megatron import same_tokens
+finally:
+    sys.path.remove(str(ROOT))
 
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the benchmarks are in the source tree only")
 
-CODE_FOR = "import sys; sys.path.insert(0, {root!r}); {code}"
-
-
-@pytest.fixture
-def data(tmp_path: Path, small_tokenizers: Mapping[Any, Path]) -> Path:
-    """A data folder of the expected layout; text "zebra" stands far behind."""
-    folder = tmp_path / "data"
-    texts = corpus(2_500)
+def laid_out(folder: Path, tokenizers: Mapping[Any, Path], texts: list[str]) -> Path:
+    """A data folder of the expected layout."""
     for name, rows in (
         ("text/en_docs_long/en_docs", texts),
         ("text/ko_docs_long/ko_docs", texts[::5]),
@@ -43,89 +47,97 @@ def data(tmp_path: Path, small_tokenizers: Mapping[Any, Path]) -> Path:
         with gzip.open(path, "wt", encoding="utf-8") as out:
             out.writelines(json.dumps({"text": text, "label": "x"}, ensure_ascii=False) + "\n" for text in rows)
     (folder / "tokenizers").mkdir()
-    for name, kind in {
-        "qwen3": "bpe",
-        "gpt2": "bpe",
-        "mistral-7b-v0.1": "bpe",
-        "bert-base-uncased": "wordpiece",
-        "t5-small": "unigram",
-    }.items():
-        (folder / "tokenizers" / name).symlink_to(small_tokenizers[kind])  # type: ignore[index]
+    (folder / "tokenizers" / "qwen3").symlink_to(tokenizers["bpe"])
     return folder
 
 
-def benchmark(data: Path, *arguments: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """Run the program with one worker (a machine with one CPU must do)."""
-    result = data.parent / "result.json"
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--data", str(data), "--work-dir", str(data.parent / "work"), "--workers", "1", "--json", str(result), *arguments],
-        capture_output=True, text=True, env={**os.environ, **variables}, cwd=data.parent, timeout=3000,
-    )  # fmt: skip
-    return done, json.loads(result.read_text()) if result.exists() else {}
+def arguments(data: Path, *more: str) -> list[str]:
+    """One worker (a machine with one CPU must do)."""
+    folders = ["--data", str(data), "--work-dir", str(data.parent / "work"), "--json", str(data.parent / "result.json")]
+    return [*folders, "--workers", "1", "--repeats", "1", "--scale", "0.2", *more]
 
 
-@pytest.mark.slow
-def test_works_are_measured_after_their_ids_were_found_equal(data: Path) -> None:
-    done, document = benchmark(data, "--works", "nsmc-parquet", "--repeats", "1", "--scale", "0.2")
-
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, small_tokenizers: Mapping[Any, Path]) -> tuple[str, dict[str, Any]]:
+    """What the program prints and writes of two works; once for the tests that look at them, because its commands take 40 s of CPU."""
+    data = laid_out(tmp_path_factory.mktemp("measured") / "data", small_tokenizers, corpus(2_500))
+    given = arguments(data, "--works", "nsmc-parquet,job", "--rows", "3000", "--kills", "2", "--baseline-mb", "1")
+    proved_before(data.parent, data / "tokenizers" / "qwen3", {})
+    done = subprocess.run([sys.executable, str(PROGRAM), *given], capture_output=True, text=True, cwd=data.parent, timeout=3000)
     assert done.returncode == 0, done.stderr
-    assert [each["work"] for each in document["results"]] == ["nsmc-parquet"]
-    for each in document["results"]:
-        assert each["rows_compared"] == each["rows"] > 0
-        assert each["tokens_compared"] > each["rows"]
-        assert each["over_naive"]["median"] > 0
-        assert each["of_engine"]["required"] == 0.7
-        ours = each["rounds"][0]["ours"]
-        assert ours["wall"] > ours["pipeline_seconds"] > 0
-        assert ours["cpu"] > 0
-        assert ours["peak_rss_mb"] >= ours["peak_pss_mb"] > 50
-        assert set(each["rounds"][0]["alone"]) == {"processes", "threads"}
-    assert "| nsmc-parquet |" in done.stdout
-    assert "Machine: " in done.stdout
-    assert document["versions"]["datasets"] in done.stdout
+    return done.stdout, json.loads((data.parent / "result.json").read_text())
+
+
+def proved_before(folder: Path, tokenizer: Path, variables: Mapping[str, str]) -> None:
+    """Have the engine's proof in the cache of the program's commands, over a part of the corpus: a whole one takes 8 s of CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**variables, "XDG_CACHE_HOME": str(folder / "work" / "cache")}.items():
+            patch.setenv(name, value)
+        source = write(folder / "proof" / "a.jsonl", corpus(50))
+        done = testing.run("tokenize", source, "--tokenizer-path", tokenizer, "--output-dir", source.with_name("out"), cwd=source.parent)
+    assert done.exit_code == 0, done.stderr
+    assert list((folder / "work" / "cache").rglob("proof-*.json"))
 
 
 @pytest.mark.slow
-def test_one_wrong_id_makes_it_fail_and_names_the_row(data: Path) -> None:
-    """The engine passes its proof: what it does wrong stands in none of the texts that are tried before."""
-    for name in ("en_docs", "ko_docs"):
-        path = data / "text" / f"{name}_long" / f"{name}.jsonl.gz"
-        lines = gzip.decompress(path.read_bytes()).decode().replace("2311 ", "zebra 2311 ")
-        path.write_bytes(gzip.compress(lines.encode()))
-    plugins = data.parent / "plugins"
-    plugins.mkdir()
-    (plugins / "other.py").write_text(ENGINE)
-    done, document = benchmark(
-        data, "--works", "docs", "--repeats", "1", "--scale", "0.2", TOKENIZER_ENGINE="double", FTCLI_PLUGINS_DIR=str(plugins)
-    )
+def test_works_are_measured_after_their_ids_were_found_equal(measured: tuple[str, dict[str, Any]]) -> None:
+    printed, document = measured
+    [each, _] = document["results"]
 
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert document["results"] == []
-    assert "differs" in document["error"]
-    assert "row " in document["error"]
-    assert "**FAILED**" in done.stdout
+    assert each["work"] == "nsmc-parquet"
+    assert each["rows_compared"] == each["rows"] > 0
+    assert each["tokens_compared"] > each["rows"]
+    assert each["over_naive"]["median"] > 0
+    assert each["of_engine"]["required"] == 0.7
+    ours = each["rounds"][0]["ours"]
+    assert ours["wall"] > ours["pipeline_seconds"] > 0
+    assert ours["cpu"] > 0
+    assert ours["peak_rss_mb"] >= ours["peak_pss_mb"] > 50
+    assert set(each["rounds"][0]["alone"]) == {"processes", "threads"}
+    assert "| nsmc-parquet |" in printed
+    assert "Machine: " in printed
+    assert document["versions"]["datasets"] in printed
 
 
 @pytest.mark.slow
-def test_a_job_that_is_killed_and_run_again_ends_in_the_same_hash(data: Path) -> None:
-    done, document = benchmark(data, "--works", "job", "--rows", "3000", "--kills", "2", "--baseline-mb", "1")
+def test_a_job_that_is_killed_and_run_again_ends_in_the_same_hash(measured: tuple[str, dict[str, Any]]) -> None:
+    [_, result] = measured[1]["results"]
 
-    assert done.returncode == 0, done.stderr
-    [result] = document["results"]
+    assert result["work"] == "job"
     assert result["rows"] == 3000
     assert 1500 < result["file_bytes"] / result["rows"] < 2600
     assert result["kill_and_resume"]["content_hash"] == result["content_hash"]
     assert result["kill_and_resume"]["kills"] == 2
 
 
+@pytest.mark.slow
+def test_one_wrong_id_makes_it_fail_and_names_the_row(
+    tmp_path: Path, small_tokenizers: Mapping[Any, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine passes its proof: what it does wrong stands in none of the texts that are tried before."""
+    texts = [text.replace("2311 ", "zebra 2311 ") for text in corpus(2_500)]  # far behind
+    data = laid_out(tmp_path / "data", small_tokenizers, texts)
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "other.py").write_text(ENGINE)
+    variables = {"TOKENIZER_ENGINE": "double", "FTCLI_PLUGINS_DIR": str(tmp_path / "plugins")}
+    proved_before(tmp_path, data / "tokenizers" / "qwen3", variables)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    code = tokenize.main(arguments(data, "--works", "docs"))
+
+    document, printed = json.loads((tmp_path / "result.json").read_text()), capsys.readouterr().out
+    assert code == 1, printed
+    assert document["results"] == []
+    assert "differs" in document["error"]
+    assert "row " in document["error"]
+    assert "**FAILED**" in printed
+
+
 def prepared(folder: Path, rows: list[list[int]], split: str | None = None) -> Path:
     made = Dataset(pa.table({"input_ids": pa.array(rows, pa.list_(pa.int32()))}))
     (DatasetDict({split: made}) if split else made).save_to_disk(str(folder))
     return folder
-
-
-def code(text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", CODE_FOR.format(root=str(ROOT), code=text)], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +153,9 @@ def code(text: str) -> subprocess.CompletedProcess[str]:
 def test_every_row_is_compared_token_by_token(tmp_path: Path, theirs: list[list[int]], words: str) -> None:
     ours = prepared(tmp_path / "ours", [[1, 2], [], [3]], "train")
     other = prepared(tmp_path / "theirs", theirs)
-    done = code(
-        f"from pathlib import Path; from benchmarks.equal import same_ids; print(same_ids(Path({str(ours)!r}), Path({str(other)!r})))"
-    )
 
-    assert (done.returncode == 0) == (not words), done.stderr
-    assert words in done.stderr
+    with pytest.raises(DifferentError, match=words) if words else nullcontext():
+        assert same_ids(ours, other) == (len(theirs), sum(map(len, theirs)))
 
 
 def indexed(prefix: Path, rows: list[list[int]]) -> Path:
@@ -166,40 +175,39 @@ def indexed(prefix: Path, rows: list[list[int]]) -> Path:
     ],
 )
 def test_megatrons_files_are_compared_token_by_token(tmp_path: Path, theirs: list[list[int]], words: str) -> None:
-    pair = str(indexed(tmp_path / "ours", [[1, 2], [3], [4, 5]])), str(indexed(tmp_path / "theirs", theirs))
-    done = code(
-        f"from pathlib import Path; from benchmarks.megatron import same_tokens; print(same_tokens(*map(Path, {pair!r}), {len(theirs)}))"
-    )
+    pair = indexed(tmp_path / "ours", [[1, 2], [3], [4, 5]]), indexed(tmp_path / "theirs", theirs)
 
-    assert (done.returncode == 0) == (not words), done.stderr
-    assert words in done.stderr
-    assert words or int(done.stdout) == sum(map(len, theirs))
+    with pytest.raises(DifferentError, match=words) if words else nullcontext():
+        assert same_tokens(*pair, len(theirs)) == sum(map(len, theirs))
 
 
 @pytest.mark.slow
-def test_megatrons_way_is_measured_where_it_is_installed(data: Path) -> None:
-    done, document = benchmark(data, "--works", "megatron", "--repeats", "1", "--scale", "0.2")
+def test_megatrons_way_is_measured_where_it_is_installed(
+    tmp_path: Path, small_tokenizers: Mapping[Any, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = tokenize.main(arguments(laid_out(tmp_path / "data", small_tokenizers, corpus(2_500)), "--works", "megatron"))
 
-    assert done.returncode == 0, done.stderr
-    if not document["results"]:
-        assert "megatron-core is not installed" in done.stderr
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    results = json.loads((tmp_path / "result.json").read_text())["results"]
+    if not results:
+        assert "megatron-core is not installed" in printed.err
         pytest.skip("megatron-core is not installed")
-    [result] = document["results"]
+    [result] = results
     assert result["tokens_compared"] > result["rows"] > 0
     assert result["over_megatron"]["median"] > 0
-    assert "Megatron's files" in done.stdout
+    assert "Megatron's files" in printed.out
 
 
 def test_a_command_that_fails_is_an_error_with_its_words() -> None:
-    run = "from benchmarks.process import run; import os, sys, pathlib; run([sys.executable, '-c', 'import sys; sys.exit(\"no luck\")'], os.sched_getaffinity(0), dict(os.environ), pathlib.Path('.'))"
-    done = code(run)
-
-    assert "no luck" in done.stderr
-    assert "ended with 1" in done.stderr
+    command = [sys.executable, "-c", "import sys; sys.exit('no luck')"]
+    with pytest.raises(process.RunError, match=r"ended with 1:\nno luck"):
+        process.run(command, os.sched_getaffinity(0), dict(os.environ), Path())
 
 
-def test_an_unknown_work_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
+def test_an_unknown_work_and_a_missing_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--works", "nothing"], ["--data", str(tmp_path)]):
-        done = subprocess.run([sys.executable, str(PROGRAM), *arguments], capture_output=True, text=True)
-        assert done.returncode == 2
-        assert arguments[1] in done.stderr
+        with pytest.raises(SystemExit) as ended:
+            tokenize.main(arguments)
+        assert ended.value.code == 2
+        assert arguments[1] in capsys.readouterr().err

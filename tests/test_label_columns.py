@@ -17,7 +17,7 @@ from ftcli.core.tokenizer.train_tokenizer import Kind
 from ftcli.errors import DataError, UsageError
 from tokenizing import left_behind, manifest, prepare, small_tokenizers, without_plots
 
-pytestmark = pytest.mark.usefixtures("no_html")
+pytestmark = pytest.mark.usefixtures("no_html", "nursery")
 
 no_html = without_plots
 small = small_tokenizers

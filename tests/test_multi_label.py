@@ -34,7 +34,7 @@ from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import context, rows_of, spec_for, split_of, told
 from tokenizing import left_behind, prepare, without_plots
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "nursery")
 
 no_html = without_plots
 TEXTS = ("a first text", "the second", "third one here", "fourth text", "fifth")

@@ -39,7 +39,7 @@ from ftcli.testing import tiny_model
 from stores import spec_for
 from tokenizing import WORDS, context, corpus, left_behind, manifest, prepare, rows, small_tokenizers, without_plots
 
-pytestmark = pytest.mark.usefixtures("no_html", "one_thread")
+pytestmark = pytest.mark.usefixtures("no_html", "one_thread", "nursery")
 
 no_html = without_plots
 small = small_tokenizers

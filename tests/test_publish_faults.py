@@ -8,18 +8,17 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 import naive_driver
 import publish_driver
-from publish_cases import NEW, OLD, command, seen
+from publish_cases import DRIVER, NEW, OLD, command, seen
 from reliability import size
 from timing import PATIENCE
-from tracing import CALLS, Call, Naive, calls_of, needs_strace, points
+from tracing import CALLS, Call, Forked, Naive, calls_of, needs_strace, points
 
 pytestmark = pytest.mark.fault
 
@@ -34,30 +33,33 @@ def trace(mode: str, output: Path, *options: str) -> list[str]:
     return calls_of(log)
 
 
-def strike(mode: str, call: Call, injection: str, base: Path, work: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """Run the driver on a copy of `base` with one fault at `call`; where the output lies and how the run ended."""
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Forked]:
+    with Forked(*DRIVER) as forked:
+        yield forked
+
+
+def strike(driver: Forked, mode: str, call: Call, injection: str, base: Path, work: Path) -> tuple[Path, int, str]:
+    """Run the driver on a copy of `base` with one fault at `call`; where the output lies, how the run ended and what it printed."""
     shutil.copytree(base, work)
-    strace = ["strace", "-f", "-o", os.devnull, *call.struck(injection)]
-    return work / "out", subprocess.run([*strace, *command(mode, work / "out")], capture_output=True, text=True)
+    printed = work.with_name(f"{work.name}.txt")
+    code = driver.traced([mode, work / "out", NEW, printed], "-o", os.devnull, *call.struck(injection))
+    return work / "out", code, printed.read_text()
 
 
-def outcomes(mode: str, base: Path, folder: Path, calls: list[Call]) -> list[str]:
+def outcomes(driver: Forked, mode: str, base: Path, folder: Path, calls: list[Call]) -> list[str]:
     """What a reader sees after a SIGKILL at each call; after each, a rerun must publish the new version and leave nothing behind."""
-
-    def one(item: tuple[int, Call]) -> str:
-        index, call = item
-        output, done = strike(mode, call, "signal=SIGKILL", base, folder / str(index))
-        assert done.returncode == -signal.SIGKILL, f"{call} was not reached: {done}"
-        state = seen(output)
+    states = []
+    for index, call in enumerate(calls):
+        output, code, printed = strike(driver, mode, call, "signal=SIGKILL", base, folder / str(index))
+        assert code == -signal.SIGKILL, f"{call} was not reached: {code} {printed}"
+        states.append(seen(output))
         if not mode.startswith("naive"):
             publish_driver.prepare(output, NEW)
             assert seen(output) == NEW, call
             assert [path.name for path in output.parent.iterdir()] == ["out"], call
         shutil.rmtree(output.parent)
-        return state
-
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, enumerate(calls)))
+    return states
 
 
 @pytest.fixture(autouse=True)
@@ -79,10 +81,11 @@ def old(nothing: Path) -> Path:
     return nothing
 
 
-def rehearsed(mode: str, base: Path) -> list[Call]:
+def rehearsed(driver: Forked, mode: str, base: Path) -> list[Call]:
     """Every point of a run on a copy of `base`."""
-    copy = shutil.copytree(base, base.with_name("rehearsal"))
-    calls = points(trace(mode, copy / "out"), copy / "out")
+    copy, log = shutil.copytree(base, base.with_name("rehearsal")), base.with_name("strace.log")
+    assert driver.traced([mode, copy / "out", NEW, os.devnull], "-o", str(log), "-e", f"trace={CALLS}") == 0
+    calls = points(calls_of(log), copy / "out")
     assert seen(copy / "out") == NEW
     return calls
 
@@ -98,12 +101,12 @@ def ending(calls: list[Call]) -> list[Call]:
 @needs_strace
 @pytest.mark.reliability(1, "replacement: the old or the new")
 def test_killed_at_any_call_of_a_replacement_a_reader_sees_the_old_or_the_new(
-    old: Path, tmp_path: Path, tally: Callable[..., None]
+    driver: Forked, old: Path, tmp_path: Path, tally: Callable[..., None]
 ) -> None:
-    calls = rehearsed("normal", old)
+    calls = rehearsed(driver, "normal", old)
     assert len(calls) >= 95
     assert {"openat", "write", "fsync", "renameat2", "close", "flock"} <= {call.name for call in calls}
-    states = outcomes("normal", old, tmp_path, calls)
+    states = outcomes(driver, "normal", old, tmp_path, calls)
     tally(points=len(calls), wrong=states.count("broken"))
     assert states == [NEW if call.published else OLD for call in calls]
 
@@ -111,12 +114,12 @@ def test_killed_at_any_call_of_a_replacement_a_reader_sees_the_old_or_the_new(
 @needs_strace
 @pytest.mark.reliability(1, "resume: the old or the new")
 def test_killed_at_any_call_of_a_run_that_resumes_a_reader_sees_the_old_or_the_new(
-    old: Path, tmp_path: Path, tally: Callable[..., None]
+    driver: Forked, old: Path, tmp_path: Path, tally: Callable[..., None]
 ) -> None:
     publish_driver.prepare(old / "out", NEW, stop_after=2)
     assert len(list(old.glob(".out.*.attempt/records/*.json"))) == 2
-    calls = rehearsed("normal", old)[:: size(2, 1)]
-    states = outcomes("normal", old, tmp_path, calls)
+    calls = rehearsed(driver, "normal", old)[:: size(2, 1)]
+    states = outcomes(driver, "normal", old, tmp_path, calls)
     tally(points=len(calls), wrong=states.count("broken"))
     assert states == [NEW if call.published else OLD for call in calls]
 
@@ -124,10 +127,10 @@ def test_killed_at_any_call_of_a_run_that_resumes_a_reader_sees_the_old_or_the_n
 @needs_strace
 @pytest.mark.reliability(1, "first publication: none or the new")
 def test_killed_while_publishing_for_the_first_time_a_reader_sees_none_or_the_new(
-    nothing: Path, tmp_path: Path, tally: Callable[..., None]
+    driver: Forked, nothing: Path, tmp_path: Path, tally: Callable[..., None]
 ) -> None:
-    calls = ending(rehearsed("normal", nothing))
-    states = outcomes("normal", nothing, tmp_path, calls)
+    calls = ending(rehearsed(driver, "normal", nothing))
+    states = outcomes(driver, "normal", nothing, tmp_path, calls)
     tally(points=len(calls), wrong=states.count("broken"))
     assert states == [NEW if call.published else "none" for call in calls]
 
@@ -135,10 +138,10 @@ def test_killed_while_publishing_for_the_first_time_a_reader_sees_none_or_the_ne
 @needs_strace
 @pytest.mark.reliability(1, "replacement without an exchange of directories: the old, none or the new")
 def test_killed_on_a_file_system_without_exchange_a_reader_sees_the_old_then_for_one_call_none_then_the_new(
-    old: Path, tmp_path: Path, tally: Callable[..., None]
+    driver: Forked, old: Path, tmp_path: Path, tally: Callable[..., None]
 ) -> None:
-    calls = ending(rehearsed("no-exchange", old))
-    states = outcomes("no-exchange", old, tmp_path, calls)
+    calls = ending(rehearsed(driver, "no-exchange", old))
+    states = outcomes(driver, "no-exchange", old, tmp_path, calls)
     tally(points=len(calls), wrong=states.count("broken"))
     runs = [(state, len(list(group))) for state, group in itertools.groupby(states)]
     assert [state for state, _ in runs] == [OLD, "none", NEW]
@@ -148,8 +151,10 @@ def test_killed_on_a_file_system_without_exchange_a_reader_sees_the_old_then_for
 @needs_strace
 @pytest.mark.reliability(1, "files written in place, then a manifest", control=True)
 @pytest.mark.parametrize("mode", ["naive-manifest-first", "naive-manifest-last"])
-def test_a_naive_writer_is_caught_by_the_same_harness(mode: str, old: Path, tmp_path: Path, tally: Callable[..., None]) -> None:
-    states = outcomes(mode, old, tmp_path, rehearsed(mode, old))
+def test_a_naive_writer_is_caught_by_the_same_harness(
+    driver: Forked, mode: str, old: Path, tmp_path: Path, tally: Callable[..., None]
+) -> None:
+    states = outcomes(driver, mode, old, tmp_path, rehearsed(driver, mode, old)[:: size(2, 1)])
     tally(f"{mode}: {states.count('broken')} of {len(states)} kills left a mixture")
     assert "broken" in states
 
@@ -238,25 +243,24 @@ def test_a_writer_without_fsync_is_caught_by_the_same_trace(old: Path) -> None:
 @pytest.mark.reliability(5, "a call of the commit layer refused")
 @pytest.mark.parametrize(("error", "words"), [("ENOSPC", "No space left on device"), ("EIO", "Input/output error")])
 def test_refused_at_any_call_the_error_is_named_nothing_is_published_and_a_rerun_succeeds(
-    error: str, words: str, old: Path, tmp_path: Path, tally: Callable[..., None]
+    driver: Forked, error: str, words: str, old: Path, tmp_path: Path, tally: Callable[..., None]
 ) -> None:
     kinds = {"ENOSPC": {"write", "pwrite64", "mkdir", "openat"}, "EIO": {"fsync", "rename", "renameat2"}}[error]
     calls = [
-        call for call in rehearsed("normal", old) if call.name in kinds and " = -1 " not in call.line
+        call for call in rehearsed(driver, "normal", old) if call.name in kinds and " = -1 " not in call.line
     ]  # not: the folder exists already
     assert len(calls) >= 20
     tally(points=len(calls))
 
-    def one(item: tuple[int, Call]) -> None:
-        index, call = item
-        output, done = strike("normal", call, f"error={error}", old, tmp_path / str(index))
-        assert done.returncode == 1, f"{call}: {done.stdout}{done.stderr}"
-        assert done.stdout.startswith("PublishError | cannot write /"), call
-        assert words in done.stdout, call
-        assert str(output.parent) in done.stdout, call
+    for index, call in enumerate(calls):
+        output, code, printed = strike(driver, "normal", call, f"error={error}", old, tmp_path / str(index))
+        assert code == 1, f"{call}: {printed}"
+        assert printed.startswith("PublishError | cannot write /"), call
+        assert printed.count("\n") == 1, f"{call}: more than the error: {printed}"
+        assert words in printed, call
+        assert str(output.parent) in printed, call
         if error == "ENOSPC":
-            assert re.search(r"[\d,]+ bytes of it written, [\d,]+ bytes free \| Free space", done.stdout), done.stdout
-        assert done.stderr == "", call
+            assert re.search(r"[\d,]+ bytes of it written, [\d,]+ bytes free \| Free space", printed), printed
         assert seen(output) == (NEW if call.published else OLD), call
         assert not list(output.parent.glob(".*/tmp/*")), f"{call} left temporary files"
         publish_driver.prepare(output, NEW)
@@ -264,17 +268,14 @@ def test_refused_at_any_call_the_error_is_named_nothing_is_published_and_a_rerun
         assert [path.name for path in output.parent.iterdir()] == ["out"], call
         shutil.rmtree(output.parent)
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(one, enumerate(calls)))
-
 
 @needs_strace
 @pytest.mark.reliability(5, "files written in place, then a manifest", control=True)
-def test_a_naive_writer_refused_at_any_call_leaves_a_mixture(old: Path, tmp_path: Path, tally: Callable[..., None]) -> None:
-    calls = [call for call in rehearsed("naive-manifest-last", old) if call.name == "write"]
+def test_a_naive_writer_refused_at_any_call_leaves_a_mixture(driver: Forked, old: Path, tmp_path: Path, tally: Callable[..., None]) -> None:
+    calls = [call for call in rehearsed(driver, "naive-manifest-last", old) if call.name == "write"]
     states = []
     for index, call in enumerate(calls):
-        output, _ = strike("naive-manifest-last", call, "error=ENOSPC", old, tmp_path / str(index))
+        output, *_ = strike(driver, "naive-manifest-last", call, "error=ENOSPC", old, tmp_path / str(index))
         states.append(seen(output))
     tally(f"naive-manifest-last: {states.count('broken')} of {len(states)} refused writes left a mixture")
     assert "broken" in states

@@ -34,7 +34,7 @@ from runs import VOCABULARY, Bench
 from stores import spec_for
 from tokenizing import manifest, prepare, small_tokenizers, without_plots
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "nursery")
 
 no_html = without_plots
 small = small_tokenizers

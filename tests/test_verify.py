@@ -296,13 +296,19 @@ FITTING = {
 TINY = "hidden_size=64,intermediate_size=128,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,head_dim=16"
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is found out about a tokenizer once: half of the CPU time of its checks."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("mode", ["classify", "pretrain"])
-def test_real_tokenizers_warn_and_fail_for_real_causes_only(world: World, real_data: Path, mode: str) -> None:
+def test_real_tokenizers_warn_and_fail_for_real_causes_only(world: World, real_data: Path, cache: Path, mode: str) -> None:
     folders = sorted(folder for folder in (real_data / "tokenizers").iterdir() if folder.is_dir())
     assert folders
     for folder in folders:
-        checks = world.verify({"tokenizer.path": str(folder), "train.mode": mode}, stages=("env", "tokenizer"))
+        checks = world.verify({"tokenizer.path": str(folder), "train.mode": mode, "runtime.cache_dir": cache}, stages=("env", "tokenizer"))
         bad = {name: check.status for name, check in checks.items() if check.status in {"warn", "fail", "error"}}
         expected = {}
         if folder.name in NO_PAD and mode == "classify":
@@ -324,9 +330,9 @@ def test_real_tokenizers_warn_and_fail_for_real_causes_only(world: World, real_d
 
 @pytest.mark.real
 @pytest.mark.parametrize("config", sorted(FITTING))
-def test_a_real_configuration_and_its_tokenizer_fit(world: World, real_data: Path, config: str) -> None:
+def test_a_real_configuration_and_its_tokenizer_fit(world: World, real_data: Path, cache: Path, config: str) -> None:
     values = {"tokenizer.path": str(real_data / "tokenizers" / FITTING[config]), "model.config": real_data / "configs" / config}
-    checks = world.verify(values, stages=("tokenizer", "model"))
+    checks = world.verify({**values, "runtime.cache_dir": cache}, stages=("tokenizer", "model"))
     assert checks["FT401"].status == "pass"
     assert checks["FT402"].status in {"pass", "info"}
     assert checks["FT104"].status in {"pass", "info"}

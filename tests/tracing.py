@@ -78,12 +78,15 @@ def calls_of(log: Path) -> list[str]:
     return [line for pid, line in lines if pid == lines[0][0]]
 
 
-class Naive:
-    """`datasets.save_to_disk` in a process of its own, which strace joins before it begins; `datasets` is imported once for all."""
+class Forked:
+    """A program that forks a process for each line of words that it is told, which strace joins before it begins: what it imports is
+    imported once for all, and strace stops at none of it (a run of the commit layer: 60 ms of CPU, and 290 from its start)."""
+
+    def __init__(self, *program: str) -> None:
+        self._program = program
 
     def __enter__(self) -> Self:
-        program = [sys.executable, "-B", naive_driver.__file__]
-        self._server = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._server = subprocess.Popen(self._program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -98,9 +101,9 @@ class Naive:
         assert self._server.stdout is not None
         return int(self._server.stdout.readline())
 
-    def begin(self, output: Path, version: str) -> int:
+    def begin(self, *words: str | Path) -> int:
         """The pid of a process that waits for `go`."""
-        self._say(f"{output} {version}")
+        self._say(" ".join(map(str, words)))
         return self._hear()
 
     def go(self) -> None:
@@ -110,15 +113,26 @@ class Naive:
         """How it ended."""
         return self._hear()
 
-    def run(self, output: Path, version: str, *options: str) -> int:
-        """Save under strace with `options`; how it ended."""
-        pid = self.begin(output, version)
+    def traced(self, words: Sequence[str | Path], *options: str) -> int:
+        """One process under strace with `options`; how it ended."""
+        pid = self.begin(*words)
         tracer = subprocess.Popen(["strace", "-f", "-p", str(pid), *options], stderr=subprocess.DEVNULL)
         until(lambda: "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text(), 0.002)
         self.go()
         code = self.end()
         tracer.wait(PATIENCE)
         return code
+
+
+class Naive(Forked):
+    """`datasets.save_to_disk`."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.executable, "-B", naive_driver.__file__)
+
+    def run(self, output: Path, version: str, *options: str) -> int:
+        """Save under strace with `options`; how it ended."""
+        return self.traced([output, version], *options)
 
     def rehearse(self, output: Path, version: str) -> list[Call]:
         """Every point of a save."""

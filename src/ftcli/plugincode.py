@@ -66,15 +66,19 @@ def _helpers(own: dict[str, Path], top: str) -> dict[str, Path]:
         known |= names
         new = []
         for name in names:
-            files = {key: file for key, file in _files(name) if not INSTALLED & set(file.parts)}
+            files = {key: file for key, file in _files(name, installed=False) if not INSTALLED & set(file.parts)}
             found |= files
             if list(files) == [f"{name}.py"]:  # a package may be a library of thousands
                 new += files.values()
     return found
 
 
-def _files(name: str) -> Iterator[tuple[str, Path]]:
-    """(name, file) of a module or of everything in a package; nothing where there is none of that name here, or none made of files."""
+def _files(name: str, *, installed: bool = True) -> Iterator[tuple[str, Path]]:
+    """(name, file) of a module or of everything in a package; nothing where there is none of that name here, or none made of files.
+
+    Args:
+        installed: walk packages in site-packages, too: 2,000 files and 0.3 s for torch.
+    """
     try:
         spec = find_spec(name)
     except (ImportError, ValueError, AttributeError):  # something in sys.modules that says nothing of itself
@@ -86,6 +90,8 @@ def _files(name: str) -> Iterator[tuple[str, Path]]:
             yield f"{name}.py", Path(spec.origin)
         return
     for folder in spec.submodule_search_locations:
+        if not installed and INSTALLED & set(Path(folder).parts):
+            continue
         for file in Path(folder).rglob("*.py"):
             yield f"{name}/{file.relative_to(folder).as_posix()}", file
 
