@@ -39,5 +39,6 @@ def preflight(context: Context, run: Run) -> tuple[Check, ...]:
     if failed:
         words = "\n".join(f"{check.id}: {check.summary}. {check.fix}" for check in failed)
         way_on = "" if NEEDED & {check.id for check in failed} else ", or go on with --no-verify (the report will say so)"
-        raise TrainError(f"the run would not learn as it is:\n{words}", f"Mend that{way_on}.")
+        what = "the run would not learn as it is" if any(check.status == "fail" for check in failed) else "a check before the run broke"
+        raise TrainError(f"{what}:\n{words}", f"Mend that{way_on}.")
     return checks
