@@ -17,7 +17,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent, unavailable
 from ftcli.core.models.as_prepared import bare, encode
 from ftcli.core.models.asked import Asked
 from ftcli.core.models.layers import places
@@ -77,7 +77,7 @@ def load(name: str, *, trust: bool = False) -> Loaded:
     except FtcliError:
         raise
     except Exception as error:  # a dozen kinds, all caused by what lies there
-        raise ModelError(
+        raise unavailable(name, error) or ModelError(
             f"{name} cannot be loaded: {' '.join(str(error).split())[:300]}",
             OWN_CODE if "trust_remote_code" in str(error) else "Give the output directory of a run, or another model folder.",
         ) from error
