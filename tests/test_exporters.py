@@ -269,6 +269,15 @@ def test_what_an_exporter_of_a_plugin_raises_is_named_with_it(store: Path, tmp_p
     assert [path for path in around(tmp_path) if "__pycache__" not in path.parts] == before
 
 
+def test_an_export_in_the_way_is_called_one_and_what_is_not_prepared_hints_no_option_that_export_lacks(store: Path, tmp_path: Path) -> None:
+    export(store, tmp_path / "out", "jsonl")
+    with pytest.raises(PublishError, match="out holds an export in the format jsonl with another fingerprint"):
+        export(store, tmp_path / "out", "mds")
+    with pytest.raises(StoreError, match="holds no data prepared") as refused:
+        export(tmp_path, tmp_path / "other", "jsonl")
+    assert "--dataset" not in refused.value.hint
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ftcli.core.arrays import values
+from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.publishing.publish import check_files, read_manifest
 from ftcli.core.ragged import to_offsets
 from ftcli.core.storage.label_flags import Flags, LabelFlags
@@ -229,6 +230,7 @@ class Store:
                     raise
             else:
                 return store
+        refuse_run(path, StoreError)
         raise StoreError(f"{path} holds no data prepared by ftcli ({MANIFEST_NAME} is missing)", _how_to_prepare(path))
 
     def is_current(self) -> bool:
@@ -341,4 +343,4 @@ def _few(column: pa.ChunkedArray, wanted: NDArray[np.int64]) -> Ragged:
 
 def _how_to_prepare(path: Path) -> str:
     source = path if path.exists() else "SOURCE"
-    return f"Prepare it first: ftcli tokenize {source} --tokenizer-path TOKENIZER --output-dir PREPARED; then give --dataset PREPARED."
+    return f"Prepare it first: ftcli tokenize {source} --tokenizer-path TOKENIZER --output-dir PREPARED; then give PREPARED."
