@@ -8,6 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from ftcli import hookimpl
+from ftcli.core.models.adapter_base import only_here
 from ftcli.errors import EngineError, MissingExtraError, TokenizerError, UsageError
 from ftcli.settings import Settings
 
@@ -64,7 +65,7 @@ def _check_folder(path: str) -> None:
         _refuse_pointers(folder, READ if (folder / "tokenizer.json").is_file() else None)
     elif folder.exists():
         raise TokenizerError(f"{path} is a file", "Give the folder that holds it.")
-    elif path.count("/") > 1 or path.startswith((".", "/", "~")):
+    elif only_here(path):
         raise TokenizerError(f"the tokenizer folder {path} does not exist", "Check --tokenizer-path; a hub id looks like Qwen/Qwen3-0.6B.")
 
 

@@ -1,4 +1,4 @@
-"""Engines that end their process: tried apart, and in the middle of a run, they cost a fallback and not the run."""
+"""Engines that end their process or hang: tried apart, and in the middle of a run, they cost a fallback and not the run."""
 
 from __future__ import annotations
 
@@ -52,6 +52,10 @@ def register_engines(register):
     register("fuse", Engine)
 """
 ENDS = {"abort": "os.abort()", "exit": "os._exit(3)", "hang": "time.sleep(100_000)", "panic": "raise BaseException('panicked')"}
+
+
+HASTY = "from ftcli.core.engines import guard\nguard.HUNG_SECONDS = 3.0\n"
+"""Makes a plugin that is loaded in a worker shorten its patience."""
 
 
 def fuse(folder: Path, action: str = "os.abort()", at_load: bool = False) -> Plugins:
@@ -124,14 +128,17 @@ def test_an_engine_that_was_proved_and_then_crashes_in_the_workers_costs_a_fallb
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("action", ["abort", "exit"])
-def test_an_engine_that_crashes_on_a_row_costs_its_shard_a_fallback(workers: int, action: str, tokenizer: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("action", ["abort", "exit", "hang"])
+def test_an_engine_that_crashes_or_hangs_on_a_row_costs_its_shard_a_fallback(
+    workers: int, action: str, tokenizer: Path, tmp_path: Path
+) -> None:
     texts = corpus(2_600)
     texts[2_300] += " boom"
     source = write(tmp_path / "data.jsonl", texts)
     options = {"dataset__num_proc": workers, "dataset__shard_bytes": 40_000}
 
-    report = prepare(tokenizer, source, tmp_path / "out", fuse(tmp_path / "plugins", ENDS[action]), tokenizer__engine="fuse", **options)
+    found = plugins(tmp_path / "plugins", f"{HASTY}{FUSE.replace('ACTION', ENDS[action]).replace('AT_LOAD', 'False')}", "fuse")
+    report = prepare(tokenizer, source, tmp_path / "out", found, tokenizer__engine="fuse", **options)
     prepare(tokenizer, source, tmp_path / "plain", **options)
 
     assert ids(tmp_path / "out") == ids(tmp_path / "plain")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ from ftcli.commands import export as command
 from ftcli.context import Context
 from ftcli.core.engines.backend import tokenizer_hash
 from ftcli.core.files.manifest import check_published
+from ftcli.core.publishing import publish
 from ftcli.core.storage.store import Store
 from ftcli.core.tokenizer.lossless import Lossless
-from ftcli.errors import PublishError, SettingsError, StoreError, UsageError
+from ftcli.errors import PluginError, PublishError, SettingsError, StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Report
 from ftcli.testing import run, tiny_tokenizer
 from stores import write_store
-from tokenizing import Bar
+from tokenizing import Bar, plugins
 
 FORMATS = ("arrow", "jsonl", "mds", "megatron", "nanotron")
 
@@ -199,6 +202,80 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(kind: str, store: Path, 
 
     monkeypatch.undo()
     assert around(tmp_path) == before
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_disk_that_is_full_at_the_end_leaves_nothing_behind_and_promises_nothing(
+    kind: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one shard of an export is finished then, and the next run writes it again."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(publish, "put", full)
+    before = around(tmp_path)
+
+    with pytest.raises(PublishError, match="No space left on device") as refused:
+        export(store, tmp_path / "out", kind)
+
+    assert around(tmp_path) == before
+    assert refused.value.hint == "Free space there or choose another output directory, then run the same command again."
+
+
+@pytest.mark.fault
+def test_a_copy_that_does_not_fit_is_not_written_and_what_is_copied_is_not_blamed(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copied(source: Path, place: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(place))
+
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(shutil, "copyfile", copied)
+    with pytest.raises(PublishError, match=rf"cannot write {re.escape(str(tmp_path / '.out.'))}"):
+        export(store, tmp_path / "out", "arrow")
+
+
+BROKEN = """
+from ftcli import hookimpl
+
+class Broken:
+    name = "broken"
+    def __init__(self):
+        if FACTORY:
+            raise OSError("no wall")
+    def export(self, store, output, job):
+        yield output / "rows"
+        raise KeyError("rows")
+
+@hookimpl
+def register_exporters(register):
+    register("broken", Broken)
+"""
+
+
+@pytest.mark.parametrize(("factory", "words"), [(False, "KeyError: 'rows'"), (True, "OSError: no wall")])
+def test_what_an_exporter_of_a_plugin_raises_is_named_with_it(store: Path, tmp_path: Path, factory: bool, words: str) -> None:
+    found = plugins(tmp_path / "plugins", BROKEN.replace("FACTORY", str(factory)), "wall")
+    before = around(tmp_path)
+
+    with pytest.raises(PluginError, match=rf"the exporter broken of plugin 'wall' broke: {words} \(wall\.py, line \d+\)"):
+        command.run(replace(Context.make({}), plugins=found), store, "broken", tmp_path / "out", (), False)
+
+    assert [path for path in around(tmp_path) if "__pycache__" not in path.parts] == before
+
+
+def test_an_export_in_the_way_is_called_one_and_what_is_not_prepared_hints_no_option_that_export_lacks(store: Path, tmp_path: Path) -> None:
+    export(store, tmp_path / "out", "jsonl")
+    with pytest.raises(PublishError, match="out holds an export in the format jsonl with another fingerprint"):
+        export(store, tmp_path / "out", "mds")
+    with pytest.raises(StoreError, match="holds no data prepared") as refused:
+        export(tmp_path, tmp_path / "other", "jsonl")
+    assert "--dataset" not in refused.value.hint
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -113,6 +113,11 @@ def test_a_store_says_of_full_rows_and_cut_ends_what_can_be_known(world: Path, t
     full, whole = shown(look(tmp_path / "cut", rows="0,3"))[::-1]
     assert full["notes"] == ["as many tokens as fit (64): the text may have been cut (keep_start)"]
     assert whole["notes"] == []
+    split = {"packing__truncation_strategy": "split", "packing__max_length": 50}
+    prepare(world / "tok", world / "a.jsonl", tmp_path / "parts", tokenizer__add_eos=True, **split)
+    parts = shown(look(tmp_path / "parts", rows="0-99"))
+    eos = max(row["ids"][-1] for row in parts if not row["notes"])
+    assert {row["ids"][-1] == eos for row in parts if row["notes"] == ["the text goes on elsewhere (split)"]} == {False}
     assert any("goes on elsewhere (split)" in note for row in shown(look(tmp_path / "packs", rows="0-9")) for note in row["notes"])
 
 

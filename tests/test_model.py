@@ -13,10 +13,12 @@ from transformers import AutoConfig, AutoTokenizer
 
 from bad_corpus import POINTER
 from ftcli.core.batches.tasks import Classify, Pretrain
+from ftcli.core.models.adapter_base import refuse_absent
 from ftcli.core.models.config import from_file, planned, published
 from ftcli.core.models.model import build
 from ftcli.core.storage.store import Store
 from ftcli.errors import ModelError, UsageError
+from ftcli.records import RUN_NAME
 from ftcli.testing import tiny_config, tiny_model, tiny_tokenizer, write_config
 from stores import context, write_store
 
@@ -353,3 +355,36 @@ def test_the_saved_configuration_loads_as_any_other(tmp_path: Path, store: Store
     config = AutoConfig.from_pretrained(tmp_path / "saved")
     assert config.label2id == {"a": 0, "b": 1, "c": 2}
     assert config.problem_type == "single_label_classification"
+
+
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):
+    """A folder of models may be an owner of the hub by name; what the hub's cache holds is no folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "Qwen" / "Qwen3-4B").mkdir(parents=True)
+    (tmp_path / "Qwen" / "Qwen3-4B" / "config.json").write_text("{}")
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    for name in ("./nope", "a/b/c", "~/nope", "/nope", "runs/nope"):
+        with pytest.raises(ModelError, match="there is no such folder here"):
+            refuse_absent(name)
+    (tmp_path / "runs" / "first" / RUN_NAME).write_text("{}")
+    (tmp_path / "runs" / "first" / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="there is no such folder here"):
+        refuse_absent("runs/nope")
+    (tmp_path / "cache" / "models--runs--nope").mkdir(parents=True)
+    for name in ("runs/nope", "runs/first", "Qwen/Qwen3-0.6B", "nope/x", "gpt2"):
+        refuse_absent(name)
+
+
+def test_what_is_neither_here_nor_to_be_had_from_the_hub_is_said_to_be_neither(monkeypatch):
+    from ftcli.core.models import predict
+
+    def unreached(*_, **__):
+        raise OSError("We couldn't connect to 'https://huggingface.co' to load the files")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", unreached)
+    settings = context(model__name_or_path="nope/x").settings
+    for ask in (lambda: predict.load("nope/x"), lambda: published(settings)):
+        with pytest.raises(ModelError, match="nope/x is neither a folder here nor to be had from the hub: We couldn't connect") as refused:
+            ask()
+        assert "without a network give a folder" in refused.value.hint

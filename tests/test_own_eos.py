@@ -60,6 +60,15 @@ def test_byt5_ends_its_texts_when_they_are_cut_too(byt5: Path, tmp_path: Path, l
     assert manifest(tmp_path / "out")["inputs"]["EOS behind a text"] == 1
 
 
+@pytest.mark.parametrize("mode", ["pretrain", "classify"])
+def test_byt5_ends_every_part_of_a_split_text(byt5: Path, tmp_path: Path, mode: str) -> None:
+    label = {"dataset__label_column": "label"} if mode == "classify" else {}
+    prepare(byt5, source(tmp_path), tmp_path / "out", packing__max_length=5, packing__truncation_strategy="split", **label)
+    made = [row["input_ids"] for row in rows(tmp_path / "out")]
+    assert len(made) > len(TEXTS)
+    assert all(ids[-1] == 1 for ids in made)
+
+
 def test_pairs_of_byt5_are_refused_because_what_stands_between_two_texts_depends_on_them(byt5: Path, tmp_path: Path) -> None:
     columns = {"dataset__text_column": "text", "dataset__text_pair_column": "other", "dataset__label_column": "label"}
     with pytest.raises(TokenizerError, match="does not add the same beginning and end to every text"):

@@ -35,6 +35,17 @@ def packs(**changed: Any) -> Packs:
     return Packs(**{name: np.array(value) for name, value in {**GOOD, **changed}.items()})
 
 
+def test_what_a_packer_of_a_plugin_raises_is_named_with_it_and_a_bug_of_ours_stays_one() -> None:
+    class Broken(Stub):
+        def pack(self, lengths: Any, max_length: int) -> Any:
+            raise IndexError("no pack")
+
+    with pytest.raises(PluginError, match=r"the packer stub of plugin 'mine' broke: IndexError: no pack \(test_packs.py, line \d+\)"):
+        pack(Broken(None), LENGTHS, 5, "mine")
+    with pytest.raises(IndexError):
+        pack(Broken(None), LENGTHS, 5, None)
+
+
 def test_sound_packs_are_given_on() -> None:
     answer = packs()
 

@@ -69,7 +69,7 @@ def test_eos_is_never_doubled():
     assert apply(LengthPolicy(9, 0, "keep_start", eos=2), [[1, 2], [1], []])[0] == [[1, 2], [1, 2], [2]]
 
 
-SPLIT = [[5, 6, 7, 2], [5, 6, 7, 2], [5, 6, 7, 2], [8, 2], [5, 6, 7, 2], [8, 2]]
+SPLIT = [[5, 6, 7, 2], [5, 6, 7, 2], [5, 6, 7], [8, 2], [5, 6, 7], [8, 2]]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,13 @@ def test_an_eos_of_a_texts_own_takes_the_place_of_the_one_that_would_be_added(tr
     got, _, counts = apply(policy, rows)
     assert [[id_ & ~int(SECOND) for id_ in row] for row in got] == out
     assert (counts.tokens_cut, counts.rows_truncated) == (cut, cut)
+
+
+@pytest.mark.parametrize("parts_end", [False, True])
+def test_a_split_text_ends_once_unless_its_parts_are_judged_alone(parts_end):
+    out, source, _ = apply(LengthPolicy(4, 0, "split", prefix=(9,), eos=2, parts_end=parts_end), [[5, 6, 7], [8], []])
+    assert out == [[9, 5, 6, *([2] if parts_end else [])], [9, 7, 2], [9, 8, 2], [9, 2]]
+    assert source == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("kept", ["keep_start", "keep_end"])

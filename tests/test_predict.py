@@ -358,3 +358,69 @@ def test_what_is_learned_with_a_question_is_asked_with_it(tmp_path: Path) -> Non
         (found,) = read_texts(rows, "dialog")
         assert isinstance(found, Conversation)
         assert [one["content"] for one in found.messages if one["role"] != "assistant"] == words
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"text": "b"', r"rows\.jsonl:3 is no JSON: .*delimiter"),
+        (b'{"text": "b\xff"}', r"rows\.jsonl:3 is not UTF-8"),
+        (b'{"text": 5}', r"rows\.jsonl:3: text is 5, and no text"),
+        (b'["b"]', r"rows\.jsonl:3 is no object"),
+        (b'{"id": 1}', r"rows\.jsonl:3: neither messages, text nor prompt"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_that_cannot_be_asked_is_named_by_its_number(tmp_path: Path, line: bytes, words: str, packed: bool) -> None:
+    data = b'{"text": "a"}\n\n' + line + b"\n"
+    path = tmp_path / ("rows.jsonl.gz" if packed else "rows.jsonl")
+    path.write_bytes(gzip.compress(data) if packed else data)
+    with pytest.raises(DataError, match=words.replace("jsonl:", r"jsonl(\.gz)?:")):
+        read_texts(path, "text")
+
+
+def test_a_pair_without_a_first_text_is_not_said_to_lack_the_second(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "a"}], "other": "b"}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: no first text text"):
+        read_texts(path, "text", "other")
+    path.write_text('{"text": "a"}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: no second text other"):
+        read_texts(path, "text", "other")
+
+
+def test_renamed_columns_and_a_format_that_is_named_are_read(tmp_path: Path) -> None:
+    known, rows = formats(), [{"q": "Why?", "a": "So."}]
+    renamed = update(Settings(), {"dataset.rename_columns": ["instruction=q", "output=a"]})
+    (tmp_path / "x.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    for name in ("x.jsonl", "x.json"):
+        (found,) = read_asked(tmp_path / name, renamed, known)
+        assert isinstance(found, Conversation)
+        assert found.messages[0] == {"role": "user", "content": "Why?"}
+    (tmp_path / "x.log").write_text("one\ntwo\n")
+    assert read_asked(tmp_path / "x.log", update(Settings(), {"dataset.source_format": "text"}), known) == ["one", "two"]
+
+
+def test_answers_are_written_as_json_lines_with_as_many_labels_as_are_wanted(tmp_path: Path) -> None:
+    folder = _model(tmp_path / "model", labels=7)
+    for wanted, count in (("5", 5), ("2", 2), ("0", 7)):
+        result = testing.run("predict", folder, "a", "b", "--top-k", wanted, "--output", tmp_path / "said.jsonl", "--json")
+        assert result.exit_code == 0, result.stderr
+        lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+        assert lines == result.report["details"]["predictions"]
+        assert [len(line["labels"]) for line in lines] == [count, count]
+    assert result.report["paths"]["output"] == str(tmp_path / "said.jsonl")
+    assert testing.run("predict", folder, "a", "--top-k", "-1").exit_code == 2
+    refused = testing.run("predict", "no/such/model", "a", "--output", tmp_path)
+    assert "is a folder" in refused.stderr
+
+
+def test_of_a_conversation_with_its_answer_the_question_is_shown(tmp_path: Path) -> None:
+    folder = _model(tmp_path / "model")
+    (tmp_path / "rows.jsonl").write_text('{"instruction": "Why?", "output": "So."}\n{"prompt": "one"}\n')
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(template)
+    result = testing.run("predict", folder, "--input", tmp_path / "rows.jsonl", "--max-new-tokens", "1", "--json")
+    assert [one["text"] for one in result.report["details"]["predictions"]] == [[{"role": "user", "content": "Why?"}], "one"]
+    assert [row[0] for row in result.report["details"]["table"]["rows"]] == ["Why?", "one"]

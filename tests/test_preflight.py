@@ -16,6 +16,7 @@ from ftcli.testing import tiny_model, tiny_tokenizer
 from runs import VOCABULARY, Bench
 from stores import learnable
 from thirdparty import put
+from tokenizing import plugins
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,28 @@ def test_a_check_that_fails_stops_the_run_before_its_first_step(bench, store):
         train.run(context)
     assert "--ignore FT053" in caught.value.hint
     assert not list((bench.folder / "stopped").glob("**/model.safetensors"))
+
+
+BROKEN = """
+from ftcli import hookimpl
+from ftcli.contracts import CheckKind, Page
+
+def broken(probe):
+    raise LookupError("no wall")
+
+@hookimpl
+def register_checks(register):
+    register("XY001", CheckKind("XY001", "data", "Own", broken, page=Page("a", "b", "c", "d")))
+"""
+
+
+def test_a_check_of_a_plugin_that_breaks_is_not_said_to_be_a_run_that_does_not_learn(bench, store, tmp_path):
+    context = replace(bench.context(store, "broken", train__max_steps=2), plugins=plugins(tmp_path, BROKEN, "wall"))
+    with pytest.raises(
+        TrainError, match=r"^a check before the run broke:\nXY001: Own: the check of plugin 'wall' broke: LookupError"
+    ) as caught:
+        train.run(context)
+    assert "--ignore XY001" in caught.value.hint
 
 
 def test_no_verify_goes_on_and_the_report_says_so(bench, store):

@@ -55,6 +55,21 @@ def test_what_the_user_says_about_eos_is_done_without_a_note(recipe):
     assert not any("EOS" in note or "ends with" in note for note in notes)
 
 
+def test_parts_of_a_text_end_with_eos_where_rows_are_judged_alone_and_the_fingerprint_knows(recipe):
+    told = "EOS of a text in parts"
+    parted = recipe(packing__truncation_strategy="split")[0]
+    judged = recipe(packing__truncation_strategy="split", tokenizer__add_eos=True, dataset__label_column="label")[0]
+    assert (parted.policy.parts_end, judged.policy.parts_end) == (False, True)
+    assert told in parted.inputs
+    for other in (
+        judged,
+        recipe()[0],
+        recipe(packing__strategy="bfd")[0],
+        recipe(packing__truncation_strategy="split", tokenizer__add_eos=False)[0],
+    ):
+        assert told not in other.inputs
+
+
 def test_eos_is_not_added_where_the_tokenizer_adds_it(recipe, kinds):
     settled, _ = recipe(kinds["unigram"])
     assert settled.policy.suffix == (settled.tokenizer.eos_token_id,)

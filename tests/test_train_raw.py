@@ -10,6 +10,7 @@ from bad_corpus import POINTER
 from ftcli.commands import train
 from ftcli.core.storage.store import Store
 from ftcli.errors import DataError, FtcliError, ModelError, TrainError, UsageError
+from ftcli.records import RUN_NAME
 from ftcli.testing import TEXTS
 from runs import Bench
 
@@ -90,3 +91,17 @@ def test_an_earlier_run_is_found_before_data_are_prepared_anew(bench):
     with pytest.raises(TrainError, match="holds an earlier run"):
         train.run(context(bench, "earlier"))
     assert not (bench.folder / "earlier" / "prepared").exists()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_folder_of_a_run_is_no_data_and_names_what_it_learned(bench, tmp_path, kept):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    learned = {"settings": {"dataset.sources": {"value": ["data/reviews", "more.csv"]}}}
+    (run / RUN_NAME).write_text(json.dumps(learned if kept else {}))
+    for ask in (lambda: train.run(bench.context(run, "of a run")), lambda: Store.open(run)):
+        with pytest.raises(FtcliError, match=rf"run is the folder of a run \({RUN_NAME}\), and no data") as caught:
+            ask()
+        assert (caught.value.hint == "It learned data/reviews, more.csv: give that.") == kept
+        assert caught.value.hint

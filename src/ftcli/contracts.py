@@ -288,7 +288,7 @@ class CheckKind:
 
 
 Rescue = Callable[[WorkerDied, ShardPlan], Callable[[ShardPlan], Any]]
-"""What does a shard whose worker crashed: another function, or the error is raised."""
+"""What does a shard whose worker crashed or hung: another function, or the error is raised."""
 
 
 class Executor(Protocol):
@@ -319,7 +319,7 @@ class Executor(Protocol):
         Args:
             function: picklable.
             on_progress: `on_progress(bytes, rows, tokens, file)` adds to the bar.
-            rescue: asked when a worker ended by itself in a shard (an engine aborted); not when it was killed from outside.
+            rescue: asked when a worker ended by itself in a shard (an engine aborted, or hung); not when it was killed from outside.
         """
         ...
 

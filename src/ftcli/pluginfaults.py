@@ -6,6 +6,8 @@ import difflib
 import importlib
 import inspect
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pluggy
 
 from ftcli import hookspecs
+from ftcli.errors import FtcliError, PluginError
 from ftcli.markers import PROJECT
 
 HOOKS = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f"{PROJECT}_spec")}
@@ -49,6 +52,19 @@ def misuse(plugin: Any) -> tuple[str, str] | None:
                     f"It gives {' and '.join(given)}; take what you need.",
                 )
     return None
+
+
+@contextmanager
+def named(part: str, owner: str | None, hint: str) -> Iterator[None]:
+    """What a plugin's part raises inside of the block comes as a `PluginError` that names both; of ftcli's own (None) it stays what it is, a bug of ours."""
+    try:
+        yield
+    except FtcliError:
+        raise
+    except Exception as error:
+        if owner is None:
+            raise
+        raise PluginError(f"the {part} of plugin {owner!r} broke: {reason_of(error)}", hint) from error
 
 
 def reason_of(error: BaseException) -> str:

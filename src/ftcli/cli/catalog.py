@@ -120,7 +120,15 @@ PREDICT = CommandSpec(
         "ftcli predict runs/nli 'A man is dancing.' --pair 'Somebody moves.'",
         "ftcli predict runs/chat --input questions.jsonl --max-new-tokens 100 --json",
     ),
-    shows=("dataset.text_column", "dataset.text_pair_column", "tokenizer.trust_remote_code", "runtime.threads"),
+    shows=(
+        "dataset.text_column",
+        "dataset.text_pair_column",
+        "dataset.rename_columns",
+        "dataset.source_format",
+        "dataset.trust_pickle",
+        "tokenizer.trust_remote_code",
+        "runtime.threads",
+    ),
     own=(
         Own("model", "Output directory of a run, adapter or hub id.", required=True),
         Own("texts", "Texts.", "words", default=()),
@@ -136,7 +144,9 @@ PREDICT = CommandSpec(
         Own("batch_size", "Texts at a time.", "int", ("--batch-size",), 16),
         Own("max_new_tokens", "Tokens that a language model may say.", "int", ("--max-new-tokens",), 64),
         Own("threshold", "Probability from which a label holds, where a text may have several.", "float", ("--threshold",), 0.5),
+        Own("top_k", "Labels of an answer at most, the likeliest first; 0: all.", "int", ("--top-k",), 5),
         Own("plain", "No chat template.", "switch", ("--plain",), False),
+        Own("output", "Write the answers into this file as well, as JSON lines.", "path", ("--output",)),
     ),
     works=False,
 )

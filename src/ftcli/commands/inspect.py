@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
+from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.inspect.look import described, learned
 from ftcli.core.inspect.look_raw import of_sources
 from ftcli.core.inspect.look_store import of_store, spelling_of
@@ -63,6 +64,7 @@ def run(
         looked = of_store(context, store, split, picked)
         spelling = spelling_of(context, store, looked.rows)
     else:
+        refuse_run(first, StoreError)
         if not context.settings.tokenizer.path:
             raise UsageError(
                 f"{sources[0]} is not prepared ({MANIFEST_NAME} is missing), and sources need a tokenizer",

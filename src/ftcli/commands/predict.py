@@ -12,9 +12,10 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.models.as_prepared import policy_of
 from ftcli.core.models.asked import Asked, Conversation, read_asked
-from ftcli.core.models.predict import THRESHOLD, load, predict
+from ftcli.core.models.predict import MOST_LABELS, THRESHOLD, load, predict
 from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.processes.libraries import libraries
+from ftcli.core.reports.report import write_document
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads
 from ftcli.records import RUN_NAME, Report
@@ -33,15 +34,21 @@ def run(
     threshold: float,
     plain: bool,
     pair: str | None = None,
+    top_k: int = MOST_LABELS,
+    output: Path | None = None,
 ) -> Report:
-    """Labels with probabilities, or answers, for the texts and for those of a file; `details["predictions"]` has all of them.
+    """Labels with probabilities, or answers, for the texts and for those of a file; `details["predictions"]` has all of them, and `output` a line each.
 
     Raises:
-        UsageError, DataError, ModelError, MissingExtraError: named in the message.
+        UsageError, DataError, ModelError, MissingExtraError, PublishError: named in the message.
     """
     for name, value in (("batch_size", batch_size), ("max_new_tokens", max_new_tokens)):
         if value < 1:
             raise UsageError(f"{name} = {value}", "It must be 1 at least.")
+    if top_k < 0:
+        raise UsageError(f"top_k = {top_k}", "It is a number of labels; 0 stands for all.")
+    if output is not None and output.is_dir():
+        raise UsageError(f"output = {output} is a folder", "Name a file.")
     if not 0 < threshold < 1:
         raise UsageError(f"threshold = {threshold}", "It is a probability between 0 and 1.")
     if "-" in texts:
@@ -71,6 +78,7 @@ def run(
             batch_size=batch_size,
             max_new_tokens=max_new_tokens,
             threshold=threshold,
+            top_k=top_k,
             chat=not plain and not as_it_is,
             policy=_policy(run_of) if loaded.classifies or learned == "plain" else None,
             on_progress=context.progress.advance,
@@ -79,17 +87,28 @@ def run(
         context.progress.close()
     metrics = {"rows": len(found), "rows_per_second": len(found) / seconds}
     predictions = [
-        {"text": one.messages if isinstance(one, Conversation) else one, **answer} for one, answer in zip(asked, found, strict=True)
+        {"text": one.question if isinstance(one, Conversation) else one, **answer} for one, answer in zip(asked, found, strict=True)
     ]
     scored = bool(predictions) and "score" in predictions[0]
     head = ["text", "score"] if scored else ["text", "label", "probability"] if loaded.classifies else ["text", "answer"]
     table = {"head": head, "rows": [_row(one) for one in predictions]}
-    return context.report("predict", metrics, details={"table": table, "predictions": predictions})
+    if output is not None:
+        write_document(output, "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in predictions))
+    paths = {} if output is None else {"output": str(output)}
+    return context.report("predict", metrics, paths=paths, details={"table": table, "predictions": predictions})
 
 
 def _row(found: dict[str, Any]) -> list[str]:
     asked = found["text"]
-    text = asked if isinstance(asked, str) else " ‖ ".join(asked) if isinstance(asked, tuple) else str(asked[-1].get("content"))
+    text = (
+        asked
+        if isinstance(asked, str)
+        else " ‖ ".join(asked)
+        if isinstance(asked, tuple)
+        else str(asked[-1].get("content"))
+        if asked
+        else ""
+    )
     text = " ".join(text.split())
     shown = text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
     if "score" in found:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ftcli.context import Context
 from ftcli.contracts_export import Exporter, ExportJob
+from ftcli.core.files.durable import KEPT
 from ftcli.core.files.manifest import fingerprint, read_manifest
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.storage.store import Store
 from ftcli.errors import PluginError, PublishError, UsageError
+from ftcli.pluginfaults import named
 
 if TYPE_CHECKING:
     from ftcli.core.tokenizer.lossless import Lossless
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 SHARD = "export"
 VERSION = 1
 """Raised when a built-in exporter would write other bytes for the same store."""
+REPORT = "Report it to its author."
 MADE = frozenset({"schema", "fingerprint", "content_hash", "files", "seal"})
 """Keys of a manifest that publishing fills in."""
 
@@ -38,8 +41,11 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
         UsageError: format and wishes do not fit.
         StoreError: the store lacks a split, was made by another tokenizer, or holds what the format cannot.
         PublishError: the output is in the way, or the file system refuses.
+        PluginError: the exporter breaks.
     """
-    exporter: Exporter = context.plugins.registry("exporter").get(kind, "--format")()
+    make, owner = context.plugins.registry("exporter").get(kind, "--format"), context.plugins.outsider("exporter", kind)
+    with named(f"exporter {kind}", owner, REPORT):
+        exporter: Exporter = make()
     whole = bool(getattr(exporter, "is_store", False))
     if whole and (splits or tokens_only):
         raise UsageError(f"{kind} is a copy of the whole store", "Leave out --split and --tokens-only.")
@@ -73,7 +79,7 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
             )
             context.progress.start("export", figures["rows"], "rows")
             job = ExportJob(wanted, tokens_only, decode, lambda rows: _advance(context, attempt, rows))
-            published = _write(attempt, exporter, store, job, manifest)
+            published = _write(attempt, exporter, owner, store, job, manifest)
             context.progress.close()
         else:
             published, figures["reused"] = attempt.ready, True
@@ -97,14 +103,20 @@ def _refuse_prepared(store: Store, output: Path, mark: str) -> None:
         raise PublishError(f"{output} holds prepared data, not an export", "Choose another output directory.")
 
 
-def _write(attempt: Attempt, exporter: Exporter, store: Store, job: ExportJob, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    with attempt.shard(SHARD) as shard:
-        folder = shard.path(SHARD).parent
-        paths = list(exporter.export(store, folder, job))
-        if any(not path.is_relative_to(folder) or not path.is_file() for path in paths):
-            raise PluginError(f"the exporter {exporter.name} names files that it did not write into its folder", "Report it to its author.")
-        shard.commit(sorted({path.relative_to(folder).as_posix() for path in paths}), {})
-    return attempt.publish(manifest, [SHARD])
+def _write(
+    attempt: Attempt, exporter: Exporter, owner: str | None, store: Store, job: ExportJob, manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        with named(f"exporter {exporter.name}", owner, REPORT), attempt.shard(SHARD) as shard:
+            folder = shard.path(SHARD).parent
+            paths = list(exporter.export(store, folder, job))
+            if any(not path.is_relative_to(folder) or not path.is_file() for path in paths):
+                raise PluginError(f"the exporter {exporter.name} names files that it did not write into its folder", REPORT)
+            shard.commit(sorted({path.relative_to(folder).as_posix() for path in paths}), {})
+        return attempt.publish(manifest, [SHARD])
+    except PublishError as error:  # it is one shard, and the next run writes it again
+        attempt.forget(SHARD)
+        raise PublishError(error.message, error.hint.replace(KEPT, "")) from error
 
 
 def _advance(context: Context, attempt: Attempt, rows: int) -> None:

@@ -16,7 +16,7 @@ from ftcli.core.arrays import flags
 from ftcli.core.engines.auditor import audited
 from ftcli.core.engines.backend import Backend, prepare_backend
 from ftcli.core.engines.character_search import CharacterSearch
-from ftcli.core.engines.guard import encode_checked, encode_named, guarded
+from ftcli.core.engines.guard import encode_checked, encode_named, guarded, not_hung
 from ftcli.core.engines.proof import (
     Difference,
     Proof,
@@ -148,7 +148,8 @@ class RowEncoder:
         if self.spec.engine == REFERENCE:
             return encode_named(encoder, texts, "the tokenizer itself", self.spec.backend.id_limit)
         try:
-            encoded = encode_checked(encoder, texts, name, self.spec.backend.id_limit)
+            with not_hung(texts):
+                encoded = encode_checked(encoder, texts, name, self.spec.backend.id_limit)
         except EngineError as error:
             self.failures.append(f"{error.message}; the reference encoded these {len(texts):,} texts instead")
             return self._by_reference(texts)

@@ -10,9 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from ftcli.contracts import Encoded, Encoder
+from ftcli.core.alarm import within
 from ftcli.errors import EngineError, FtcliError
 
 _POOLS = ("RAYON_NUM_THREADS", "FASTOKENS_BPE_THREADS")
+HUNG_SECONDS, HUNG_BYTES = 300.0, 20_000
+"""An engine hangs where a batch takes 300 s and 1 s for every 20,000 bytes: 8.5 minutes of 4 MB. The slowest of 4 MB, one word of random letters,
+took gigatoken 8 s with Mistral's tokenizer (one core of an AMD EPYC)."""
 
 
 @contextmanager
@@ -65,6 +69,13 @@ def encode_named(encoder: Encoder, texts: pa.Array, name: str, id_limit: int = 2
             except EngineError:
                 texts = half
         raise EngineError(f"{error.message}; on the text {str(texts[0])[:200]!r}", error.hint) from error
+
+
+@contextmanager
+def not_hung(texts: pa.Array) -> Iterator[None]:
+    """An engine that hangs over these texts inside of the block ends its worker, which costs the shard a rescue; see `ftcli.core.alarm`."""
+    with within(HUNG_SECONDS + texts.nbytes / HUNG_BYTES):
+        yield
 
 
 @contextmanager

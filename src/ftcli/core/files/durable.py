@@ -12,13 +12,14 @@ from pathlib import Path
 from ftcli.errors import PublishError
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-_SPACE = "Free space there or choose another output directory, then run the same command again: finished shards are kept."
+KEPT = ": finished shards are kept"
+_SPACE = f"Free space there or choose another output directory, then run the same command again{KEPT}."
 _ACCESS = "Choose an output directory that this user may write to, or change its permissions."
 _FILES = "Raise the limit on open files (ulimit -n) or use fewer workers."
 _LOCKS = "This file system offers no locks: choose an output directory on a local disk, or mount it with locks."
 _MOUNT = "The output directory cannot be a mount point: choose a directory inside it."
 _TAKEN = "Something else was put there in the meantime: choose another output directory."
-_OTHER = "Check the disk, then run the same command again: finished shards are kept."
+_OTHER = f"Check the disk, then run the same command again{KEPT}."
 HINTS = {
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
@@ -59,7 +60,8 @@ def size_of(path: Path) -> int:
 
 def refusal(error: OSError, path: Path) -> PublishError:
     """What the file system refused at `path`, with the bytes written and free where space is the matter."""
-    where = Path(error.filename) if isinstance(error.filename, str) else path
+    name = error.filename2 or error.filename  # of a copy: where to, not where from
+    where = Path(name) if isinstance(name, str) else path
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         try:

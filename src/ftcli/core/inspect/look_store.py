@@ -108,13 +108,15 @@ def _notes(manifest: Mapping[str, Any], rows: Rows) -> dict[int, list[str]]:
         if policy.get("packed"):
             ends = document_starts(rows, place).tolist()
             found[place] = _ends([ids[low:high].tolist() for low, high in pairwise(ends)], policy)
+        elif truncation == "split" and policy.get("eos") is not None and not policy.get("parts_end", True):
+            found[place] = _ends([ids.tolist()], policy)
         elif len(ids) == limit:
             found[place] = [f"as many tokens as fit ({limit:,}): {WORDS[truncation]}"]
     return {place: notes for place, notes in found.items() if notes}
 
 
 def _ends(documents: Sequence[list[int]], policy: Mapping[str, Any]) -> list[str]:
-    """Documents of a pack that lack what every whole text begins or ends with: they were cut after it was added."""
+    """Documents that lack what every whole text begins or ends with: they were cut after it was added."""
     first = tuple(policy.get("prefix") or ())
     last = (int(policy["eos"]),) if policy.get("eos") is not None else tuple(policy.get("suffix") or ())
     parted = policy["truncation"] == "split"

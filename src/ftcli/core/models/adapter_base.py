@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.errors import ModelError
+from ftcli.records import RUN_NAME
 
 ADAPTER_CONFIG = "adapter_config.json"
+NOWHERE = (
+    "couldn't connect to",
+    "not a local folder",
+    "cannot find the requested files in the local cache",
+    "outgoing traffic has been disabled",
+)
+"""Words of transformers and huggingface_hub."""
 
 
 @contextmanager
@@ -34,10 +42,35 @@ def refuse_absent(name: str) -> None:
     Raises:
         ModelError: `name` can only be a folder here, no hub id, and there is none.
     """
-    if (name.count("/") > 1 or name.startswith((".", "/", "~"))) and not Path(name).exists():
+    if not Path(name).exists() and only_here(name):
         raise ModelError(
-            f"{name}: there is no such folder", "Give a folder with config.json and model.safetensors, or a hub id (Qwen/Qwen3-0.6B)."
+            f"{name}: there is no such folder here", "Give a folder with config.json and model.safetensors, or a hub id (Qwen/Qwen3-0.6B)."
         )
+
+
+def only_here(name: str) -> bool:
+    """Whether a name is that of a folder here: no hub id, or one whose owner is a folder here and holds no models but runs. To ask the hub takes 25 s
+    without a network."""
+    owner, _, rest = name.partition("/")
+    if "/" in rest or name.endswith("/") or name.startswith((".", "/", "~")):
+        return True
+    if not rest or not Path(owner).is_dir():
+        return False
+    from huggingface_hub import constants
+
+    cached = Path(constants.HF_HUB_CACHE, f"models--{owner}--{rest}").is_dir()
+    return not cached and all((config.parent / RUN_NAME).exists() for config in Path(owner).glob("*/config.json"))
+
+
+def unavailable(name: str, error: Exception) -> ModelError | None:
+    """What to say where neither this machine nor the hub has a model; None where it is something else that transformers says."""
+    text = " ".join(str(error).split())
+    if Path(name).exists() or not any(words in text for words in NOWHERE):
+        return None
+    return ModelError(
+        f"{name} is neither a folder here nor to be had from the hub: {text[:200]}",
+        "Check the name, the network and HF_TOKEN; without a network give a folder.",
+    )
 
 
 def base_of(folder: str) -> str:

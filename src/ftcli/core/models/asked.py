@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from io import TextIOWrapper
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from ftcli.contracts import Columns
 from ftcli.core.files.streams import bare_suffix, codec_of, data_errors, open_stream
 from ftcli.core.reading.columns import BadValue
-from ftcli.core.reading.conversation import MODE, NAMES, TEXT, as_document
+from ftcli.core.reading.conversation import MODE, NAMES, TEXT, as_document, chat_columns
 from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.core.tokenizer.template import conversation_of
 from ftcli.errors import DataError
@@ -21,6 +22,8 @@ from ftcli.settings import Settings, update
 
 COLUMNS = Columns("messages", chat=NAMES)
 JSON_LINES = (".jsonl", ".ndjson")
+MOST = 60
+"""Characters of a value in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,14 @@ class Conversation:
 
     messages: list[Mapping[str, Any]]
     tools: Any = None
+
+    @property
+    def question(self) -> list[Mapping[str, Any]]:
+        """The messages up to its last answer."""
+        end = len(self.messages)
+        while end and self.messages[end - 1].get("role") == "assistant":
+            end -= 1
+        return self.messages[:end]
 
 
 Asked = str | tuple[str, str] | Conversation
@@ -46,8 +57,10 @@ def read_asked(path: Path, settings: Settings, formats: AnyRegistry) -> list[Ask
     """
     dataset = settings.dataset
     suffix, known = bare_suffix(str(path)), {suffix for name in formats.names() for suffix in formats.get(name)().suffixes}
-    if suffix in JSON_LINES or suffix not in known:
-        return read_texts(path, dataset.text_column, dataset.text_pair_column)
+    if dataset.source_format is None and (suffix in JSON_LINES or suffix not in known):
+        return read_texts(path, dataset.text_column, dataset.text_pair_column, dict(chat_columns(settings).renamed))
+    if dataset.rename_columns:
+        return _rows(path, settings, formats, mode=MODE)
     try:
         return _rows(path, settings, formats, mode=None)
     except DataError:
@@ -81,46 +94,55 @@ def _from_document(text: str) -> str | Conversation:
     return str(document["prompt"]) if document["kind"] == TEXT else Conversation(conversation_of(document), document.get("tools"))
 
 
-def read_texts(path: Path, column: str, pair: str | None = None) -> list[Asked]:
+def read_texts(path: Path, column: str, pair: str | None = None, renamed: Mapping[str, str] | None = None) -> list[Asked]:
     """What a file of JSON lines asks: `messages` of a row, else its `column`, else its `prompt`, else its conversation in a shape of mode sft.
 
     Args:
         pair: column of a second text, which every row then has.
+        renamed: the file's name of a column → that of mode sft.
 
     Raises:
         DataError: it cannot be read, or a row has none of them; names the line.
     """
     asked: list[Asked] = []
     with data_errors(str(path)):
-        try:
-            for number, line in _lines(path):
-                row = json.loads(line)
-                try:
-                    found = _asked(row, column)
-                except BadValue as bad:
-                    raise DataError(f"{path}:{number}: {bad.reason}", bad.hint) from None
-                if found is None:
-                    raise DataError(
-                        f"{path}:{number}: neither messages, {column} nor prompt", "Another column is named with --text-column."
-                    )
-                if pair is not None and not (isinstance(found, str) and isinstance(row.get(pair), str)):
-                    raise DataError(f"{path}:{number}: no second text {pair}", "Another column is named with --text-pair-column.")
-                asked.append(found if pair is None else (str(found), row[pair]))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} cannot be read as JSON lines: {error}", "One object a line, in UTF-8.") from error
+        for number, line in _lines(path):
+            where = f"{path}:{number}"
+            try:
+                row = json.loads(line.decode())
+                if not isinstance(row, dict):
+                    raise DataError(f"{where} is no object", "One object a line, in UTF-8.")
+                row = {(renamed or {}).get(name, name): value for name, value in row.items()}
+                found = _asked(row, column)
+            except BadValue as bad:
+                raise DataError(f"{where}: {bad.reason}", bad.hint) from None
+            except ValueError as error:
+                what = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
+                raise DataError(f"{where} is no{'t' if what == 'UTF-8' else ''} {what}: {error}", "One object a line, in UTF-8.") from error
+            other = "" if column not in row else f": {column} is {repr(row[column])[:MOST]}, and no text"
+            if found is None:
+                raise DataError(
+                    f"{where}{other or f': neither messages, {column} nor prompt'}", "Another column is named with --text-column."
+                )
+            if pair is not None and not isinstance(found, str):
+                raise DataError(f"{where}: no first text {column}", "Another column is named with --text-column.")
+            if pair is not None and not isinstance(row.get(pair), str):
+                raise DataError(f"{where}: no second text {pair}", "Another column is named with --text-pair-column.")
+            asked.append(found if pair is None else (str(found), row[pair]))
     return asked
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines that are not empty, with their numbers; also of a pipe."""
-    with open_stream(str(path)) if codec_of(str(path)) else path.open("rb") as stream, TextIOWrapper(stream, "utf-8-sig") as text:
-        yield from ((number, line) for number, line in enumerate(text, 1) if line.strip())
+    with open_stream(str(path)) if codec_of(str(path)) else path.open("rb") as stream, BufferedReader(stream) as lines:
+        for number, line in enumerate(lines, 1):
+            bare = line.removeprefix(BOM_UTF8) if number == 1 else line
+            if bare.strip():
+                yield number, bare
 
 
-def _asked(row: object, column: str) -> str | Conversation | None:
+def _asked(row: Mapping[str, Any], column: str) -> str | Conversation | None:
     """What a row asks; None where it asks nothing. Raises BadValue for a conversation that is none."""
-    if not isinstance(row, dict):
-        return None
     for key in (column, "prompt"):
         if not row.get("messages") and row.get(key) and isinstance(row[key], str):
             return str(row[key])

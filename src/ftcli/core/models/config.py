@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig
 
-from ftcli.core.models.adapter_base import base_of, refuse_absent, revision_of
+from ftcli.core.models.adapter_base import base_of, refuse_absent, revision_of, unavailable
 from ftcli.errors import ModelError
 from ftcli.settings import Settings
 
@@ -51,7 +51,7 @@ def published(settings: Settings) -> Any:
             source, revision=model.revision or revision_of(str(model.name_or_path)), trust_remote_code=settings.tokenizer.trust_remote_code
         )
     except Exception as error:  # whatever a damaged file makes transformers raise
-        raise ModelError(
+        raise unavailable(source, error) or ModelError(
             f"{model.name_or_path} has no usable configuration: {_first_line(error)}",
             "Check --model-name-or-path (a folder with config.json and model.safetensors, or a hub id).",
         ) from error

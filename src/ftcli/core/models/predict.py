@@ -17,7 +17,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent, unavailable
 from ftcli.core.models.as_prepared import bare, encode
 from ftcli.core.models.asked import Asked
 from ftcli.core.models.layers import places
@@ -29,7 +29,7 @@ from ftcli.core.tokenizer.template_habits import Habits
 from ftcli.errors import FtcliError, ModelError, UsageError
 
 MOST_LABELS = 5
-"""Labels of an answer, the likeliest first."""
+"""Labels of an answer where nothing else is said."""
 THRESHOLD = 0.5
 """Probability from which a label of several holds."""
 TYPES = "token_type_ids"
@@ -77,7 +77,7 @@ def load(name: str, *, trust: bool = False) -> Loaded:
     except FtcliError:
         raise
     except Exception as error:  # a dozen kinds, all caused by what lies there
-        raise ModelError(
+        raise unavailable(name, error) or ModelError(
             f"{name} cannot be loaded: {' '.join(str(error).split())[:300]}",
             OWN_CODE if "trust_remote_code" in str(error) else "Give the output directory of a run, or another model folder.",
         ) from error
@@ -103,6 +103,7 @@ def predict(
     batch_size: int,
     max_new_tokens: int,
     threshold: float = THRESHOLD,
+    top_k: int = MOST_LABELS,
     chat: bool = True,
     policy: LengthPolicy | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
@@ -111,6 +112,7 @@ def predict(
 
     Args:
         threshold: probability from which a label holds, where a text may have any number of them.
+        top_k: labels of an answer at most, the likeliest first; 0: all.
         chat: put a text into the tokenizer's chat template, if it has one, as what a user says (language models).
         policy: how the texts that the model learned were encoded; None: as its tokenizer does it. Of a language model, only what stands before them.
 
@@ -144,7 +146,7 @@ def predict(
             chosen = order[start : start + batch_size]
             batch = [rows[row] for row in chosen]
             of_batch = None if types is None else [types[row] for row in chosen]
-            found = _labels(loaded, batch, of_batch, threshold) if loaded.classifies else _answers(loaded, batch, max_new_tokens)
+            found = _labels(loaded, batch, of_batch, threshold, top_k) if loaded.classifies else _answers(loaded, batch, max_new_tokens)
             for row, answer in zip(chosen, found, strict=True):
                 answers[row] = answer
             on_progress(len(chosen))
@@ -177,9 +179,7 @@ def _prompt(loaded: Loaded, asked: Asked, number: int, *, chat: bool) -> tuple[s
             f"row {number} holds messages, and {'a classifier takes texts' if loaded.classifies else 'there is no chat template'}",
             "Give texts.",
         )
-    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked.messages)
-    while messages and messages[-1].get("role") == "assistant":
-        messages.pop()
+    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked.question
     tools = None if isinstance(asked, str) else asked.tools
     messages = Habits(lambda chat, offered: loaded.tokenizer.apply_chat_template(chat, tools=offered, tokenize=False)).suited(messages)
     try:
@@ -223,7 +223,7 @@ def _padded(
 
 
 def _labels(
-    loaded: Loaded, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None, threshold: float
+    loaded: Loaded, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None, threshold: float, top_k: int
 ) -> Iterator[dict[str, Any]]:
     config = loaded.model.config
     logits = loaded.model(**_padded(loaded, rows, types, left=False)).logits.float().cpu()
@@ -232,7 +232,7 @@ def _labels(
         return
     for row in logits.sigmoid() if loaded.several else logits.softmax(-1):
         likeliest = row.argsort(descending=True, stable=True)
-        labels = [{"label": str(config.id2label[int(which)]), "probability": float(row[which])} for which in likeliest[:MOST_LABELS]]
+        labels = [{"label": str(config.id2label[int(which)]), "probability": float(row[which])} for which in likeliest[: top_k or None]]
         if loaded.several:
             yield {"holds": [str(config.id2label[int(which)]) for which in likeliest if row[which] >= threshold], "labels": labels}
         else:

@@ -123,7 +123,7 @@ def _settled(held: ExitStack, writer: ShardWriter, record: dict[str, Any]) -> di
 
 
 class Rescue:
-    """A shard whose worker crashed is encoded by the reference, once: the engine is the likeliest cause, and its ids are the same."""
+    """A shard whose worker crashed, or hung, is encoded by the reference, once: the engine is the likeliest cause, and its ids are the same."""
 
     def __init__(self, job: Job, note: Callable[[str], None]) -> None:
         self._job, self._note = job, note

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ftcli.contracts import Packs
 from ftcli.core.ragged import to_offsets
 from ftcli.errors import PluginError
+from ftcli.pluginfaults import named
 
 Ints = NDArray[np.int64]
 HINT = "ftcli.contracts.Packs says what a packer returns; docs/plugins.md has a small one."
@@ -22,9 +23,10 @@ def pack(packer: Any, lengths: Ints, max_length: int, owner: str | None) -> Pack
         owner: the plugin it is of; None for ftcli's own, whose packs are taken as they are.
 
     Raises:
-        PluginError: the packs would lose or double tokens, or are too long.
+        PluginError: it breaks, or its packs would lose or double tokens, or are too long.
     """
-    packs: Packs = packer.pack(lengths, max_length)
+    with named(f"packer {packer.name}", owner, HINT):
+        packs: Packs = packer.pack(lengths, max_length)
     fault = None if owner is None else _fault(packs, lengths, max_length)
     if fault:
         raise PluginError(f"the packer {packer.name} of plugin {owner!r} {fault}", HINT)

@@ -80,6 +80,8 @@ class LengthPolicy:
     suffix: tuple[int, ...] = ()
     eos: int | None = None
     """Appended to texts that do not end with it already; one of a text's own takes its place and counts as no token of text."""
+    parts_end: bool = False
+    """Every part of a split text ends with `eos`, as every row that is judged alone; else the last one does: elsewhere no text ends."""
     packed: bool = False
     packer_splits: bool = False
     """The packer cuts long texts itself, where packs end."""
@@ -123,7 +125,8 @@ class LengthPolicy:
         if self.pair is not None:
             return Documents(*self._pairs(self.pair, encoded.ids, starts, lengths, ended, source, counts), source)
         starts, lengths, source = self._cut(starts, lengths, ended, source, self.room, counts)
-        return Documents(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source)
+        last = None if self.parts_end or self.truncation != "split" else np.diff(source, append=-1) != 0
+        return Documents(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths, last), source)
 
     def own_eos(self, encoded: Encoded) -> Ints:
         """1 for each text, or second text of a pair, that ends with the EOS that rows are to end with."""
@@ -145,13 +148,15 @@ class LengthPolicy:
             counts.rows_unanswered += int((keep & ~has_target(encoded.ids, encoded.offsets[:-1], encoded.offsets[1:])).sum())
         return keep & learns
 
-    def _compose(self, ids: Ids, lengths: Ints) -> tuple[Ids, Ints]:
-        return self._ended(*surround(ids, lengths, np.array(self.prefix, np.int32), np.array(self.suffix, np.int32)))
+    def _compose(self, ids: Ids, lengths: Ints, last: NDArray[np.bool_] | None = None) -> tuple[Ids, Ints]:
+        return self._ended(*surround(ids, lengths, np.array(self.prefix, np.int32), np.array(self.suffix, np.int32)), last)
 
-    def _ended(self, ids: Ids, lengths: Ints) -> tuple[Ids, Ints]:
+    def _ended(self, ids: Ids, lengths: Ints, last: NDArray[np.bool_] | None = None) -> tuple[Ids, Ints]:
+        """With EOS behind the rows that lack it; of those that are `last` in their text, where that is told."""
         if self.eos is None:
             return ids, lengths
-        return append_where(ids, lengths, lacking(ids if self.pair is None else unmarked(ids), lengths, self.eos), self.eos)
+        where = lacking(ids if self.pair is None else unmarked(ids), lengths, self.eos)
+        return append_where(ids, lengths, where if last is None else where & last, self.eos)
 
     def _pairs(
         self, template: PairTemplate, ids: Ids, starts: Ints, lengths: Ints, ended: Ints, source: Ints, counts: Counts

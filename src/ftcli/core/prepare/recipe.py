@@ -251,6 +251,7 @@ def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packi
         prefix=prefix,
         suffix=suffix,
         eos=eos,
+        parts_end=(backend.ends is not None and special) or task != "pretrain",
         packed=packed,
         packer_splits=packed and context.plugins.registry("packer").get(packing)().splits,
         targets=chat,
@@ -293,6 +294,7 @@ def _inputs(
     """What the fingerprint covers: content and policies, no paths, no execution knobs."""
     dataset = context.settings.dataset
     ends_rows = not policy.packed or policy.truncation == "drop"
+    parted = not policy.packed and policy.truncation == "split"
     spoken = template and {
         "chat template": template["template"],
         **({DAY: template["day"]} if "day" in template else {}),
@@ -336,5 +338,6 @@ def _inputs(
         "ids behind a text": policy.suffix,
         "EOS behind a text": policy.eos,
         **({"an EOS of a text's own": "takes its place"} if policy.eos is not None and ends_rows else {}),
+        **({"EOS of a text in parts": "behind the last"} if policy.eos is not None and parted and not policy.parts_end else {}),
         "plugins": changing_plugins(context.plugins),
     }

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftcli.core import later, progress
+from ftcli.core import alarm, later, progress
 from ftcli.core.processes import garbage
 from ftcli.core.processes.finishing import Finishing
 from ftcli.errors import FtcliError
@@ -186,7 +186,7 @@ class Child:
         if code is not None and code < 0:
             with suppress(ValueError):
                 killer = signal.Signals(-code)
-                return ChildDied(f"by {killer.name}", killer)
+                return ChildDied(f"by {killer.name}{', which ends what hangs,' if killer is signal.SIGALRM else ''}", killer)
         if code is None:  # nobody but the system, or a person, ends an idle process
             return ChildDied("with the process that it was a copy of", signal.SIGKILL)
         return ChildDied(f"with exit code {code}", None)
@@ -251,6 +251,7 @@ def serve(descriptor: int, preload: Sequence[str]) -> None:
     """Answer calls until the pipe closes."""
     for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C and a closed terminal reach the whole group; the parent decides
         signal.signal(number, signal.SIG_IGN)
+    alarm.arm()
     garbage.later()
     pipe = Connection(descriptor)
     back = Finishing(pipe, portable)

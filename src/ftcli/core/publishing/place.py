@@ -106,7 +106,7 @@ def refuse_added(output: Path) -> None:
 
 
 def refuse_other(output: Path, fingerprint: str, inputs: Mapping[str, Any]) -> None:
-    """Raises `PublishError`: prepared data are there, of another fingerprint; names both and what differs."""
+    """Raises `PublishError`: prepared data, or an export, are there, of another fingerprint; names both and what differs."""
     raise other(str(output), read_manifest(output.resolve()) or {}, fingerprint, inputs)
 
 
@@ -116,8 +116,9 @@ def other(output: str, there: Mapping[str, Any], fingerprint: str, inputs: Mappi
     hint = "Choose another output directory, or replace it with --overwrite."
     if (day := (there.get("inputs") or {}).get(DAY)) and day != inputs.get(DAY, day):
         hint = f"To take the date that is there: --template-date {day}. {hint}"
+    what = f"an export in the format {there['format']} with" if "format" in there else "prepared data of"
     return PublishError(
-        f"{output} holds prepared data of another fingerprint: {there.get('fingerprint')}, this run's is {fingerprint}"
+        f"{output} holds {what} another fingerprint: {there.get('fingerprint')}, this run's is {fingerprint}"
         + (f" ({'; '.join(words)})" if words else ""),
         hint,
     )

@@ -49,7 +49,7 @@ from ftcli.core.publishing.place import (
     refuse_foreign,
     refuse_other,
 )
-from ftcli.core.publishing.shard import ShardWriter, finished, make_folders, read_sidecar, sidecar
+from ftcli.core.publishing.shard import ShardWriter, finished, forget, make_folders, read_sidecar, sidecar
 from ftcli.errors import FtcliWarning, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA, to_json
 
@@ -192,6 +192,11 @@ class Attempt:
     def done(self, name: str) -> dict[str, Any] | None:
         """The record of a finished shard whose files are all there with their whole content; else None, and its remains are removed."""
         return finished(self.directory, name)
+
+    def forget(self, name: str) -> None:
+        """Remove what was made of a shard, unless another process took over: without any, leaving the block removes the attempt."""
+        if self._lease.valid():
+            forget(self.directory, name)
 
     def write(self, file_name: str, content: str | bytes) -> None:
         """Add a small file (`train/state.json`) to the output."""

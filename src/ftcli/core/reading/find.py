@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.objects import url_of
+from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
 from ftcli.core.reading.left_out import LeftOut
 from ftcli.core.reading.readable import check_file, home_of, leads_out
@@ -120,6 +121,7 @@ class Finder:
     def _source(self, split: Split | None, path: str) -> list[Found]:
         claimer = next((name for name, reader in self.formats.items() if reader.claims(path)), None)
         if os.path.isdir(path):  # noqa: PTH112 - never raises, unlike Path.is_dir on a name that is too long
+            refuse_run(Path(path), DataError)
             files = self._claimed(claimer, path, split) if claimer else self._directory(path)
         elif os.path.lexists(path):
             files = [Found(path, self._format(path), os.path.relpath(path, self.common or None))]

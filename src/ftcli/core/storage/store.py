@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ftcli.core.arrays import values
+from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.publishing.publish import check_files, read_manifest
 from ftcli.core.ragged import to_offsets
 from ftcli.core.storage.label_flags import Flags, LabelFlags
@@ -235,7 +236,9 @@ class Store:
                     raise
             else:
                 return store
-        raise StoreError(f"{path} holds no data prepared by ftcli ({MANIFEST_NAME} is missing)", _how_to_prepare(path))
+        refuse_run(path, StoreError)
+        make = f"ftcli tokenize {path if path.exists() else 'SOURCE'} --tokenizer-path TOKENIZER --output-dir PREPARED; then give PREPARED."
+        raise StoreError(f"{path} holds no data prepared by ftcli ({MANIFEST_NAME} is missing)", f"Prepare it first: {make}")
 
     def is_current(self) -> bool:
         """Whether no other version has taken the directory's path."""
@@ -343,8 +346,3 @@ def _few(column: pa.ChunkedArray, wanted: NDArray[np.int64]) -> Ragged:
         begin, end = column.chunk(chunk).slice(row - int(starts[chunk]), 1).offsets.to_pylist()
         pieces.append(values(column.chunk(chunk).values.slice(begin, end - begin)))
     return Ragged(np.concatenate(pieces) if pieces else np.zeros(0, np.int32), to_offsets(np.array(list(map(len, pieces)), np.int64)))
-
-
-def _how_to_prepare(path: Path) -> str:
-    source = path if path.exists() else "SOURCE"
-    return f"Prepare it first: ftcli tokenize {source} --tokenizer-path TOKENIZER --output-dir PREPARED; then give --dataset PREPARED."

@@ -57,5 +57,6 @@ def preflight(context: Context, run: Run) -> tuple[Check, ...]:
             if NEEDED.intersection(ids)
             else f", or go on without what is checked there: --ignore {','.join(ids)} (the report will say so)"
         )
-        raise TrainError(f"the run would not learn as it is:\n{words}", f"Mend that{way_on}.")
+        what = "the run would not learn as it is" if any(check.status == "fail" for check in failed) else "a check before the run broke"
+        raise TrainError(f"{what}:\n{words}", f"Mend that{way_on}.")
     return checks

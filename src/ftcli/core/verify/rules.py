@@ -146,7 +146,7 @@ def _verdict(
         return Check("", "", "fail", f"{kind.title}: {error.message}", {}, error.hint)
     except Exception as error:  # noqa: BLE001 - a broken check must not hide the others
         words = f"{kind.title}: the check of plugin {owner(kind.id)!r} broke: {reason_of(error)}"
-        return Check("", "", "error", words, {}, "Leave it out with --ignore, and report it to the plugin's author.")
+        return Check("", "", "error", words, {}, f"Report it to the plugin's author; --ignore {kind.id} leaves it out.")
 
 
 def _sound(verdict: Check) -> Check:
