@@ -20,9 +20,10 @@ from ftcli.plugins import ray_host, ray_loader
 from ftcli.plugins.ray_host import Host
 from ftcli.plugins.ray_worker import Died, Sent, Worker
 
+from ftcli.core.alarm import within
 from test_copies import hold_a_lock, parent_of
 from test_executors import die, recall, remember, shards
-from timing import FOR_EVER, until
+from timing import FOR_EVER, PATIENCE, until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="copies are for Linux")
 NUMBERS = iter(range(1, 1_000_000))
@@ -184,6 +185,19 @@ def test_a_copy_that_dies_is_named_with_its_signal(crew: Crew, tmp_path: Any) ->
     assert kind == "died"
     assert isinstance(died, Died)
     assert (died.how, died.killed, died.lost) == ("by SIGABRT", False, False)
+
+
+def hang(_: Any) -> None:
+    with within(0.2):
+        time.sleep(PATIENCE)
+
+
+@pytest.mark.fault
+def test_a_copy_that_hangs_ends_and_is_no_killed_one(crew: Crew) -> None:
+    """So that its shard is rescued, and not made again by the engine that hangs."""
+    *_, (kind, died) = crew.hire().work(sent(hang), (0,))
+
+    assert (kind, died.how, died.killed) == ("died", "by SIGALRM, which ends what hangs,", False)
 
 
 @pytest.mark.fault
