@@ -113,7 +113,11 @@ def _is_remainder(probe: Probe, name: str) -> NDArray[np.bool_]:
     if split.packed or (probe.store.manifest.get("inputs") or {}).get("packing.truncation_strategy") != "split":
         return np.zeros(len(texts.ids), np.bool_)
     before = np.where(texts.index > 0, split.lengths[texts.index - 1], 0)
-    return (before >= probe.store.max_length) & (texts.ids.lengths < LEAST_TOKENS)
+    policy = probe.store.manifest.get("policy") or {}
+    full = probe.store.max_length - (
+        policy.get("eos") is not None and not policy.get("parts_end", True)
+    )  # the place of the EOS that a last part has
+    return (before >= full) & (texts.ids.lengths < LEAST_TOKENS)
 
 
 def near(probe: Probe) -> Check:

@@ -173,9 +173,12 @@ def test_chosen_variants_are_measured_once_each_in_their_order(run):
         ("train", "rows", {}, UsageError, "no model"),
         ("tokenize", "rows", {"tokenizer__path": None}, UsageError, "needs --dataset SOURCE"),
         ("batch", "nowhere", {}, FtcliError, "nowhere"),
+        ("batch", "raw.jsonl", {}, UsageError, "prepared data are needed"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_with_what_can(action, data, values, kind, word, run):
+def test_what_cannot_be_measured_is_refused_with_what_can(action, data, values, kind, word, run, folder):
+    if data.endswith(".jsonl"):
+        (folder / data).write_text('{"text": "a"}\n')
     with pytest.raises(kind, match=word) as refused:
         run(action, data, **values)
     assert refused.value.hint

@@ -95,9 +95,11 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
     """The candidates and how one is run."""
     if what == "batch":
         from ftcli.core.benchmark.bench_batch import fitting, loading
+        from ftcli.core.verify.given import prepared
         from ftcli.core.verify.probe import Probe
 
         probe: Probe = Probe(context)
+        probe.give(store=prepared(context))
         unset = probe.collator_name if context.settings.loader.collator is None else ""
         collators = [None if name == unset else name for name in fitting(probe)]
         grid = candidates(context, what, engines=(), collators=collators, on_gpu=bool(context.machine.gpus))

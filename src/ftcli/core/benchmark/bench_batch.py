@@ -13,6 +13,7 @@ from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, StoreDa
 from ftcli.core.batches.slots import token_batches
 from ftcli.core.benchmark.limits import Limit, copied_bytes_per_second
 from ftcli.core.benchmark.measure import Variant
+from ftcli.core.verify.given import prepared
 from ftcli.core.verify.probe import Probe
 from ftcli.errors import UsageError
 from ftcli.settings import Settings
@@ -28,6 +29,7 @@ def variants(context: Context) -> list[Variant]:
     if not settings.dataset.sources or not settings.tokenizer.path:
         raise UsageError("benchmark batch needs --dataset PREPARED and --tokenizer-path DIR", "Prepare data with: ftcli tokenize")
     probe = Probe(context)
+    probe.give(store=prepared(context))
     known = fitting(probe)
     asked = list(dict.fromkeys(settings.benchmark.variants or ()))
     problem = _problem(probe)

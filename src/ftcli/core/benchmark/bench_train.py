@@ -20,6 +20,7 @@ from ftcli.core.models.model import build
 from ftcli.core.training.arguments import bf16_choice
 from ftcli.core.training.outcome import documents
 from ftcli.core.verify.forward import inputs_of
+from ftcli.core.verify.given import prepared
 from ftcli.core.verify.probe import Probe
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads
@@ -48,6 +49,7 @@ def variants(context: Context) -> list[Variant]:
     if not settings.dataset.sources or not settings.tokenizer.path:
         raise UsageError("benchmark train needs --dataset PREPARED, --tokenizer-path DIR and a model", "Prepare data with: ftcli tokenize")
     probe = Probe(context)
+    probe.give(store=prepared(context))
     device = torch.device("cuda" if torch.cuda.is_available() and not settings.train.use_cpu else "cpu")
     has_bf16, reason = bf16_choice(context, on_gpu=device.type == "cuda")
     packed = probe.train_split.packed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ftcli.core.storage.store import Store
 from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.verify.missing import Missing
-from ftcli.errors import FtcliError
+from ftcli.errors import FtcliError, UsageError
 from ftcli.records import MANIFEST_NAME
 
 if TYPE_CHECKING:
@@ -30,6 +30,15 @@ def open_store(context: Context) -> Store:
         raise Missing("no --dataset")
     if unprepared(context.settings):
         raise Missing("the sources are not prepared yet: ftcli train does it first, ftcli tokenize --output-dir now")
+    return prepared(context)
+
+
+def prepared(context: Context) -> Store:
+    """The prepared data, for what is of no use without them. Raises `UsageError` or `StoreError`, where `open_store` raises `Missing`."""
+    sources = context.settings.dataset.sources or []
+    if len(sources) != 1 or Path(sources[0]).is_file():
+        hint = "Prepare the data first (ftcli tokenize … --output-dir PREPARED), then give --dataset PREPARED."
+        raise UsageError(f"{', '.join(sources) or 'no --dataset'}: prepared data are needed", hint)
     store = Store.open(Path(sources[0]))
     check_wishes(context, store)
     return store
