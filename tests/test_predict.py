@@ -22,7 +22,9 @@ from transformers import (
 )
 
 from ftcli import testing
+from ftcli.commands import predict as predict_command
 from ftcli.commands.train import run
+from ftcli.context import Context
 from ftcli.core.models.asked import Conversation, read_asked, read_texts
 from ftcli.core.models.layers import places
 from ftcli.core.models.predict import _prompt, load, predict
@@ -424,3 +426,13 @@ def test_of_a_conversation_with_its_answer_the_question_is_shown(tmp_path: Path)
     result = testing.run("predict", folder, "--input", tmp_path / "rows.jsonl", "--max-new-tokens", "1", "--json")
     assert [one["text"] for one in result.report["details"]["predictions"]] == [[{"role": "user", "content": "Why?"}], "one"]
     assert [row[0] for row in result.report["details"]["table"]["rows"]] == ["Why?", "one"]
+
+
+def test_the_answers_do_not_replace_the_file_with_the_texts(tmp_path: Path) -> None:
+    source, link = tmp_path / "gold.jsonl", tmp_path / "link.jsonl"
+    source.write_text('{"text": "a", "label": "gold"}\n')
+    link.symlink_to(source)
+    for output in (source, link):
+        with pytest.raises(UsageError, match="is the file with the texts, and would replace it"):
+            predict_command.run(Context.make({}), str(tmp_path / "no model"), (), source, 1, 1, 0.5, plain=False, output=output)
+    assert source.read_text() == '{"text": "a", "label": "gold"}\n'

@@ -49,6 +49,8 @@ def run(
         raise UsageError(f"top_k = {top_k}", "It is a number of labels; 0 stands for all.")
     if output is not None and output.is_dir():
         raise UsageError(f"output = {output} is a folder", "Name a file.")
+    if output is not None and file is not None and output.exists() and file.exists() and output.samefile(file):
+        raise UsageError(f"output = {output} is the file with the texts, and would replace it", "Name another file.")
     if not 0 < threshold < 1:
         raise UsageError(f"threshold = {threshold}", "It is a probability between 0 and 1.")
     if "-" in texts:
