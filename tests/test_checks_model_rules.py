@@ -407,6 +407,23 @@ def test_a_tokenizer_that_is_not_the_models_fails_for_classifiers_too(world: Wor
     world.caught("F7: another tokenizer beside the weights", values, "FT417", words="mean other tokens", stages=STAGES)
 
 
+def test_a_token_that_was_renamed_is_a_warning_and_not_another_tokenizer(world: World, tmp_path: Path) -> None:
+    """As BERT's unused tokens are: the rest has its meaning still."""
+    _saved(world, tmp_path / "m", num_labels=4)
+    AutoTokenizer.from_pretrained(world.bpe).save_pretrained(tmp_path / "m")
+    file = tmp_path / "m" / "tokenizer.json"
+    words = json.loads(file.read_text())
+    vocabulary, ids = words["model"]["vocab"], {int(number) for ids, _ in world.rows(world.labelled)[:4] for number in ids}
+    name = next(name for name, number in vocabulary.items() if number in ids and len(name) == 1)
+    vocabulary["[unused1]"] = vocabulary.pop(name)
+    words["model"]["merges"] = [pair for pair in words["model"]["merges"] if name not in "".join(pair)]
+    file.write_text(json.dumps(words))
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "m")})
+    check = world.verify(values, stages=("model",), select=("FT417",))["FT417"]
+    assert (check.status, check.evidence["different"]) == ("warn", 1)
+    assert "unused tokens were given new names" in check.fix
+
+
 def test_data_with_an_id_beyond_the_embedding_fail(world: World, tmp_path: Path) -> None:
     rows = [*world.rows(world.labelled)[:30], ([400], 0)]
     values = {**world.run("classify", "qwen3"), **world.rewritten(tmp_path / "s", {"train": rows})}

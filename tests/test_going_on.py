@@ -9,16 +9,18 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerState
 
 from ftcli.core.batches.slots import _halved
 from ftcli.core.distributed.signals import Signals
-from ftcli.core.training import guarding
+from ftcli.core.training import ended, guarding
 from ftcli.core.training.arguments import make_arguments
 from ftcli.core.training.evaluating import Evaluating
 from ftcli.core.training.run import prepare
@@ -255,3 +257,17 @@ def test_the_checkpoint_that_a_run_starts_from_is_not_removed(bench: Bench) -> N
         go(bench, "own", **values, runtime__overwrite=True)
     assert (base / "model.safetensors").is_file()
     go(bench, "other", **values)
+
+
+def test_of_a_run_that_has_ended_one_process_writes_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process reads the same state."""
+    trainer: Any = SimpleNamespace(
+        args=SimpleNamespace(load_best_model_at_end=False),
+        watch=SimpleNamespace(note=str),
+        is_world_process_zero=lambda: False,
+        is_local_process_zero=lambda: True,
+        _load_from_checkpoint=str,
+    )
+    monkeypatch.setattr(ended, "length", lambda _: 5)
+    ended.take_end(trainer, Path("checkpoint-5"), TrainerState(global_step=5))
+    assert (trainer.state.is_world_process_zero, trainer.state.is_local_process_zero) == (False, True)

@@ -364,13 +364,15 @@ def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(tmp_path, monke
     (tmp_path / "Qwen" / "Qwen3-4B").mkdir(parents=True)
     (tmp_path / "Qwen" / "Qwen3-4B" / "config.json").write_text("{}")
     (tmp_path / "runs" / "first").mkdir(parents=True)
-    for name in ("./nope", "a/b/c", "~/nope", "/nope", "runs/nope"):
+    for name in ("./nope", "a/b/c", "~/nope", "/nope"):
         with pytest.raises(ModelError, match="there is no such folder here"):
             refuse_absent(name)
+    refuse_absent("runs/nope")  # a folder without models says nothing: bert/ for code, and bert/… on the hub
     (tmp_path / "runs" / "first" / RUN_NAME).write_text("{}")
     (tmp_path / "runs" / "first" / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match="there is no such folder here"):
+    with pytest.raises(ModelError, match="there is no such folder here") as refused:
         refuse_absent("runs/nope")
+    assert refused.value.hint == "runs has first."
     (tmp_path / "cache" / "models--runs--nope").mkdir(parents=True)
     for name in ("runs/nope", "runs/first", "Qwen/Qwen3-0.6B", "nope/x", "gpt2"):
         refuse_absent(name)

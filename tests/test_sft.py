@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq
 
+from ftcli.commands import verify
 from ftcli.contracts import Columns
 from ftcli.core.batches.collate import Dynamic
 from ftcli.core.batches.tasks import Sft
@@ -27,8 +28,8 @@ from ftcli.core.tokenizer.chat import SAMPLES
 from ftcli.core.tokenizer.template import Template
 from ftcli.core.tokenizer.template_proof import prove
 from ftcli.errors import DataError, PublishError, TokenizerError, UsageError
-from ftcli.testing import tiny_tokenizer
-from stores import spec_for
+from ftcli.testing import tiny_tokenizer, write_config
+from stores import context, spec_for
 from tokenizing import documents, manifest, prepare, rows, without_plots  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -342,6 +343,21 @@ def test_packs_hold_whole_conversations_and_no_target_crosses_one(folders: dict[
     for values in ({"packing__strategy": "concat"}, {"packing__strategy": "bfd", "packing__truncation_strategy": "split"}):
         with pytest.raises(UsageError):
             _sft(folders["plain"], source, tmp_path / "cut", **values)
+
+
+def test_verify_of_packed_conversations_finds_nothing_wrong_with_what_train_takes(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Packs with a label a token: the documents that are compared alone need theirs, too."""
+    source = _write(tmp_path / "chats.jsonl", [{"messages": chat} for chat in CHATS * 3])
+    _sft(folders["plain"], source, tmp_path / "packs", packing__strategy="bfd", dataset__assistant_only_loss=False)
+    values = {
+        "dataset__sources": [str(tmp_path / "packs")],
+        "tokenizer__path": str(folders["plain"]),
+        "model__config": write_config(tmp_path / "c.json"),
+    }
+    report = verify.run(context(**values), ("batch", "model"), "full", "fail", ())
+    found = {check.id: check for check in report.checks}
+    assert found["FT408"].status == "pass", found["FT408"].summary
+    assert "error" not in {check.status for check in report.checks}
 
 
 def test_json_parquet_and_arrow_give_the_same_rows_as_json_lines(folders: dict[str, Path], tmp_path: Path) -> None:

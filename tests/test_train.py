@@ -24,6 +24,7 @@ from ftcli.errors import (
     DataError,
     FtcliError,
     MissingExtraError,
+    ModelError,
     PluginError,
     PublishError,
     SettingsError,
@@ -348,6 +349,19 @@ def test_a_test_split_is_left_out_by_choice_or_without_evaluations_and_asked_for
         run(bench.context(classify, "no test", train__do_predict=True))
     empty = bench.store("empty test", {**splits, "test": []}, labels=4)
     assert run(bench.context(empty, "untested run", **BRIEF)).metrics["test_loss"] is None
+
+
+def test_a_test_row_that_the_model_has_no_positions_for_leaves_the_split_unscored_and_the_run_done(bench: Bench) -> None:
+    splits = {name: learnable(24, 4, VOCABULARY, 0) for name in ("train", "validation", "test")}
+    splits["test"] = [*splits["test"], (list(range(5, 70)), 0)]
+    data = bench.store("long test", splits, labels=4, max_length=128)
+    values = {**BRIEF, "train__eval_strategy": "epoch", "model__config_overrides": "max_position_embeddings=64"}
+    report = run(bench.context(data, "long test run", **values))
+    assert (report.metrics["test_loss"], report.metrics["eval_loss"] is None) == (None, False)
+    assert any("test split is not scored: rows of test have up to 65 tokens" in note for note in report.notes)
+    with pytest.raises(ModelError) as refused:
+        run(bench.context(data, "long test run", **values, train__do_predict=True))
+    assert "--no-do-predict" in refused.value.hint
 
 
 def test_data_prepared_for_another_task_are_said(bench: Bench, classify: Path) -> None:

@@ -175,10 +175,37 @@ def test_a_held_out_loss_that_rises_while_the_training_loss_falls_is_overfitting
         ([5.0, 3.0, 3.5], of(5.0, 4.0, 4.9)),  # the training loss rises, too
         ([5.0, 3.0, 1.0], of(5.0, 4.0, 4.9, accuracy=[0.1, 0.5, 0.6])),  # more is right than before
         ([1.0, 0.1, 0.001], of(0.02, 0.01, 0.02)),
+        ([5.0, 3.0, 2.5, 2.0], of(5.0, 4.0, 4.1, 4.9)),  # the last evaluation alone
+        ([5.0, 3.0, 2.9, 2.8], of(5.0, 4.0, 4.7, 4.9)),  # the training loss stands, but for noise
     ],
 )
 def test_what_is_no_overfitting_is_not_called_so(losses: list[float], held_out: list[dict[str, float]]) -> None:
     assert ended(losses, held_out) is None
+
+
+@pytest.mark.parametrize(("evaluations", "noise"), [(3, 0.02), (10, 0.02), (40, 0.02), (10, 0.04)])
+def test_of_noisy_plateaus_few_are_called_overfitting_and_of_runs_that_overfit_most(evaluations: int, noise: float) -> None:
+    random, runs = np.random.default_rng(0), 200
+    steps = [int(100 * (place + 1) / evaluations) for place in range(evaluations)]
+
+    def called(train: Any, held_out: Any) -> int:
+        said = 0
+        for _ in range(runs):
+            history = [{"step": step, "loss": train(step) * (1 + 0.05 * random.normal())} for step in range(1, 101)]
+            history += [{"step": step, "eval_loss": held_out(step) * (1 + noise * random.normal())} for step in steps]
+            said += course(unlearned=None).end(history, 100, best=False) is not None
+        return said
+
+    assert called(lambda step: 0.5 * (1 + 0.3 * math.exp(-step / 15)), lambda step: 0.6) <= 0.05 * runs
+    if evaluations > 3:
+        assert (
+            called(lambda step: 0.7 * math.exp(-step / 60), lambda step: 0.6 + 0.2 * max((step - 40) / 60, (40 - step) / 40)) >= 0.97 * runs
+        )
+
+
+def test_of_too_few_held_out_rows_nothing_is_said() -> None:
+    assert ended([5.0, 3.0, 1.0, 0.2], of(5.0, 4.0, 4.5, 9.0), few=True) is None
+    assert ended([5.5, 5.3, 5.2, 5.1], of(5.3, 5.3, 5.3, 5.3), few=True) is None
 
 
 def test_a_run_that_ends_with_its_best_model_does_not_overfit() -> None:

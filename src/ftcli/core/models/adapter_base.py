@@ -43,14 +43,19 @@ def refuse_absent(name: str) -> None:
         ModelError: `name` can only be a folder here, no hub id, and there is none.
     """
     if not Path(name).exists() and only_here(name):
+        beside = Path(name).parent
+        runs = sorted(config.parent.name for config in beside.glob("*/config.json"))[:8] if beside.is_dir() else []
         raise ModelError(
-            f"{name}: there is no such folder here", "Give a folder with config.json and model.safetensors, or a hub id (Qwen/Qwen3-0.6B)."
+            f"{name}: there is no such folder here",
+            f"{beside} has {', '.join(runs)}."
+            if runs
+            else "Give a folder with config.json and model.safetensors, or a hub id (Qwen/Qwen3-0.6B).",
         )
 
 
 def only_here(name: str) -> bool:
-    """Whether a name is that of a folder here: no hub id, or one whose owner is a folder here and holds no models but runs. To ask the hub takes 25 s
-    without a network."""
+    """Whether a name is that of a folder here: no hub id, or one whose owner is a folder here that holds runs and no other models. To ask the hub
+    takes 25 s without a network."""
     owner, _, rest = name.partition("/")
     if "/" in rest or name.endswith("/") or name.startswith((".", "/", "~")):
         return True
@@ -59,7 +64,8 @@ def only_here(name: str) -> bool:
     from huggingface_hub import constants
 
     cached = Path(constants.HF_HUB_CACHE, f"models--{owner}--{rest}").is_dir()
-    return not cached and all((config.parent / RUN_NAME).exists() for config in Path(owner).glob("*/config.json"))
+    models = [config.parent for config in Path(owner).glob("*/config.json")]
+    return not cached and bool(models) and all((folder / RUN_NAME).exists() for folder in models)
 
 
 def unavailable(name: str, error: Exception) -> ModelError | None:

@@ -21,7 +21,11 @@ UNSET = Settings()
 
 def check_wishes(context: Context, store: Store) -> None:
     """Raises `UsageError` when a setting that somebody gave asks for data that were prepared otherwise; names all of them and their origins."""
-    inputs: Mapping[str, Any] = {"packing.strategy": store.manifest.get("packing"), **(store.manifest.get("inputs") or {})}
+    there_is = {"packing.strategy": store.manifest.get("packing"), **(store.manifest.get("inputs") or {})}
+    inputs: Mapping[str, Any] = {
+        **there_is,
+        "dataset.label_names": store.label_names,
+    }  # recorded is what was given, none where they were found
     wrong = [
         f"{key.partition('.')[2]} = {_shown(wanted)} (from {origin}), there {_shown(there)}"
         for key, wanted, there in _compared(context.settings, inputs)

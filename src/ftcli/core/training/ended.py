@@ -29,6 +29,8 @@ def take_end(trainer: FtcliTrainer, checkpoint: Path, state: TrainerState) -> No
     elif steps < wanted:
         words += ", where --patience ended the run; a larger one, or none, goes on"
     trainer.state = state
+    # a state that was read takes itself for that of the first process, and each would write the figures
+    state.is_world_process_zero, state.is_local_process_zero = trainer.is_world_process_zero(), trainer.is_local_process_zero()
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
         # beside this one, wherever the run's folder is now: the state names it as it was then
         beside = checkpoint.parent / Path(state.best_model_checkpoint).name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
@@ -24,7 +25,7 @@ from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.training import gate, huge_pages
 from ftcli.core.training.arguments import check_metric, make_arguments
 from ftcli.core.training.claim import Claim
-from ftcli.core.training.testing import to_score
+from ftcli.core.training.testing import that_fits, to_score
 from ftcli.errors import SettingsError, UsageError
 
 SAMPLE = 100_000
@@ -120,10 +121,10 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
         huge_pages.reserve(*huge_pages.MAIN)
     with undivided(arguments):
         model = build(context, task, store, tokenizer)
-    test = to_score(context, store, arguments)
-    splits = list(dict.fromkeys(["train", *([store.eval_split] if store.eval_split else []), *([] if test is None else ["test"])]))
     multiple = settings.loader.pad_to_multiple_of
-    gate.check_data(store, splits, model, tokenizer, fixed=name == "fixed", multiple=multiple)
+    fits = partial(gate.check_data, store, model=model, tokenizer=tokenizer, fixed=name == "fixed", multiple=multiple)
+    fits(["train", *([store.eval_split] if store.eval_split else [])])
+    test = that_fits(context, to_score(context, store, arguments), fits)
     if not task.needs_labels:
         gate.check_learnable(model, packed=train.packed)
     if kind.packed and arguments.use_cache:

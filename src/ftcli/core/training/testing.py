@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from transformers import Trainer, TrainingArguments
 
 from ftcli.context import Context
 from ftcli.core.batches.batch import StoreDataset
 from ftcli.core.storage.store import SplitData, Store
-from ftcli.errors import SettingsError
+from ftcli.errors import DataError, ModelError, SettingsError
 
 TEST = "test"
 
@@ -31,6 +33,22 @@ def to_score(context: Context, store: Store, arguments: TrainingArguments) -> Sp
         return None
     if asked is None and arguments.eval_strategy == "no":
         context.note(f"the test split ({len(split):,} rows) is not scored, because evaluations are off: --do-predict scores it")
+        return None
+    return split
+
+
+def that_fits(context: Context, split: SplitData | None, check: Callable[[list[str]], None]) -> SplitData | None:
+    """The split where the model can take its rows. A row that it cannot take is no reason to leave the training undone, unless the score is asked for.
+
+    Raises:
+        ModelError, DataError: it cannot, and the score is asked for.
+    """
+    try:
+        check([] if split is None else [TEST])
+    except (ModelError, DataError) as error:
+        if context.settings.train.do_predict:
+            raise type(error)(error.message, f"{error.hint} Or leave the test split unscored: --no-do-predict.".strip()) from error
+        context.note(f"the test split is not scored: {error.message}")
         return None
     return split
 

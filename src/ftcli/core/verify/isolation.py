@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,15 +65,14 @@ def leak(model: PreTrainedModel, collator: Callable[[Rows], Mapping[str, torch.T
         return None
     worst, where, which = 0.0, int(rows.index[several[0]]), 0
     for place in several:
-        ids, documents = rows.input_ids.row(place), rows.seq_lengths.row(place)
+        documents = rows.seq_lengths.row(place)
         starts = to_offsets(documents.astype(np.int64))
-        most = max(2, int((starts[1:] <= MOST_TOKENS).sum()))
-        ids, documents = ids[: starts[most]] if most < len(documents) else ids, documents[:most]
-        together = _pack(model, collator, ids, documents)
+        most = min(len(documents), max(2, int((starts[1:] <= MOST_TOKENS).sum())))
+        together = _pack(model, collator, rows, place, (0, most))
         for number, (start, stop) in enumerate(islice(pairwise(starts), min(most, MOST_DOCUMENTS))):
             if stop - start < 2:
                 continue
-            alone = _pack(model, collator, ids[start:stop], np.array([stop - start], np.int32))
+            alone = _pack(model, collator, rows, place, (number, number + 1))
             change = relative_change(alone[: stop - start], together[start:stop], spread(together))
             if change > worst:
                 worst, where, which = change, int(rows.index[place]), number
@@ -80,11 +80,23 @@ def leak(model: PreTrainedModel, collator: Callable[[Rows], Mapping[str, torch.T
 
 
 def _pack(
-    model: PreTrainedModel, collator: Callable[[Rows], Mapping[str, torch.Tensor]], ids: np.ndarray, documents: np.ndarray
+    model: PreTrainedModel, collator: Callable[[Rows], Mapping[str, torch.Tensor]], rows: Rows, place: int, part: tuple[int, int]
 ) -> torch.Tensor:
-    """Logits [tokens, vocabulary] of one pack."""
-    pack = Rows(np.zeros(1, np.int64), Ragged(ids, np.array([0, len(ids)])), None, Ragged(documents, np.array([0, len(documents)])))
+    """Logits [tokens, vocabulary] of a pack of some documents, from one to another, of a row."""
+    assert rows.seq_lengths is not None
+    documents = rows.seq_lengths.row(place)
+    start, stop = to_offsets(documents.astype(np.int64))[list(part)]
+
+    def of(column: Ragged | None) -> Ragged | None:
+        return None if column is None else _one(column.row(place)[start:stop])
+
+    ids = _one(rows.input_ids.row(place)[start:stop])
+    pack = Rows(np.zeros(1, np.int64), ids, seq_lengths=_one(documents[slice(*part)]), targets=of(rows.targets), types=of(rows.types))
     return _logits(model, {name: value.to(model.device) for name, value in collator(pack).items()})[0]
+
+
+def _one(values: NDArray[Any]) -> Ragged:
+    return Ragged(values, np.array([0, len(values)]))
 
 
 def _logits(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
