@@ -31,7 +31,7 @@ def check_document(path: Path, what: str = REPORT, read: Iterable[str | Path] = 
     """
     for source in [name for given in map(str, read) for name in (given, given.partition("=")[2])]:
         with suppress(OSError, ValueError):
-            if path.is_file() and os.path.samefile(path, source):
+            if path.is_file() and path.samefile(source):
                 raise UsageError(f"output = {path} is the file with the texts, and would replace it", "Name another file.")
     try:
         if path.is_dir():
