@@ -19,6 +19,9 @@ def held_out(probe: Probe) -> Check:
 
     store = probe.store
     names = [name for name in ("validation", "test") if name in store.split_names]
+    if probe.settings.train.do_predict and not ("test" in names and len(store.split("test"))):
+        what = "it is empty" if "test" in names else "there is none"
+        return failed(f"train.do_predict scores the test split, and {what}", f"{more('test')} Or leave --do-predict out.")
     if not names:
         return noted("no rows are held out: nothing will show whether what is learned holds on other texts (--validation-fraction 0.05)")
     evidence: dict[str, Any] = {name: len(store.split(name)) for name in names}

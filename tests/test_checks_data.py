@@ -281,3 +281,7 @@ def test_held_out_rows_that_say_nothing_are_caught(world: World, tmp_path: Path)
     assert "Hold out rows of all labels" in check.fix
     alone = world.rewritten(tmp_path / "alone", {"train": train})
     assert world.quiet("no held-out rows", {**world.run("classify"), **alone}, stages=STAGE)["FT214"].status == "info"
+    untested = world.rewritten(tmp_path / "untested", {"train": train, "validation": held, "test": []})
+    for name, data, words in (("no", alone, "there is none"), ("an empty", untested, "it is empty")):
+        values = {**world.run("classify"), **data, "train.do_predict": True}
+        world.caught(f"{name} test split to be scored", values, "FT214", words=f"scores the test split, and {words}", stages=STAGE)

@@ -348,6 +348,10 @@ def test_a_test_split_is_left_out_by_choice_or_without_evaluations_and_asked_for
         run(bench.context(classify, "no test", train__do_predict=True))
     empty = bench.store("empty test", {**splits, "test": []}, labels=4)
     assert run(bench.context(empty, "untested run", **BRIEF)).metrics["test_loss"] is None
+    with pytest.raises(SettingsError, match=r"scores the test split, and that of .* is empty") as caught:
+        run(bench.context(empty, "unscored run", **BRIEF, train__do_predict=True))
+    assert "--test-fraction" in caught.value.hint
+    assert "leave --do-predict out" in caught.value.hint
 
 
 def test_data_prepared_for_another_task_are_said(bench: Bench, classify: Path) -> None:
