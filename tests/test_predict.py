@@ -476,3 +476,12 @@ def test_answers_that_cannot_be_written_at_the_end_are_printed(tmp_path: Path) -
     shown = testing.run("predict", folder, "a", "--output", "/dev/full")
     assert "LABEL_" in shown.stdout
     assert "No space left on device" in shown.stderr
+
+
+def test_lines_that_end_in_cr_alone_are_refused_with_what_makes_them_lines(tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").write_bytes(b'{"text": "a"}\r{"text": "b"}\r')
+    with pytest.raises(DataError, match=r"old\.jsonl:1 is no JSON: Extra data") as caught:
+        read_texts(tmp_path / "old.jsonl", "text")
+    assert caught.value.hint == r"Lines end in CR alone there: tr '\r' '\n' < OLD > NEW makes them lines."
+    (tmp_path / "new.jsonl").write_bytes(b'{"text": "a"}\r\n{"text": "b"}\r\n')
+    assert read_texts(tmp_path / "new.jsonl", "text") == ["a", "b"]
