@@ -61,6 +61,13 @@ def test_splits_with_longer_names_are_known_where_each_is_the_only_one(tmp_path:
     assert count(f"train={tmp_path / 'two' / 'train_sft'}") == {"train": 20}
 
 
+def test_a_split_without_labels_is_left_out_by_naming_the_others(tmp_path: Path) -> None:
+    part = datasets.Dataset.from_dict(DATA)
+    datasets.DatasetDict({"train": part, "test": part.remove_columns("label")}).save_to_disk(tmp_path / "set")
+    assert f"by naming the others (train={tmp_path / 'set'});" in refusal(tmp_path / "set", label_column="label").hint
+    assert count(f"train={tmp_path / 'set'}") == {"train": 20}
+
+
 def test_a_damaged_dataset_directory_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "d" / "state.json", "{}")
     assert "not what datasets writes" in refusal(tmp_path / "d").message

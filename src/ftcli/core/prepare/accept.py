@@ -157,5 +157,5 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
 
 
 def _unlabelled(job: Job) -> str:
-    formats = plugins_of(job).registry("source")
-    return UNLABELLED.format(only_splits(job.settings.dataset.sources or (), formats, ("train", "validation")))
+    readers = [make() for _, make in plugins_of(job).registry("source").items()]
+    return UNLABELLED.format(only_splits(job.settings.dataset.sources or (), readers, ("train", "validation")))

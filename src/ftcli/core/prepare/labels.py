@@ -67,7 +67,9 @@ def label_map(
             _keep(kept, found)
     labels = set().union(*found.values())
     _refuse_written_lists(dataset.label_column, labels)
-    _refuse_unlabelled(found, partial(only_splits, dataset.sources or (), context.plugins.registry("source")))
+    _refuse_unlabelled(
+        found, partial(only_splits, dataset.sources or (), [make() for _, make in context.plugins.registry("source").items()])
+    )
     names, ids = number(labels)
     if len(names) < 2:
         raise DataError(

@@ -7,18 +7,15 @@ from collections.abc import Collection, Sequence
 
 from ftcli.contracts import SourceFormat
 from ftcli.core.reading.find import parted
-from ftcli.registry import AnyRegistry
 
 
-def only_splits(sources: Sequence[str], formats: AnyRegistry, splits: Collection[str]) -> str:
-    """What to write in place of `sources` to read these splits alone: a hub id or a saved data set is asked for each, files stand as PATH.
+def only_splits(sources: Sequence[str], readers: Collection[SourceFormat], splits: Collection[str]) -> str:
+    """What to write in place of `sources` to read these splits alone: a hub id or a saved data set is asked for each, other files stand as PATH.
 
-    >>> from ftcli.registry import Registry
-    >>> only_splits(["train=a.csv", "test=b.csv"], Registry("source"), ["train"])
+    >>> only_splits(["train=a.csv", "test=b.csv"], [], ["train"])
     'train=a.csv'
     """
-    readers: list[SourceFormat] = [formats.get(name)() for name in formats.names()]
-    words = []
+    words: list[str] = []
     for source in sources:
         split, path = parted(source)
         if split is not None:
