@@ -153,10 +153,16 @@ def _tokenizer_of(source: str, probe: Probe) -> Any:
     from transformers import AutoTokenizer
 
     from ftcli.core.verify.probe import Missing
+    from ftcli.errors import FtcliError
 
     files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt", "vocab.json")
     if Path(source).is_dir() and not any((Path(source) / name).is_file() for name in files):
         raise Missing(f"{source} is no folder with a tokenizer of its own")
+    if not Path(source).is_dir():
+        try:
+            _ = probe.config  # what the hub did not give is known by now: without a network asking it again takes 47 s
+        except FtcliError as error:
+            raise Missing(error.message) from error
     chosen = probe.settings
     try:
         return AutoTokenizer.from_pretrained(source, revision=chosen.model.revision, trust_remote_code=chosen.tokenizer.trust_remote_code)

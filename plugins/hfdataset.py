@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ from ftcli.settings import Settings
 
 from .columnar import ArrowIpc
 
+ASKED_AGAIN = 300.0
+"""Seconds after which a data set that the hub could not give is asked for again. Without a network every answer takes 25 s, and `ftcli verify` wants it
+for the texts and for the rows."""
+_refused: dict[str, tuple[float, DataError]] = {}
+"""What the hub could not give: when this process knew, and why."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?")
 
 
@@ -52,6 +58,9 @@ def _described(path: Path, key: str) -> list[Any]:
 
 
 def _from_hub(item: str) -> dict[str | None, list[str]]:
+    when, known = _refused.get(item, (0.0, None))
+    if known is not None and time.monotonic() - when < ASKED_AGAIN:
+        raise DataError(known.message, known.hint)
     import datasets
 
     name, _, config = item.partition(":")
@@ -59,8 +68,10 @@ def _from_hub(item: str) -> dict[str | None, list[str]]:
         loaded = datasets.load_dataset(name, config or None)
     except Exception as error:  # the library and its network stack raise dozens of kinds
         reason = next(iter(str(error).splitlines()), "")
-        raise DataError(
+        refused = DataError(
             f"{item}: no such file here, and the hub cannot give it: {type(error).__name__}: {reason}",
             "Check path or id and the network (HF_HUB_OFFLINE, HF_TOKEN); a configuration is named ORG/NAME:CONFIG.",
-        ) from error
+        )
+        _refused[item] = time.monotonic(), refused
+        raise refused from error
     return {str(split): [file["filename"] for file in part.cache_files] for split, part in loaded.items()}

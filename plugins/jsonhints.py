@@ -51,6 +51,10 @@ def table_hint(line: Line) -> str:
 
 def line_hint(line: Line) -> str:
     """What to do about a line that is no JSON."""
+    from ftcli.core.files.streams import CR_ALONE, in_crs
+
+    if in_crs(line[1]):
+        return CR_ALONE
     if line[0] == 0 and line[1].strip() == b"{":
         return "An object must stand on one line; jq -c . OLD > NEW writes such lines."
     return "A line must hold one whole JSON object; when it is the last line, the file was not written or copied to its end."

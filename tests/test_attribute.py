@@ -145,6 +145,8 @@ def test_a_volume_is_counted_by_epochs_or_by_steps() -> None:
         train__max_steps=10, train__per_device_train_batch_size=4
     )  # a step has those of all processes, or as many as fit into its tokens
     assert full_path.volume_of(steps, texts, found) == Volume(1_200, 900)
+    few = Texts(Path("x"), 60, 50, exact=True, prepared=False)
+    assert full_path.volume_of(steps, few, found) == Volume(60, 500)  # a step has no more than there are
     assert full_path.volume_of(settings(), Texts(Path("x"), 10, 10, exact=True, prepared=True), found).prepared == 0
 
 
@@ -153,6 +155,8 @@ def test_seconds_of_a_text_come_from_the_report_and_the_manifest() -> None:
     manifest = {"splits": {"train": {"rows": 50, "tokens": 2_000}}, "metrics": {"rows_written": 100, "examples_per_second": 400.0}}
     found = full_path.read_measured(report, manifest, Settings())
     assert found == Measured(Cost(1 / 400, 20 / 1_000), 1_000.0, 20.0, 20.0)
+    more = {**report, "details": {"rows_per_step": 64.0}}  # the benchmark's rows do not fill a step, and those of the whole run do
+    assert full_path.read_measured(more, manifest, Settings()).texts_per_step == 128.0
     with pytest.raises(TrainError, match="too short"):
         full_path.read_measured({"metrics": {"real_tokens_per_second": None}}, manifest, Settings())
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ftcli.core.held_out_rows import too_few
 from ftcli.core.storage.store import Store
 from verifying import World
 
@@ -249,6 +250,17 @@ def test_without_held_out_rows_leakage_is_skipped(world: World, tmp_path: Path) 
     assert world.verify(values, stages=STAGE)["FT205"].status == "skipped"
 
 
+def test_few_packs_numbers_and_conversations_are_told_as_what_they_are() -> None:
+    assert too_few(4, 900, packs=2) == "4 texts (2 packs) of 900 tokens, whose loss says more about these texts than about others"
+    assert str(too_few(1, 90, packs=1, parts=True)).startswith("1 text or parts of texts (1 pack) of 90 tokens")
+    conversations = too_few(3, 90, conversations=True)
+    assert conversations == "3 conversations of 90 tokens, whose loss says more about these conversations than about others"
+    assert too_few(17, 900, "correlation") == "17 rows, of which a correlation has a standard error of up to 0.25"
+    assert too_few(2, 900, "correlation") == "2 rows, of which there is no correlation"
+    assert too_few(25, 900, "exact_match") == "25 rows, of which the exact match has a standard error of up to 10 points"
+    assert too_few(10, 1_000, packs=1) is too_few(30, 1, "correlation") is None
+
+
 @pytest.mark.fault
 def test_held_out_rows_that_say_nothing_are_caught(world: World, tmp_path: Path) -> None:
     train, held = world.rows(world.labelled), world.rows(world.labelled, "test")
@@ -261,5 +273,15 @@ def test_held_out_rows_that_say_nothing_are_caught(world: World, tmp_path: Path)
     empty = world.rewritten(tmp_path / "empty", {"train": train, "validation": []})
     checks = world.verify({**world.run("classify"), **empty}, stages=STAGE, select=("FT214",))
     assert checks["FT214"].status == "fail"
+    both = world.rewritten(tmp_path / "both", {"train": train, "validation": [(ids, 0) for ids, _ in held], "test": held[:8]})
+    check = world.caught("two splits with a problem each", {**world.run("classify"), **both}, "FT214", status="warn", stages=STAGE)
+    assert words in check.summary
+    assert "the split test has 8 rows" in check.summary
+    assert "--test-fraction" in check.fix
+    assert "Hold out rows of all labels" in check.fix
     alone = world.rewritten(tmp_path / "alone", {"train": train})
     assert world.quiet("no held-out rows", {**world.run("classify"), **alone}, stages=STAGE)["FT214"].status == "info"
+    untested = world.rewritten(tmp_path / "untested", {"train": train, "validation": held, "test": []})
+    for name, data, words in (("no", alone, "there is none"), ("an empty", untested, "it is empty")):
+        values = {**world.run("classify"), **data, "train.do_predict": True}
+        world.caught(f"{name} test split to be scored", values, "FT214", words=f"scores the test split, and {words}", stages=STAGE)

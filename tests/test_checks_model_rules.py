@@ -424,6 +424,20 @@ def test_a_token_that_was_renamed_is_a_warning_and_not_another_tokenizer(world: 
     assert "unused tokens were given new names" in check.fix
 
 
+def test_a_model_that_the_hub_did_not_give_is_not_asked_for_its_tokenizer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(*_: Any, **__: Any) -> Any:
+        raise OSError("We couldn't connect to 'https://huggingface.co' to load the files")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", no_network)
+    own = AutoTokenizer.from_pretrained
+    asked = []
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, *args, **rest: asked.append(name) or own(name, *args, **rest))
+    check = world.verify(world.run("classify", **{"model.name_or_path": "someone/unknown"}), select=("FT417",))["FT417"]
+    assert check.status == "skipped"
+    assert "someone/unknown is neither a folder here nor to be had from the hub" in check.summary
+    assert "someone/unknown" not in map(str, asked)
+
+
 def test_data_with_an_id_beyond_the_embedding_fail(world: World, tmp_path: Path) -> None:
     rows = [*world.rows(world.labelled)[:30], ([400], 0)]
     values = {**world.run("classify", "qwen3"), **world.rewritten(tmp_path / "s", {"train": rows})}

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -376,6 +377,15 @@ def test_the_command_prints_rows_a_page_or_a_document(packs: Path, tmp_path: Pat
         assert testing.run("inspect", packs, "--format", kind, "--output", tmp_path / kind).exit_code == 0
     assert json.loads((tmp_path / "json").read_text(encoding="utf-8"))["command"] == "inspect"
     assert (tmp_path / "text").read_text(encoding="utf-8").startswith("row 0 of train, ")
+
+
+def test_a_document_does_not_replace_what_is_looked_at(world: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copy(world / "a.jsonl", tmp_path))
+    before = source.read_bytes()
+    for words in (str(source), f"train={source}"):
+        with pytest.raises(UsageError, match="is the file with the texts, and would replace it"):
+            inspect.run(Context.make({"dataset.sources": [words], "tokenizer.path": str(world / "tok")}), format="json", output=source)
+    assert source.read_bytes() == before
 
 
 def test_numbers_to_be_predicted_are_shown_as_they_are_and_have_no_id(world: Path, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_a_split_without_labels_is_said_so_and_does_not_shift_the_others(kinds, 
     DatasetDict(parts).save_to_disk(tmp_path / "in")
     with pytest.raises(DataError, match="the label -1 is not among the label names") as refused:
         prepare(kinds["bpe"], tmp_path / "in", tmp_path / "out", dataset__label_column="label")
-    assert "train=PATH" in refused.value.hint
+    assert f"(train={tmp_path / 'in'} validation={tmp_path / 'in'})" in refused.value.hint
     prepare(kinds["bpe"], [f"train={tmp_path / 'in'}"], tmp_path / "out", dataset__label_column="label")
     assert load_from_disk(str(tmp_path / "out"))["train"]["labels"] == [0, 1]
 
@@ -230,7 +230,32 @@ def test_a_split_whose_rows_all_say_that_they_have_no_label_is_no_class(kinds, t
         write(folder / f"{name}.jsonl", corpus(len(labels)), list(map(kind, labels)))
     with pytest.raises(DataError, match="every label of test is -1, and none of train and validation") as refused:
         prepare(kinds["bpe"], folder, tmp_path / "out", dataset__label_column="label")
-    assert "train=PATH validation=PATH" in refused.value.hint
+    assert "train=PATH validation=PATH." in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("someone/glue:sst2", "train=someone/glue:sst2 validation=someone/glue:sst2"),
+        ("train=someone/glue,test=someone/glue", "train=someone/glue"),
+    ],
+)
+@pytest.mark.parametrize("classes", [True, False])
+def test_how_splits_of_a_data_set_of_the_hub_are_named_is_said(
+    kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, named: str, classes: bool
+) -> None:
+    label = ClassLabel(names=["neg", "pos"]) if classes else Value("int64")
+    rows_of = {"train": [0, 1, 1, 0], "validation": [1, 0], "test": [-1, -1]}
+    features = Features({"text": Value("string"), "label": label})
+    parts = {name: Dataset.from_dict({"text": corpus(len(ids)), "label": ids}, features=features) for name, ids in rows_of.items()}
+    DatasetDict(parts).save_to_disk(tmp_path / "set")
+    monkeypatch.setattr("datasets.load_dataset", lambda *_: load_from_disk(str(tmp_path / "set")))
+    with pytest.raises(DataError, match="label") as refused:
+        prepare(kinds["bpe"], given.split(","), tmp_path / "out", dataset__label_column="label")
+    assert f" {named}." in refused.value.hint or f"({named})" in refused.value.hint
+    assert "file" not in refused.value.hint
+    prepare(kinds["bpe"], named.split(), tmp_path / "out", dataset__label_column="label")
+    assert set(load_from_disk(str(tmp_path / "out"))["train"]["labels"]) == {0, 1}
 
 
 def test_a_class_minus_one_that_is_learned_stays_one(kinds, tmp_path: Path) -> None:

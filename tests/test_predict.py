@@ -29,7 +29,7 @@ from ftcli.core.models.asked import Conversation, read_asked, read_texts
 from ftcli.core.models.layers import places
 from ftcli.core.models.predict import _prompt, load, predict
 from ftcli.core.training.outcome import asked
-from ftcli.errors import DataError, ModelError, UsageError
+from ftcli.errors import DataError, ModelError, PublishError, UsageError
 from ftcli.settings import Settings, update
 from ftcli.testing import TEXTS, tiny_model, tiny_tokenizer
 from ftcli.testing import run as ftcli
@@ -407,7 +407,7 @@ def test_renamed_columns_and_a_format_that_is_named_are_read(tmp_path: Path) -> 
 def test_answers_are_written_as_json_lines_with_as_many_labels_as_are_wanted(tmp_path: Path) -> None:
     folder = _model(tmp_path / "model", labels=7)
     for wanted, count in (("5", 5), ("2", 2), ("0", 7)):
-        result = testing.run("predict", folder, "a", "b", "--top-k", wanted, "--output", tmp_path / "said.jsonl", "--json")
+        result = testing.run("predict", folder, "a", "b", "--top-k", wanted, "--output", tmp_path / "said.jsonl", "--overwrite", "--json")
         assert result.exit_code == 0, result.stderr
         lines = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
         assert lines == result.report["details"]["predictions"]
@@ -415,7 +415,7 @@ def test_answers_are_written_as_json_lines_with_as_many_labels_as_are_wanted(tmp
     assert result.report["paths"]["output"] == str(tmp_path / "said.jsonl")
     assert testing.run("predict", folder, "a", "--top-k", "-1").exit_code == 2
     refused = testing.run("predict", "no/such/model", "a", "--output", tmp_path)
-    assert "is a folder" in refused.stderr
+    assert "Is a directory" in refused.stderr
 
 
 def test_of_a_conversation_with_its_answer_the_question_is_shown(tmp_path: Path) -> None:
@@ -436,3 +436,52 @@ def test_the_answers_do_not_replace_the_file_with_the_texts(tmp_path: Path) -> N
         with pytest.raises(UsageError, match="is the file with the texts, and would replace it"):
             predict_command.run(Context.make({}), str(tmp_path / "no model"), (), source, 1, 1, 0.5, plain=False, output=output)
     assert source.read_text() == '{"text": "a", "label": "gold"}\n'
+
+
+def test_answers_replace_a_file_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder, kept, empty = _model(tmp_path / "model", labels=3), tmp_path / "kept.jsonl", tmp_path / "empty.jsonl"
+    kept.write_text("somebody's\n")
+    empty.touch()
+    refused = testing.run("predict", folder, "a", "--output", kept)
+    assert refused.exit_code == 2
+    assert "already exists" in refused.stderr
+    assert "replace it with --overwrite" in refused.stderr
+    assert kept.read_text() == "somebody's\n"
+    for words in ([kept, "--overwrite"], [empty]):
+        assert testing.run("predict", folder, "a", "--output", *words).exit_code == 0
+        assert json.loads(words[0].read_text())["text"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("", "Is a directory"), ("taken/answers", "Not a directory"), ("n" * 250, "File name too long"), ("/proc/x", "No such")],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path: Path, place: str, words: str) -> None:
+    (tmp_path / "taken").touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(PublishError, match=rf"the file with the answers .* cannot be written: {words}") as caught:
+        predict_command.run(Context.make({}), "no/such/model", ("a",), None, 1, 1, 0.5, plain=False, output=tmp_path / place)
+    assert caught.value.hint.startswith("Name another file")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_answers_that_cannot_be_written_at_the_end_are_printed(tmp_path: Path) -> None:
+    folder = _model(tmp_path / "model", labels=3)
+    result = testing.run("predict", folder, "a", "b", "--output", "/dev/full", "--json")
+    assert result.exit_code == 1
+    assert len(result.report["details"]["predictions"]) == 2
+    assert result.report["error"]["message"] == "the file with the answers /dev/full cannot be written: No space left on device"
+    assert "--report-dir" not in result.report["error"]["hint"]
+    assert "output" not in result.report["paths"]
+    shown = testing.run("predict", folder, "a", "--output", "/dev/full")
+    assert "LABEL_" in shown.stdout
+    assert "No space left on device" in shown.stderr
+
+
+def test_lines_that_end_in_cr_alone_are_refused_with_what_makes_them_lines(tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").write_bytes(b'{"text": "a"}\r{"text": "b"}\r')
+    with pytest.raises(DataError, match=r"old\.jsonl:1 is no JSON: Extra data") as caught:
+        read_texts(tmp_path / "old.jsonl", "text")
+    assert caught.value.hint == r"Lines end in CR alone there: tr '\r' '\n' < OLD > NEW makes them lines."
+    (tmp_path / "new.jsonl").write_bytes(b'{"text": "a"}\r\n{"text": "b"}\r\n')
+    assert read_texts(tmp_path / "new.jsonl", "text") == ["a", "b"]

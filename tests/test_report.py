@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from ftcli.core.reports import plot
-from ftcli.core.reports.report import render_html, write_document, write_report
+from ftcli.core.reports.document import write_document
+from ftcli.core.reports.report import render_html, write_report
 from ftcli.errors import PublishError
 from ftcli.records import Check, PluginInfo, Report, Value
 from report_samples import CHECKS, FULL, MACHINE, benchmark_report, tokenize_report, train_report, verify_report
@@ -344,7 +345,7 @@ def test_a_link_is_followed_and_a_pipe_is_written_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["/dev/stdout", "log"])
 def test_what_stands_in_the_file_that_stdout_goes_to_stays_there(tmp_path: Path, name: str) -> None:
     (tmp_path / "log").write_text("before\n")
-    words = f"from pathlib import Path; from ftcli.core.reports.report import write_document; print(1); write_document(Path({name!r}), 'new\\n'); print(2)"
+    words = f"from pathlib import Path; from ftcli.core.reports.document import write_document; print(1); write_document(Path({name!r}), 'new\\n'); print(2)"
     with (tmp_path / "log").open("a") as log:
         subprocess.run([sys.executable, "-c", words], stdout=log, cwd=tmp_path, check=True)
     assert (tmp_path / "log").read_text(encoding="utf-8") == "before\n1\nnew\n2\n"

@@ -5,6 +5,7 @@ from typing import Any
 
 import datasets
 import pytest
+from ftcli.plugins import hfdataset
 
 from reading import count, plan, refusal, rows, write
 
@@ -60,6 +61,13 @@ def test_splits_with_longer_names_are_known_where_each_is_the_only_one(tmp_path:
     assert count(f"train={tmp_path / 'two' / 'train_sft'}") == {"train": 20}
 
 
+def test_a_split_without_labels_is_left_out_by_naming_the_others(tmp_path: Path) -> None:
+    part = datasets.Dataset.from_dict(DATA)
+    datasets.DatasetDict({"train": part, "test": part.remove_columns("label")}).save_to_disk(tmp_path / "set")
+    assert f"by naming the others (train={tmp_path / 'set'});" in refusal(tmp_path / "set", label_column="label").hint
+    assert count(f"train={tmp_path / 'set'}") == {"train": 20}
+
+
 def test_a_damaged_dataset_directory_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "d" / "state.json", "{}")
     assert "not what datasets writes" in refusal(tmp_path / "d").message
@@ -85,6 +93,23 @@ def test_an_unreachable_hub_is_said_so_with_a_way_out() -> None:
     error = refusal("nobody/no-such-dataset-of-ours")
     assert error.message.startswith("nobody/no-such-dataset-of-ours: no such file here, and the hub cannot give it: ")
     assert "HF_HUB_OFFLINE" in error.hint
+
+
+def test_the_hub_is_asked_once_for_what_it_could_not_give_a_moment_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(*arguments: Any) -> Any:
+        asked.append(arguments)
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(hfdataset, "_refused", {})
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert refusal("someone/unknown").message == refusal("someone/unknown").message
+    refusal("someone/other")
+    assert [name for name, _ in asked] == ["someone/unknown", "someone/other"]
+    monkeypatch.setattr(hfdataset, "ASKED_AGAIN", 0.0)
+    refusal("someone/unknown")
+    assert len(asked) == 3
 
 
 def test_a_missing_path_with_a_data_suffix_never_asks_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

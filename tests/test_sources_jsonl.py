@@ -273,6 +273,12 @@ def test_a_last_line_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     assert "not written or copied to its end" in error.hint
 
 
+@pytest.mark.parametrize("most", [None, 100])
+def test_lines_that_end_in_cr_alone_are_refused_with_what_makes_them_lines(tmp_path: Path, most: int | None) -> None:
+    file = write(tmp_path / "a.jsonl", GOOD.replace(b"\n", b"\r") * 20)
+    assert refusal(file, **({} if most is None else {"max_line_bytes": most})).hint.startswith("Lines end in CR alone there: tr ")
+
+
 def test_empty_texts_and_labels_are_rows(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", '{"text": "", "label": ""}\n' * 2)
     assert rows(file, label_column="label") == [("", "")] * 2

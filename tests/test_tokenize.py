@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -660,6 +661,27 @@ def test_a_held_out_split_of_few_rows_is_noted_with_what_to_do(bpe, tmp_path, ou
     if said:
         assert notes[0].startswith(f"the split validation has {said}")
         assert "--validation-fraction" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"packing__strategy": "bfd", "packing__max_length": 64}, r"3 texts or parts of texts \(\d packs?\) of \d+ tokens, whose"),
+        ({"packing__strategy": "concat", "packing__max_length": 64}, r"3 texts \(\d packs?\) of \d+ tokens, whose"),
+        (
+            {"dataset__label_column": "label", "train__mode": "regress"},
+            r"3 rows, of which a correlation has a standard error of up to 0\.71",
+        ),
+    ],
+)
+def test_few_held_out_rows_are_told_in_their_own_unit_with_a_figure_that_they_have(bpe, tmp_path, out, chosen, said):
+    train, held = (
+        write(tmp_path / f"{name}.jsonl", corpus(count), list(range(count))) for name, count in (("train", 60), ("validation", 3))
+    )
+    notes = [note for note in prepare(bpe, [train, held], out, **chosen).notes if note.startswith("the split validation has ")]
+    assert len(notes) == 1
+    assert re.match(f"the split validation has {said}", notes[0]), notes[0]
+    assert "accuracy" not in notes[0]
 
 
 # -- what cannot be ----------------------------------------------------------------------------------------------------

@@ -283,6 +283,15 @@ def test_batches_by_tokens_are_as_many_as_were_planned(bench: Bench, classify: P
     assert report.metrics["padding_share"] < 0.06  # 18 batches of 4 to 23 tokens
     (said,) = [note for note in report.notes if "at most 160 tokens" in note]
     assert f"{len(batches)} an epoch, of {240 / len(batches):.1f} rows on average" in said
+    assert report.details["rows_per_step"] == pytest.approx(2 * 240 / len(batches))
+
+
+def test_a_full_step_has_its_rows_where_there_are_fewer(bench: Bench) -> None:
+    few = bench.store("few", {"train": learnable(9, 3, VOCABULARY, 0)}, labels=3)
+    by_rows = {"train__per_device_train_batch_size": 6, "train__gradient_accumulation_steps": 4}
+    assert run(bench.context(few, "few by rows", **ONE_STEP, **by_rows)).details["rows_per_step"] == 24
+    by_tokens = run(bench.context(few, "few by tokens", **ONE_STEP, train__max_tokens_per_batch=4_000))
+    assert by_tokens.details["rows_per_step"] == pytest.approx(4_000 / np.mean([len(ids) for ids, _ in learnable(9, 3, VOCABULARY, 0)]))
 
 
 def test_the_best_model_is_kept_and_patience_ends_a_run(bench: Bench) -> None:
@@ -349,6 +358,10 @@ def test_a_test_split_is_left_out_by_choice_or_without_evaluations_and_asked_for
         run(bench.context(classify, "no test", train__do_predict=True))
     empty = bench.store("empty test", {**splits, "test": []}, labels=4)
     assert run(bench.context(empty, "untested run", **BRIEF)).metrics["test_loss"] is None
+    with pytest.raises(SettingsError, match=r"scores the test split, and that of .* is empty") as caught:
+        run(bench.context(empty, "unscored run", **BRIEF, train__do_predict=True))
+    assert "--test-fraction" in caught.value.hint
+    assert "leave --do-predict out" in caught.value.hint
 
 
 def test_a_test_row_that_the_model_has_no_positions_for_leaves_the_split_unscored_and_the_run_done(bench: Bench) -> None:

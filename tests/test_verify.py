@@ -18,7 +18,7 @@ import pytest
 from ftcli import testing
 from ftcli.commands import verify
 from ftcli.context import Context
-from ftcli.errors import UsageError
+from ftcli.errors import PublishError, UsageError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Report, to_json
 from verifying import MACHINE, VARIABLES, World
@@ -119,6 +119,14 @@ def test_a_report_folder_that_cannot_be_written_costs_the_report_and_not_what_wa
     assert report.checks
     assert not report.paths
     assert any("no report: " in note and "cannot be written" in note for note in report.notes)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_first_check(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    context = Context.make({"runtime.report_dir": tmp_path / "reports"})
+    with pytest.raises(PublishError, match=r"the report .*verify\.xml cannot be written: Not a directory"):
+        verify.run(context, ("env",), "full", "fail", (), (), format="junit", output=tmp_path / "file" / "verify.xml")
+    assert not (tmp_path / "reports").exists()
 
 
 def test_every_check_moves_the_progress(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from ftcli.commands import tokenize, verify
 from ftcli.core.storage.store import Store
@@ -85,6 +88,18 @@ def test_what_they_were_not_prepared_with_is_refused_by_name(
     folder: Path, name: str, made: dict[str, Any], asked: dict[str, Any], words: str
 ) -> None:
     assert words in found(folder, name, made, asked)
+
+
+def test_an_eos_is_missed_behind_texts_that_begin_with_a_bos(folder: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
+    shutil.copytree(folder / "tokenizer", folder / "begins")
+    tokenizer.save(str(folder / "begins" / "tokenizer.json"))
+    made = {**LABELLED, "tokenizer.path": str(folder / "begins")}
+    asked = {"tokenizer.path": str(folder / "begins"), "tokenizer.add_eos": True}
+    assert "add_eos = True (from argument), there False" in found(folder, "begins unended", made, asked)
+    ended = prepared(folder, "begins and ends", **made, **{"tokenizer.add_eos": True})
+    check_wishes(asking(folder, [str(ended.path)], asked), ended)
 
 
 def test_all_are_named_at_once(folder: Path) -> None:

@@ -128,6 +128,7 @@ PREDICT = CommandSpec(
         "dataset.trust_pickle",
         "tokenizer.trust_remote_code",
         "runtime.threads",
+        "runtime.overwrite",
     ),
     own=(
         Own("model", "Output directory of a run, adapter or hub id.", required=True),

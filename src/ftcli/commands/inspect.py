@@ -15,6 +15,7 @@ from ftcli.core.inspect.look_store import of_store, spelling_of
 from ftcli.core.inspect.picked import Picked
 from ftcli.core.inspect.tokenlines import PIPE_WIDTH, lines
 from ftcli.core.publishing.fetched_set import opened
+from ftcli.core.reports.document import check_document, write_document
 from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, SPLITS, Report, to_json
@@ -50,6 +51,8 @@ def run(
     sources = context.settings.dataset.sources or []
     if not sources:
         raise UsageError("nothing to look at: name prepared data or sources", "Example: ftcli inspect prepared --rows 0-4")
+    if output is not None:
+        check_document(output, read=sources)
     picked = Picked.of_words(rows, random, seed)
     first = Path(sources[0].partition("=")[2] if sources[0].partition("=")[0] in SPLITS else sources[0])
     if not context.settings.tokenizer.path and not first.exists():
@@ -100,7 +103,5 @@ def _formatted(report: Report, kind: str, output: Path | None) -> Report:
     else:
         looked = report.details["looked"]
         text = "\n".join(lines(looked["rows"], looked["width"] or PIPE_WIDTH, ids=looked["ids"])) + "\n"
-    from ftcli.core.reports.report import write_document
-
     write_document(output, text)
     return replace(report, paths={**report.paths, kind: str(output)})

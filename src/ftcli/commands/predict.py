@@ -15,13 +15,15 @@ from ftcli.core.models.asked import Asked, Conversation, read_asked
 from ftcli.core.models.predict import MOST_LABELS, THRESHOLD, load, predict
 from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.processes.libraries import libraries
-from ftcli.core.reports.report import write_document
-from ftcli.errors import UsageError
+from ftcli.core.reports.document import check_document, own_stream, write_document
+from ftcli.errors import PublishError, UsageError
 from ftcli.machine import compute_threads
 from ftcli.records import RUN_NAME, Report
 
 SHOWN = 60
 """Characters of a text in the table."""
+ANSWERS = "the file with the answers"
+PRINTED = "They are printed all the same, whole with --json. Free space there, or name another file."
 
 
 def run(
@@ -38,6 +40,7 @@ def run(
     output: Path | None = None,
 ) -> Report:
     """Labels with probabilities, or answers, for the texts and for those of a file; `details["predictions"]` has all of them, and `output` a line each.
+    Where `output` turns out to be unwritable at the end they are in the report of a run that failed.
 
     Raises:
         UsageError, DataError, ModelError, MissingExtraError, PublishError: named in the message.
@@ -47,10 +50,10 @@ def run(
             raise UsageError(f"{name} = {value}", "It must be 1 at least.")
     if top_k < 0:
         raise UsageError(f"top_k = {top_k}", "It is a number of labels; 0 stands for all.")
-    if output is not None and output.is_dir():
-        raise UsageError(f"output = {output} is a folder", "Name a file.")
-    if output is not None and file is not None and output.exists() and file.exists() and output.samefile(file):
-        raise UsageError(f"output = {output} is the file with the texts, and would replace it", "Name another file.")
+    if output is not None:
+        check_document(output, ANSWERS, () if file is None else (file,))
+        if not context.settings.runtime.overwrite and output.is_file() and output.stat().st_size and own_stream(output) is None:
+            raise UsageError(f"output = {output} already exists", "Name another file, or replace it with --overwrite.")
     if not 0 < threshold < 1:
         raise UsageError(f"threshold = {threshold}", "It is a probability between 0 and 1.")
     if "-" in texts:
@@ -94,10 +97,21 @@ def run(
     scored = bool(predictions) and "score" in predictions[0]
     head = ["text", "score"] if scored else ["text", "label", "probability"] if loaded.classifies else ["text", "answer"]
     table = {"head": head, "rows": [_row(one) for one in predictions]}
+    paths, unwritten = {}, None
     if output is not None:
-        write_document(output, "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in predictions))
-    paths = {} if output is None else {"output": str(output)}
-    return context.report("predict", metrics, paths=paths, details={"table": table, "predictions": predictions})
+        try:
+            write_document(output, "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in predictions), ANSWERS, PRINTED)
+            paths = {"output": str(output)}
+        except PublishError as error:  # answers may be hours of work: they are in the report, which says that they are nowhere else
+            unwritten = error
+    return context.report(
+        "predict",
+        metrics,
+        status="failed" if unwritten else "ok",
+        paths=paths,
+        details={"table": table, "predictions": predictions},
+        error=unwritten,
+    )
 
 
 def _row(found: dict[str, Any]) -> list[str]:

@@ -20,10 +20,10 @@ from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.files.mirror import origin
 from ftcli.core.files.objects import output_of, url_of
 from ftcli.core.files.stamps import SourceHashes
-from ftcli.core.held_out_rows import FEWEST_TEXTS, more, too_few
 from ftcli.core.prepare.ahead import known_tokenizer, probable_engine
 from ftcli.core.prepare.encode import NO_LABEL, shard_name
 from ftcli.core.prepare.engine_trials import Apart, Early
+from ftcli.core.prepare.held_out import few_held_out
 from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.parts import Part, adopt
 from ftcli.core.prepare.recipe import Recipe, settle
@@ -230,13 +230,8 @@ def _refuse_nothing(
     _note_left_out(context, recipe, tally)
     if (unnamed := [number for number, name in enumerate(names or ()) if not name.strip()]) and tally.labels[unnamed[0]]:
         context.note(f"{tally.labels[unnamed[0]]:,} rows have an empty label, which is a class of its own")
-    for split in sorted({*recipe.splits()} - {"train"}, reverse=True):
-        rows, answers = tally.rows[split], names is not None or recipe.plan.columns.number
-        texts = rows if recipe.packing == "none" else FEWEST_TEXTS  # a pack holds many
-        if not rows:
-            context.note(f"the split {split} is empty, and ftcli train refuses an empty one. {more(split)}")
-        elif words := too_few(texts, tally.tokens[split], answers=answers):
-            context.note(f"the split {split} has {words}. {more(split)}")
+    for words in few_held_out(recipe, tally, labelled=names is not None):
+        context.note(words)
     if recipe.plan.columns.multi_label:
         total = sum(tally.rows.values())
         given = sum(count for label, count in tally.labels.items() if label != NO_LABEL)

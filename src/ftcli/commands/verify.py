@@ -11,7 +11,8 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.contracts import CheckKind
 from ftcli.core.publishing.fetched_set import opened
-from ftcli.core.reports.report import filed, rendered, write_document
+from ftcli.core.reports.document import check_document, write_document
+from ftcli.core.reports.report import filed, rendered
 from ftcli.core.tokenizer.without_torch import Light, without_torch
 from ftcli.core.verify.catalogue import page_of
 from ftcli.core.verify.mend import Mended, mend, proposed
@@ -66,6 +67,8 @@ def run(
     if explain is not None:
         return context.report("verify", {}, details={"lines": _explained(registry, explain)})
     kinds = chosen(registry, (*stage, *stages), level, select, (*ignore, *(context.settings.train.ignore_checks or ())))
+    if output is not None:
+        check_document(output, read=context.settings.dataset.sources or ())
     context = opened(context)
     with without_torch(context.cache_dir) as light:
         light.hides = light.hides and all(kind.stage in QUICK_STAGES for kind in kinds)

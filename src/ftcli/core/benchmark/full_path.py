@@ -48,7 +48,7 @@ class Measured:
     real_tokens_per_second: float
     tokens_per_text: float
     texts_per_step: float
-    """Of an optimizer step of all processes, on average over the texts that were run on."""
+    """Of a full optimizer step of all processes, which may be more than were run on."""
 
 
 def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
@@ -111,7 +111,7 @@ def volume_of(settings: Settings, texts: Texts, found: Measured) -> Volume:
     held_back = 1.0 if texts.prepared else 1 - settings.dataset.validation_fraction - settings.dataset.test_fraction
     trained = texts.trained * held_back * train.num_train_epochs
     if train.max_steps > 0:
-        trained = train.max_steps * found.texts_per_step
+        trained = train.max_steps * min(found.texts_per_step, texts.trained * held_back)
     return Volume(0.0 if texts.prepared else float(texts.rows), float(trained))
 
 
@@ -226,7 +226,9 @@ def read_measured(report: Mapping[str, Any], manifest: Mapping[str, Any] | None,
     tokens = split["tokens"] / texts
     speed = metrics.get("examples_per_second")
     prepare = 1 / speed if manifest is not None and speed else 0.0
-    return Measured(Cost(prepare, tokens / rate), rate, tokens, texts * (epochs or 0.0) / steps)
+    full = (report.get("details") or {}).get("rows_per_step")
+    a_step = texts * (epochs or 0.0) / steps if full is None else full * texts / split["rows"]
+    return Measured(Cost(prepare, tokens / rate), rate, tokens, a_step)
 
 
 def _taught(manifest: Mapping[str, Any]) -> int:

@@ -27,6 +27,8 @@ BEGINNING = 4096
 """Bytes of a line that is too long which are kept to show."""
 BOM = b"\xef\xbb\xbf"
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".lz4": "lz4"}
+CR_ALONE = r"Lines end in CR alone there: tr '\r' '\n' < OLD > NEW makes them lines."
+"""What to do about what `in_crs` finds."""
 SUFFIXES = "also with .gz, .zst, .bz2, .xz or .lz4 behind"
 MAGIC = {
     b"\x1f\x8b": "gzip data",
@@ -129,8 +131,12 @@ def head(path: str, size: int = 1 << 20) -> bytes:
 
 def ends_in_cr(path: str) -> bool:
     """Whether a text's lines end in CR alone, by its first 64 KiB."""
-    start = head(path, 1 << 16)
-    return b"\n" not in start and start.rstrip(b"\r").count(b"\r") > 0
+    return in_crs(head(path, 1 << 16))
+
+
+def in_crs(start: bytes) -> bool:
+    """Whether these first bytes of a text are lines that end in CR alone."""
+    return b"\n" not in start and b"\r" in start.rstrip(b"\r")
 
 
 def separator(path: str) -> str | None:
@@ -214,7 +220,7 @@ def _pass_over(path: str, stream: pa.NativeFile | None, start: int, data: bytes,
     digest.update(data[: max(end, 0)])
     size += max(end, 0)
     reason = f"a line of {size:,} bytes, more than max_line_bytes {longest:,}"
-    hint = "Is this really a file of lines? If so, raise --max-line-bytes."
+    hint = CR_ALONE if in_crs(raw) else "Is this really a file of lines? If so, raise --max-line-bytes."
     reject(BadRow(path, "line-too-long", reason, start=start, size=size, raw=raw, sha256=digest.hexdigest(), hint=hint))
     return size + (end >= 0), data[end + 1 :]
 

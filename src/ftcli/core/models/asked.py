@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.contracts import Columns
-from ftcli.core.files.streams import bare_suffix, codec_of, data_errors, open_stream
+from ftcli.core.files.streams import CR_ALONE, bare_suffix, codec_of, data_errors, in_crs, open_stream
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import MODE, NAMES, TEXT, as_document, chat_columns
 from ftcli.core.reading.read import make_plan, read_shard
@@ -118,7 +118,8 @@ def read_texts(path: Path, column: str, pair: str | None = None, renamed: Mappin
                 raise DataError(f"{where}: {bad.reason}", bad.hint) from None
             except ValueError as error:
                 what = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
-                raise DataError(f"{where} is no{'t' if what == 'UTF-8' else ''} {what}: {error}", "One object a line, in UTF-8.") from error
+                hint = CR_ALONE if in_crs(line) else "One object a line, in UTF-8."
+                raise DataError(f"{where} is no{'t' if what == 'UTF-8' else ''} {what}: {error}", hint) from error
             other = "" if column not in row else f": {column} is {repr(row[column])[:MOST]}, and no text"
             if found is None:
                 raise DataError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from types import MappingProxyType
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 
 from ftcli.contracts import Encoded
 from ftcli.core.arrays import numbers, strings, values
-from ftcli.core.prepare.job import Job
+from ftcli.core.prepare.job import Job, plugins_of
 from ftcli.core.prepare.join import Group, as_batch, parted, share_out
 from ftcli.core.prepare.policy import Counts, Documents, TooLong
 from ftcli.core.ragged import Ints, take_ranges, to_offsets
@@ -20,16 +21,14 @@ from ftcli.core.reading.label_columns import BETWEEN
 from ftcli.core.reading.label_lists import Labels, flags_per_row, is_list
 from ftcli.core.reading.label_numbers import label_numbers
 from ftcli.core.reading.reject import Fault
+from ftcli.core.reading.said_again import only_splits
 from ftcli.errors import DataError
 
 FLAG_HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
 TEXTS = (
     "Labels of this table are text, also where they look like numbers: --label-names names them as they stand there (0,1), or leave it out."
 )
-UNLABELLED = (
-    "-1 says of a row that it has no label. Name the splits that have labels (train=PATH validation=PATH), or put such rows aside with --on-bad "
-    "quarantine and --max-bad."
-)
+UNLABELLED = "-1 says of a row that it has no label. Name the splits that have labels ({}), or put such rows aside with --on-bad quarantine and --max-bad."
 Accepted = tuple[Encoded, Documents, Labels | None, Counts, dict[int, Fault]]
 """What was kept of a batch, its rows after the policy, their labels, the counts, and the rows that cannot be used."""
 
@@ -138,6 +137,7 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
     )
     faults = {}
     if ids.null_count:
+        unlabelled = cache(partial(_unlabelled, job))
         hint = "Add it to --label-names, leave that out to take all labels, or put such rows aside with --on-bad quarantine."
         for row in np.flatnonzero(values(pc.is_null(ids))).tolist():
             label = column[row].as_py()
@@ -146,9 +146,16 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
                 faults[row] = Fault("wrong-type", f"{name!r} is {value}; a label's column says 0 or 1, or false or true", name, FLAG_HINT)
                 continue
             reason = f"the label {shown(label).rpartition(' (')[0]} is not among the label names"
-            way = UNLABELLED if label == -1 else TEXTS if str(label).isdigit() and not any(str(name).isdigit() for name in known) else hint
+            way = (
+                unlabelled() if label == -1 else TEXTS if str(label).isdigit() and not any(str(name).isdigit() for name in known) else hint
+            )
             faults[row] = Fault("unknown-label", reason, job.columns.label or "", way)
         ids = ids.fill_null(0)
     order: Ints = np.fromiter(label_ids.values(), np.int64, len(label_ids))
     found: Ints = order[values(ids)]
     return found, faults
+
+
+def _unlabelled(job: Job) -> str:
+    readers = [make() for _, make in plugins_of(job).registry("source").items()]
+    return UNLABELLED.format(only_splits(job.settings.dataset.sources or (), readers, ("train", "validation")))

@@ -48,6 +48,8 @@ class ShardTally:
     counts: Counts = field(default_factory=Counts)
     rows: Counter[str] = field(default_factory=Counter)
     """Rows written per split (packs, when packing)."""
+    texts: Counter[str] = field(default_factory=Counter)
+    """Documents written per split; parts of a text count each."""
     tokens: Counter[str] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)
     """Documents by length in tokens, after the length policy."""
@@ -225,6 +227,7 @@ def _write(
 ) -> None:
     lengths, counts = how_often(documents.lengths)
     tally.lengths.update(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
+    tally.texts[split] += len(documents.lengths)
     tally.tokens[split] += len(documents.ids)
     if job.chat:
         documents = without_first(documents)

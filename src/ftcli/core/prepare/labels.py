@@ -15,6 +15,7 @@ from ftcli.core.files.durable import put, writing
 from ftcli.core.files.manifest import seal, unseal
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.reading.read import Plan
+from ftcli.core.reading.said_again import only_splits
 from ftcli.errors import DataError, UsageError
 from ftcli.records import ShardPlan
 from ftcli.settings import DatasetSettings
@@ -66,7 +67,9 @@ def label_map(
             _keep(kept, found)
     labels = set().union(*found.values())
     _refuse_written_lists(dataset.label_column, labels)
-    _refuse_unlabelled(found)
+    _refuse_unlabelled(
+        found, partial(only_splits, dataset.sources or (), [make() for _, make in context.plugins.registry("source").items()])
+    )
     names, ids = number(labels)
     if len(names) < 2:
         raise DataError(
@@ -122,14 +125,18 @@ def _refuse_written_lists(column: str, found: set[Label]) -> None:
         )
 
 
-def _refuse_unlabelled(found: Found) -> None:
-    """The test rows of many benchmarks say -1 where the others have a label: it would be a class, and move the ids of all others."""
+def _refuse_unlabelled(found: Found, only: Callable[[list[str]], str]) -> None:
+    """The test rows of many benchmarks say -1 where the others have a label: it would be a class, and move the ids of all others.
+
+    Args:
+        only: how the sources are named with these splits alone.
+    """
     bare = [split for split, labels in found.items() if labels in ({-1}, {"-1"})]
     rest = {split: labels for split, labels in found.items() if split not in bare}
     if bare and rest and {-1, "-1"}.isdisjoint(set().union(*rest.values())):
         raise DataError(
             f"every label of {' and '.join(sorted(bare))} is -1, and none of {' and '.join(sorted(rest))}: that is how data sets mark rows without a label",
-            f"Leave {'it' if len(bare) == 1 else 'them'} out: name the files of the others ({' '.join(f'{split}=PATH' for split in sorted(rest))})."
+            f"Leave {'it' if len(bare) == 1 else 'them'} out by naming the others: {only(sorted(rest))}."
             " The trained model labels such texts: ftcli predict.",
         )
 

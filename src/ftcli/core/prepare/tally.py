@@ -26,6 +26,8 @@ class Tally:
 
     counts: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
+    texts: Counter[str] = field(default_factory=Counter)
+    """Documents, by split; shards that an earlier version made do not tell them."""
     tokens: Counter[str] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)
     labels: Counter[int] = field(default_factory=Counter)
@@ -47,7 +49,7 @@ class Tally:
         total = cls()
         for record in sorted(records, key=lambda record: int(record["shard"])):  # they come as workers finish
             shard = record["tally"]
-            for name in ("counts", "rows", "tokens", "seconds", "targets", "shapes"):
+            for name in ("counts", "rows", "texts", "tokens", "seconds", "targets", "shapes"):
                 getattr(total, name).update(shard.get(name, {}))
             for name in ("lengths", "labels"):
                 getattr(total, name).update({int(key): count for key, count in shard[name].items()})

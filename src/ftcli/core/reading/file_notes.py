@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.streams import ends_in_cr, separator
 from ftcli.core.reading.find import Found
+from ftcli.core.reading.said_again import only_splits
 from ftcli.errors import DataError
 from ftcli.settings import Settings
 
@@ -61,9 +62,13 @@ def way_without_labels(error: DataError, files: Sequence[Found], formats: Mappin
     label = settings.dataset.label_column
     if label is None or not error.message.endswith(f": no column {label!r}"):
         return ""
+    having: list[Found] = []
     for file in files[:LOOKED_AT]:
         if isinstance(reader := formats[file.format], OwnFormat):
             with suppress(DataError):
-                if label in reader.found_columns(file.path, settings):
-                    return f"{file.path} has it. Leave files without labels out; the trained model labels their texts: ftcli predict."
-    return ""
+                having += [file] if label in reader.found_columns(file.path, settings) else []
+    if not having:
+        return ""
+    words = only_splits(settings.dataset.sources or (), formats.values(), dict.fromkeys(file.split or "train" for file in having))
+    how = "" if "=PATH" in words else f" by naming the others ({words})"
+    return f"{having[0].path} has it. Leave files without labels out{how}; the trained model labels their texts: ftcli predict."

@@ -99,7 +99,7 @@ class Finder:
         Raises:
             DataError: a source is missing, unreadable, no file, of no known format, or in two splits.
         """
-        items = [(split, self._local(path)) for split, path in map(_parted, self.settings.dataset.sources or ())]
+        items = [(split, self._local(path)) for split, path in map(parted, self.settings.dataset.sources or ())]
         folders = [folder for _, path in items if (folder := _folder(path))]
         self.common = os.path.commonpath(folders) if folders else ""
         found = [file for split, path in items for file in self._source(split, path)]
@@ -317,7 +317,7 @@ def _fixed(pattern: str) -> Path:
     return Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parent.parts))
 
 
-def _parted(item: str) -> tuple[Split | None, str]:
+def parted(item: str) -> tuple[Split | None, str]:
     """SPLIT=PATH in its parts; anything else before the sign belongs to the path."""
     name, _, rest = item.partition("=")
     split = ALIASES.get(name.lower()) if rest else None

@@ -31,10 +31,7 @@ benchmark
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -44,12 +41,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from ftcli.core import figures
 from ftcli.core.figures import number
 from ftcli.core.reports import bars
+from ftcli.core.reports.document import write_document
 from ftcli.core.reports.headline import headline, lede
 from ftcli.core.reports.plot import Key, Plot
 from ftcli.core.reports.tables import Table, tables
 from ftcli.core.reports.values import evidence, exact
 from ftcli.errors import PublishError
-from ftcli.masking import Clean, masked, masked_json, printable
+from ftcli.masking import masked, masked_json
 from ftcli.records import STAGES, Report, to_json
 
 if TYPE_CHECKING:
@@ -70,8 +68,8 @@ def write_report(report: Report, directory: Path, stem: str = "report") -> dict[
     """
     paths = {"html": str(directory / f"{stem}.html"), "json": str(directory / f"{stem}.json")}
     report = replace(report, paths={**report.paths, **paths})
-    _write(Path(paths["json"]), rendered(report, "json"))  # first: the page is made from it and can be made again
-    _write(Path(paths["html"]), rendered(report, "html"))
+    write_document(Path(paths["json"]), rendered(report, "json"))  # first: the page is made from it and can be made again
+    write_document(Path(paths["html"]), rendered(report, "html"))
     return paths
 
 
@@ -97,15 +95,6 @@ def get_ready() -> None:
     from ftcli.core.reports.page import template
 
     template(PAGE)
-
-
-def write_document(path: Path, text: str) -> None:
-    """A report in another format, whole or not at all.
-
-    Raises:
-        PublishError: it cannot be written.
-    """
-    _write(path, text)
 
 
 def render_html(report: Report, when: datetime | None = None) -> str:
@@ -134,43 +123,6 @@ def render_html(report: Report, when: datetime | None = None) -> str:
         files=[(name, path, "") for name, path in doc["paths"].items()],
         scalars=Table("All figures", ("Metric", "Value"), "cn", _scalars(metrics), folded=True),
     )
-
-
-def _write(path: Path, text: str) -> None:
-    """What a link leads to is replaced, not the link; a device or a pipe is written to, not replaced, and so is a file that is this process's own output."""
-    text = text if isinstance(text, Clean) else printable(masked(text))
-    temporary = None
-    try:
-        if (stream := _own_stream(path)) is not None:
-            sys.stdout.flush()
-            with open(stream, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as out:
-                out.write(text)
-            return
-        if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
-            return
-        place = Path(os.path.realpath(path))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-        temporary.replace(place)
-    except OSError as error:
-        with suppress(OSError):
-            if temporary is not None:
-                temporary.unlink()
-        hint = "Free space there, or choose another place: --report-dir DIR, and --output FILE where a command has it."
-        raise PublishError(f"the report {path} cannot be written: {error.strerror}", hint) from error
-
-
-def _own_stream(path: Path) -> int | None:
-    """The descriptor of this process's stdout or stderr, where that leads to the file `path`: /dev/stdout, or the file that it was sent to."""
-    if not path.is_file():
-        return None
-    for stream in (1, 2):
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(stream), path.stat()):
-                return stream
-    return None
 
 
 def _plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Plot]:

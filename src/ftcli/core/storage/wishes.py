@@ -78,8 +78,13 @@ def _ends(settings: Settings, inputs: Mapping[str, Any], *, conversations: bool)
     added = any(inputs.get(name) for name in special)
     if not settings.tokenizer.add_special_tokens and added:
         yield "tokenizer.add_special_tokens", False, True
-    # the other way round nothing is wrong: a tokenizer may end texts by itself, by its post-processor or in code of its own
-    if wanted and not added and not inputs.get("whole rows by the reference") and "dataset.text_pair_column" not in inputs:
+    # the other way round nothing is wrong: a tokenizer may end texts by itself, by its post-processor or in code of its own; a BOS before them ends none
+    if (
+        wanted
+        and not inputs.get("ids behind a text")
+        and not inputs.get("whole rows by the reference")
+        and "dataset.text_pair_column" not in inputs
+    ):
         yield "tokenizer.add_eos", True, inputs.get("EOS behind a text") is not None
 
 

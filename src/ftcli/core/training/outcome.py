@@ -12,8 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from transformers import TrainingArguments
 
 from ftcli.core.arrays import values
+from ftcli.core.batches.slots import TokenBatches
 from ftcli.core.models import as_prepared, flops
 from ftcli.core.models.held_out import figures_of
 from ftcli.core.storage.store import SEQ_LENGTHS, SplitData
@@ -110,6 +112,7 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
         "expected_first_loss": expected,
         "splits": run.store.manifest["splits"],
         "flops_per_token": per_token,
+        "rows_per_step": rows_per_step(run.train, run.arguments, run.token_batches),
     }
     details["asked"] = asked(run.store.manifest, labelled=run.task.needs_labels)
     details["encoding"] = as_prepared.kept(run.store.manifest)
@@ -118,6 +121,16 @@ def figures(run: Run, trainer: FtcliTrainer, checkpoint: Path | None) -> tuple[d
     if trainer.confusion is not None and (names := run.store.label_names):
         details["confusion"] = trainer.confusion.report(names, run.tokenizer.decode)
     return metrics, details
+
+
+def rows_per_step(train: SplitData, arguments: TrainingArguments, batches: TokenBatches | None) -> float:
+    """Rows of a full optimizer step of all processes: more than there are, where they do not fill one; on average, where tokens decide."""
+    at_once: int = arguments.world_size * arguments.gradient_accumulation_steps
+    if batches is None:
+        return float(arguments.train_batch_size * at_once)
+    if len(batches) <= arguments.world_size:  # then none of them may be full
+        return at_once * max(1.0, batches.budget / float(batches.widths.mean()))
+    return at_once * len(train) / len(batches)
 
 
 def asked(manifest: Mapping[str, Any], *, labelled: bool) -> Literal["chat", "plain", "texts", "pairs"]:

@@ -8,6 +8,7 @@ from transformers import Trainer, TrainingArguments
 
 from ftcli.context import Context
 from ftcli.core.batches.batch import StoreDataset
+from ftcli.core.held_out_rows import more
 from ftcli.core.storage.store import SplitData, Store
 from ftcli.errors import DataError, ModelError, SettingsError
 
@@ -18,13 +19,11 @@ def to_score(context: Context, store: Store, arguments: TrainingArguments) -> Sp
     """The split that is to be scored; None: there is none, it is what is evaluated on anyway, or evaluations are off.
 
     Raises:
-        SettingsError: it is asked for, and there is none.
+        SettingsError: it is asked for, and there is none, or no row in it.
     """
     asked, there = context.settings.train.do_predict, TEST in store.split_names
-    if asked and not there:
-        raise SettingsError(
-            f"train.do_predict scores the test split, and {store.path} has none", "Prepare it with --test-fraction 0.05, or leave it out."
-        )
+    if asked and (words := unmet(store)):
+        raise SettingsError(f"train.do_predict scores the test split, and {words}", f"{more(TEST)} Or leave --do-predict out.")
     if not there or asked is False or (asked is None and store.eval_split == TEST):
         return None
     split = store.split(TEST)
@@ -51,6 +50,13 @@ def that_fits(context: Context, split: SplitData | None, check: Callable[[list[s
         context.note(f"the test split is not scored: {error.message}")
         return None
     return split
+
+
+def unmet(store: Store) -> str | None:
+    """Why no test split can be scored, in words; None where one can."""
+    if TEST not in store.split_names:
+        return f"{store.path} has none"
+    return None if len(store.split(TEST)) else f"that of {store.path} is empty"
 
 
 def score(trainer: Trainer, split: SplitData) -> None:

@@ -306,7 +306,10 @@ def course_of(run: Run, steps: int) -> Course:
     # skipped steps, and a scheduler of its own
     schedule = None if arguments.fp16 or arguments.deepspeed else planned(arguments, steps)
     rows = run.held_out
-    few = rows is not None and too_few(int(rows.text_counts.sum()), int(rows.lengths.sum()), answers=run.task.needs_labels) is not None
+    few = (
+        rows is not None
+        and too_few(int(rows.text_counts.sum()), int(rows.lengths.sum()), "accuracy" if run.task.needs_labels else None) is not None
+    )
     return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out, weighed, few)
 
 
