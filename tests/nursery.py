@@ -48,7 +48,7 @@ LIBRARIES = (
 CLONE_PARENT, CLONE_NEWNET = 0x8000, 0x40000000
 IN_NETWORK = ("ip", "netns", "exec")
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
-MODULES = ("ftcli", "ftcli.core.processes.tied", "torch.distributed.run", "benchmarks.incident2", "rank_steps")
+MODULES = ("ftcli", "ftcli.core.processes.tied", "torch.distributed.run", "benchmarks.incident2", "rank_steps", "the_fence")
 OPTIONS = ("-P", "-u")
 CHILD = "import sys; sys.path[:] = "
 FRESH = os.environ.get("FTCLI_TEST_NURSERY") == "off"
