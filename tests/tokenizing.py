@@ -46,8 +46,8 @@ def small_tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[Kind, 
 
 
 @pytest.fixture
-def without_plots(monkeypatch: pytest.MonkeyPatch, nursery: None) -> None:
-    """See `here`. Every run starts a process for engines beforehand, which is born."""
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See `here`."""
     here(monkeypatch)
 
 
