@@ -60,6 +60,7 @@ def with_ftcli(folder: Path, given: list[str], processes: int, accumulation: int
     run += ["--per-device-train-batch-size", ROWS // processes // accumulation, "--gradient-accumulation-steps", accumulation, "--use-cpu"]
     run += [
         "--no-bf16",
+        "--no-verify",
         "--set",
         "train.train_sampling_strategy=sequential",
         *(["--set", "train.ddp_backend=gloo"] if processes > 1 else []),

@@ -23,7 +23,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,12 @@ LIBRARIES = (
 CLONE_PARENT, CLONE_NEWNET = 0x8000, 0x40000000
 IN_NETWORK = ("ip", "netns", "exec")
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
-MODULES = ("ftcli", "ftcli.core.processes.tied", "torch.distributed.run", "benchmarks.incident2")
+MODULES = (
+    *("ftcli", "ftcli.core.processes.tied", "torch.distributed.run"),
+    *("benchmarks.incident2", "benchmarks.naive", "benchmarks.alone", "rank_steps", "the_fence"),
+)
+ROOT = Path(__file__).resolve().parents[1]
+"""Of the source tree: may stand in PYTHONPATH before what the nursery has there."""
 OPTIONS = ("-P", "-u")
 CHILD = "import sys; sys.path[:] = "
 FRESH = os.environ.get("FTCLI_TEST_NURSERY") == "off"
@@ -71,7 +76,9 @@ def takes(arguments: Any, env: Mapping[str, str] | None, own: Mapping[str, str])
     if not child and not (words[:1] == ["-m"] and words[1] in MODULES):
         return False
     environ = os.environ if env is None else env
-    return all(environ.get(name) == own.get(name) for name in {*environ, *own} if name.startswith(DECISIVE))
+    alike = {**own, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), own.get("PYTHONPATH"))))}
+    names = {name for name in (*environ, *own) if name.startswith(DECISIVE)} - {"PYTHONDONTWRITEBYTECODE"}
+    return all(environ.get(name) in (own.get(name), alike.get(name)) for name in names)
 
 
 def inside(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -193,13 +200,22 @@ def begin() -> tuple[Nursery | None, Callable[[], None]]:
 
 
 @pytest.fixture
-def nursery(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def nursery(request: pytest.FixtureRequest) -> Iterator[None]:
     """Processes of ftcli are born, where this machine can."""
+    with births(request):
+        yield
+
+
+@contextmanager
+def births(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same inside of a fixture that several tests share, each of which asks for `nursery`."""
     request.session.stash[USERS].add(request.path)  # a test may ask only when it runs
     if not BEGUN:
         BEGUN.append(begin())
-    if (found := BEGUN[0][0]) is not None:
-        monkeypatch.setattr(subprocess.Popen, "_execute_child", _patched(found))
+    with pytest.MonkeyPatch.context() as patch:
+        if (found := BEGUN[0][0]) is not None:
+            patch.setattr(subprocess.Popen, "_execute_child", _patched(found))
+        yield
 
 
 # -- in the nursery ----------------------------------------------------------------------------------------------------
@@ -311,6 +327,7 @@ def live(words: Sequence[str]) -> None:
     options, (how, what, *rest) = program(words)
     sys.argv = [how, *rest]
     if how == "-m":
+        sys.path[0:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder and folder not in sys.path]
         if "-P" not in options:
             sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(what, run_name="__main__", alter_sys=True)

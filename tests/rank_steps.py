@@ -1,6 +1,6 @@
 """One rank of a job that makes one step of gradient descent of every task of `test_rank_law`, cut into so many micro-batches.
 
-python tests/rank_steps.py FOLDER MICRO_BATCHES          # RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them
+cd tests; python -m rank_steps FOLDER MICRO_BATCHES          # RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from ftcli import testing
+from nursery import births
 from tokenizing import ENGINE, corpus, small_tokenizers, write
 
 __all__ = ["small_tokenizers"]
@@ -58,14 +60,16 @@ def arguments(data: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, small_tokenizers: Mapping[Any, Path]) -> tuple[str, dict[str, Any]]:
-    """What the program prints and writes of two works; once for the tests that look at them, because its commands take 40 s of CPU."""
+def measured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, small_tokenizers: Mapping[Any, Path]
+) -> tuple[str, dict[str, Any]]:
+    """What the program prints and writes of two works; once for the tests that look at them."""
     data = laid_out(tmp_path_factory.mktemp("measured") / "data", small_tokenizers, corpus(2_500))
     given = arguments(data, "--works", "nsmc-parquet,job", "--rows", "3000", "--kills", "2", "--baseline-mb", "1")
     proved_before(data.parent, data / "tokenizers" / "qwen3", {})
-    done = subprocess.run([sys.executable, str(PROGRAM), *given], capture_output=True, text=True, cwd=data.parent, timeout=3000)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads((data.parent / "result.json").read_text())
+    with births(request), redirect_stdout(StringIO()) as printed:
+        assert tokenize.main(given) == 0, printed.getvalue()
+    return printed.getvalue(), json.loads((data.parent / "result.json").read_text())
 
 
 def proved_before(folder: Path, tokenizer: Path, variables: Mapping[str, str]) -> None:
@@ -80,6 +84,7 @@ def proved_before(folder: Path, tokenizer: Path, variables: Mapping[str, str]) -
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("nursery")
 def test_works_are_measured_after_their_ids_were_found_equal(measured: tuple[str, dict[str, Any]]) -> None:
     printed, document = measured
     [each, _] = document["results"]
@@ -100,6 +105,7 @@ def test_works_are_measured_after_their_ids_were_found_equal(measured: tuple[str
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("nursery")
 def test_a_job_that_is_killed_and_run_again_ends_in_the_same_hash(measured: tuple[str, dict[str, Any]]) -> None:
     [_, result] = measured[1]["results"]
 
@@ -111,6 +117,7 @@ def test_a_job_that_is_killed_and_run_again_ends_in_the_same_hash(measured: tupl
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("nursery")
 def test_one_wrong_id_makes_it_fail_and_names_the_row(
     tmp_path: Path, small_tokenizers: Mapping[Any, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,9 +212,11 @@ def test_a_command_that_fails_is_an_error_with_its_words() -> None:
         process.run(command, os.sched_getaffinity(0), dict(os.environ), Path())
 
 
-def test_an_unknown_work_and_a_missing_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--works", "nothing"], ["--data", str(tmp_path)]):
-        with pytest.raises(SystemExit) as ended:
-            tokenize.main(arguments)
-        assert ended.value.code == 2
-        assert arguments[1] in capsys.readouterr().err
+def test_an_unknown_work_is_refused_by_the_program_and_a_missing_folder_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = subprocess.run([sys.executable, str(PROGRAM), "--works", "nothing"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "nothing" in done.stderr
+    with pytest.raises(SystemExit) as ended:
+        tokenize.main(["--data", str(tmp_path)])
+    assert ended.value.code == 2
+    assert str(tmp_path) in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -55,16 +56,11 @@ def test_a_variable_that_does_not_hurt_is_at_most_noted(world: World, env: dict[
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux binds threads by affinity")
 def test_what_is_said_of_omp_proc_bind_is_true() -> None:
-    code = "import os, torch; torch.ones(300, 300) @ torch.ones(300, 300); print(len(os.sched_getaffinity(0)))"
-    answers = {
-        bind: subprocess.run(
-            [sys.executable, "-c", code], env={"OMP_PROC_BIND": bind, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True
-        )
-        for bind in ("close", "false")
-    }
-    if int(answers["false"].stdout) < 2:
+    if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core")
-    assert int(answers["close"].stdout) == 1
+    code = "import os, torch; torch.ones(300, 300) @ torch.ones(300, 300); print(len(os.sched_getaffinity(0)))"
+    env = {"OMP_PROC_BIND": "close", "OMP_NUM_THREADS": "1"}
+    assert int(subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout) == 1
 
 
 @pytest.mark.parametrize(

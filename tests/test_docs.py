@@ -249,6 +249,10 @@ def proofs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+MADE = re.compile(r"ftcli (sample-data|train-tokenizer) .*--output (\w+)")
+"""What nearly every page begins with. The same line gives the same folder, so that only the first page runs it."""
+
+
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Report]]:
     """Reports of the commands that this test runs in its own process."""
@@ -304,23 +308,44 @@ def test_the_examples_of_the_page_run_in_order(page: Path, tmp_path: Path, proof
 
 
 def execute(fence: Fence, folder: Path, proofs: Path) -> None:
-    """Plain `ftcli` lines in this process; a fence with anything else in one shell, as a reader has; python by itself."""
+    """Plain `ftcli` lines in this process, others in a shell; a fence whose lines change the shell in one, as a reader has; python by itself."""
     commands = fence.commands()
     if fence.language == "python":
-        outside([sys.executable, "-c", fence.text], fence, folder, proofs)
-    elif any(map(needs_shell, commands)):
-        outside(["bash", "-euo", "pipefail", "-c", "\n".join(commands)], fence, folder, proofs)
-    else:
-        assert commands, fence.where
-        printed: list[str] = []
-        for command in commands:
-            words = ftcli_words(command)
-            assert words is not None
-            result = testing.run(*words, env={"XDG_CACHE_HOME": str(proofs), **fence.variables}, cwd=folder)
-            assert result.exit_code == fence.exit_code, f"{fence.where}: {command}\n{result.stdout}\n{result.stderr}"
-            printed += [*result.stdout.splitlines(), *result.stderr.splitlines()]
-        for line in fence.shown():
-            assert line in printed, f"{fence.where}: the page shows {line!r}\n" + "\n".join(printed)
+        (folder / "the_fence.py").write_text(fence.text, encoding="utf-8")
+        outside([sys.executable, "-m", "the_fence"], fence, folder, proofs)
+        return
+    assert commands, fence.where
+    if any(command.startswith("source ") for command in commands):
+        outside(shell(*commands), fence, folder, proofs)
+        return
+    printed: list[str] = []
+    for command in commands:
+        if needs_shell(command):
+            outside(shell(command), fence, folder, proofs)
+        else:
+            printed += inside(command, fence, folder, proofs)
+    for line in fence.shown() if printed else ():
+        assert line in printed, f"{fence.where}: the page shows {line!r}\n" + "\n".join(printed)
+
+
+def inside(command: str, fence: Fence, folder: Path, proofs: Path) -> list[str]:
+    """The lines that a command prints in this process."""
+    words = ftcli_words(command)
+    assert words is not None
+    made = MADE.match(command)
+    kept = proofs / "made" / re.sub(r"\W+", "-", command)
+    if made and kept.exists():
+        shutil.copytree(kept, folder / made[2])
+        return []
+    result = testing.run(*words, env={"XDG_CACHE_HOME": str(proofs), **fence.variables}, cwd=folder)
+    assert result.exit_code == fence.exit_code, f"{fence.where}: {command}\n{result.stdout}\n{result.stderr}"
+    if made:
+        shutil.copytree(folder / made[2], kept)
+    return [*result.stdout.splitlines(), *result.stderr.splitlines()]
+
+
+def shell(*commands: str) -> list[str]:
+    return ["bash", "-euo", "pipefail", "-c", "\n".join(commands)]
 
 
 def outside(command: list[str], fence: Fence, folder: Path, proofs: Path) -> None:

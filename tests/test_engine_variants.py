@@ -97,7 +97,7 @@ def test_every_engine_passed_for_some_variant() -> None:
 )
 def test_without_the_proof_an_engine_would_have_been_wrong(name: str, engine: str, tmp_path: Path) -> None:
     tokenizer = VARIANTS[name](tmp_path)
-    texts = [*mutated(len(name), 8_000, sorted(tokenizer.get_added_vocab()), top=TOP), *adversarial.texts(("<Normal>", "<unk>"), ())]
+    texts = [*mutated(len(name), 4_000, sorted(tokenizer.get_added_vocab()), top=TOP), *adversarial.texts(("<Normal>", "<unk>"), ())]
     backend = prepare_backend(tokenizer, tmp_path)
     factory = {kind.name: kind for kind in ENGINES}[engine]
     given = rows_of(factory().load(backend.json, tmp_path, 1).encode(array(texts)))

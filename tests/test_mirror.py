@@ -212,6 +212,7 @@ def test_without_s3fs_the_extra_is_named(settings: Settings, monkeypatch: pytest
     assert caught.value.hint == "pip install 'ftcli[s3]'"
 
 
+@pytest.mark.usefixtures("nursery")
 @pytest.mark.slow
 def test_from_store_to_store_and_back(raw: Server, tmp_path: Path) -> None:
     """One story, because each command costs seconds."""
@@ -284,6 +285,7 @@ def test_from_store_to_store_and_back(raw: Server, tmp_path: Path) -> None:
     assert any(KEY in request.headers.get("authorization", "") for request in raw.requests)  # and the credentials were used
 
 
+@pytest.mark.usefixtures("nursery")
 @pytest.mark.slow
 def test_parts_are_made_in_a_shared_cache_folder_and_published_by_finish(raw: Server, tmp_path: Path) -> None:
     tiny_tokenizer(tmp_path / "tokenizer")

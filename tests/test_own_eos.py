@@ -15,9 +15,11 @@ from ftcli.core.inspect.look_raw import of_sources
 from ftcli.core.inspect.picked import Picked
 from ftcli.core.prepare.pairs import cut_pairs
 from ftcli.errors import TokenizerError
-from tokenizing import context, manifest, prepare, rows
+from tokenizing import context, manifest, prepare, rows, without_plots
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+no_html = without_plots
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_html")
 
 TEXTS = ("short", "exactly", "exactly</s>", "a longer text", "a longer one</s>", "안녕하세요", "twice</s></s>", "</s>")
 

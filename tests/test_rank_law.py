@@ -19,7 +19,7 @@ from rank_steps import TASKS, step, stores
 from runs import Bench
 from timing import PATIENCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "nursery")]
 HERE = Path(__file__).parent
 FULL = pytest.mark.skipif(os.environ.get("FTCLI_FAULTS") != "full", reason="four processes, a minute of CPU: FTCLI_FAULTS=full")
 
@@ -47,14 +47,13 @@ def _job(folder: Path, ranks: int, micro_batches: int) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    shared = {**os.environ, "PYTHONPATH": path, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    words = [sys.executable, str(HERE / "rank_steps.py"), str(folder), str(micro_batches)]
+    shared = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    words = [sys.executable, "-m", "rank_steps", str(folder), str(micro_batches)]
     logs = [folder / f"rank {ranks} {rank}.log" for rank in range(ranks)]
     jobs = []
     for rank, log in enumerate(logs):
         with log.open("w") as out:
             numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-            jobs.append(subprocess.Popen(words, env={**shared, **numbers}, stdout=out, stderr=out))
+            jobs.append(subprocess.Popen(words, cwd=HERE, env={**shared, **numbers}, stdout=out, stderr=out))
     codes = [job.wait(PATIENCE) for job in jobs]
     assert not any(codes), "".join(log.read_text()[-2000:] for log in logs)

@@ -20,7 +20,7 @@ from ftcli.errors import PublishError, SettingsError, TokenizerError, UsageError
 from ftcli.testing import tiny_tokenizer
 from tokenizing import context, manifest, prepare, rows, without_plots  # noqa: F401
 
-pytestmark = pytest.mark.usefixtures("without_plots")
+pytestmark = pytest.mark.usefixtures("without_plots", "nursery")
 CLOCK = datetime(2026, 11, 28, 23, 59)  # noqa: DTZ001
 DATED = (
     "{% if strftime_now is defined %}<system>{{ strftime_now('%d %b %Y %H:%M') }}<eos>{% endif %}"

@@ -48,7 +48,7 @@ from tokenizing import (
 kinds = small_tokenizers
 no_html = without_plots
 
-pytestmark = pytest.mark.usefixtures("no_html")
+pytestmark = pytest.mark.usefixtures("no_html", "nursery")
 SHARD = 4_000
 """Bytes: some ten shards of 300 texts."""
 METRICS = {

@@ -334,9 +334,9 @@ def mountable() -> bool:
 @pytest.mark.parametrize("compressed", [False, True], ids=["foreseen", "met while writing"])
 def test_a_full_disk_is_named_with_its_bytes_and_leaves_nothing_behind(compressed, folder, tmp_path):
     """The beginning of a compressed source may say little about the size of the output, so that the disk fills up half-way."""
-    texts = corpus(200) * 200
+    texts = corpus(200) * 100
     if compressed:  # long texts that do not compress and are cut, before many short ones that do
-        texts = [f"{random.Random(number).getrandbits(40_000):x}" for number in range(120)] + texts
+        texts = [f"{random.Random(number).getrandbits(4_000):x}" for number in range(1_200)] + texts
     source = write(tmp_path / "big.jsonl", texts)
     if compressed:
         source = tmp_path / "big.jsonl.gz"

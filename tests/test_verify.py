@@ -301,7 +301,7 @@ FITTING = {
     "qwen3-embedding-0.6b": "qwen3",
     "t5-small": "t5-small",
 }
-TINY = "hidden_size=64,intermediate_size=128,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,head_dim=16"
+TINY = "hidden_size=32,intermediate_size=64,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,head_dim=16"
 
 
 @pytest.fixture(scope="module")

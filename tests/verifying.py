@@ -245,7 +245,7 @@ class World:
                 patch.delenv(name, raising=False)
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
-            context = Context.make(values, plugins, profile=profile)
+            context = Context.make({"runtime.cache_dir": self.folder / "cache", **values}, plugins, profile=profile)
             context.machine = replace(MACHINE, **machine)
             registry = context.plugins.registry("check")
             checks = run_checks(Probe(context), chosen(registry, stages, level, select, ()), registry.owner, lambda check: None)
