@@ -107,6 +107,8 @@ def labels(probe: Probe) -> Check:
             runs=runs,
             **evidence,
         )
+    if alike := _alike(names):
+        return _same_words(alike, evidence)
     absent = [names[number] for number in np.flatnonzero(counts == 0)[:5]]
     if absent:
         return warned(
@@ -114,8 +116,6 @@ def labels(probe: Probe) -> Check:
             "Add rows for them, or leave them out of --label-names.",
             **evidence,
         )
-    if alike := _alike(names):
-        return _same_words(alike, evidence)
     share = float(counts[majority] / counts.sum())
     words = f"{len(names)} classes, the largest has {share:.1%} of the rows"
     if share > MOST:

@@ -180,6 +180,12 @@ def _ipc_schema(path: str) -> pa.Schema:
     import pyarrow as pa
 
     _refuse_compressed(path)
+    with Path(path).open("rb") as file:
+        if file.read(4) == b"FEA1":
+            raise DataError(
+                f"{path}: the file is of Feather's first version",
+                "Write it again as parquet, or with version 2: pandas.read_feather, to_parquet.",
+            )
     with pa.memory_map(path) as source:
         return (pa.ipc.open_file(source) if _is_ipc_file(path) else pa.ipc.open_stream(source)).schema
 

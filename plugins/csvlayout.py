@@ -60,7 +60,7 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
     Raises:
         DataError: a column is missing.
     """
-    from ftcli.core.files.streams import bare_suffix, head
+    from ftcli.core.files.streams import bare_suffix, head, refuse_page
     from ftcli.core.reading.column_names import need_column
     from ftcli.core.reading.columns import wanted
 
@@ -69,6 +69,7 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
     size = 1 << 20
     while b"\n" not in (start := head(path, size)) and len(start) > size - 4:  # a header of a million columns
         size *= 4
+    refuse_page(path, start)
     text = start.decode("utf-8", errors="replace")
     first = _first(text, delimiter)
     if first is None:

@@ -57,4 +57,11 @@ def line_hint(line: Line) -> str:
         return CR_ALONE
     if line[0] == 0 and line[1].strip() == b"{":
         return "An object must stand on one line; jq -c . OLD > NEW writes such lines."
+    text = line[1].strip()
+    if text.startswith(b"{") and text.endswith(b"},"):
+        return "A comma stands behind each object; sed 's/,[[:space:]]*$//' OLD > NEW takes them off."
+    if text.startswith((b"{'", b"{ '")):
+        return "These are dictionaries in Python's notation: ast.literal_eval reads them, json.dumps writes JSON."
+    if text.startswith((b"#", b"//")):
+        return "JSON lines have no comments: leave the line out."
     return "A line must hold one whole JSON object; when it is the last line, the file was not written or copied to its end."

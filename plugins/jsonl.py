@@ -142,9 +142,9 @@ def drained(rows: list[BadRow]) -> Iterator[BadRow]:
 
 def first_lines(path: str, settings: Settings) -> Iterator[tuple[int, bytes] | BadRow]:
     """As `lines`, of a whole file; a file that is no text is refused."""
-    from ftcli.core.files.streams import head
+    from ftcli.core.files.streams import head, refuse_page
 
-    head(path)
+    refuse_page(path, head(path))
     return lines(path, 0, None, settings)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ftcli.core.reading.columns import Kind
 
 END = re.compile(rb"\r?\n")
-GAP = re.compile(rb"\n(?:\r?\n)+")
+GAP = re.compile(rb"\r?\n(?:\r?\n)+")
 """Between paragraphs."""
 EDGES = re.compile(rb"(?:\r?\n)*(.*?)(?:\r?\n)*", re.DOTALL)
 

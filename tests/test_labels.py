@@ -200,6 +200,31 @@ def test_names_that_differ_by_spaces_only_are_noted(labelled):
     assert "the labels '2' and '2  ' differ by spaces only, and are two classes" in labelled(["1", "2", "2  "])[2]
 
 
+def test_names_that_differ_by_case_only_are_noted(labelled):
+    assert "the labels 'Pos' and 'pos' differ by case only, and are two classes" in labelled(["Pos", "neg", "pos"])[2]
+
+
+def test_labels_that_no_train_row_has_are_noted_before_the_work(kinds, tmp_path):
+    write(tmp_path / "a.jsonl", [f"row {number}" for number in range(8)], "abababab")
+    write(tmp_path / "b.jsonl", [f"other {number}" for number in range(8)], "bcdbcdbc")
+    report = prepare(
+        kinds["bpe"],
+        [f"train={tmp_path / 'a.jsonl'}", f"validation={tmp_path / 'b.jsonl'}"],
+        tmp_path / "out",
+        dataset__label_column="label",
+    )
+    assert "2 of 3 labels of validation have no train row, and are not learned: 'c', 'd'" in report.notes
+
+
+def test_an_id_as_a_label_is_noted(kinds, tmp_path, monkeypatch):
+    monkeypatch.setattr("ftcli.core.prepare.labels.MANY", 10)
+    users = [f"user-{number}" for number in range(11)]
+    write(tmp_path / "a.jsonl", users, users)
+    report = prepare(kinds["bpe"], tmp_path / "a.jsonl", tmp_path / "out", dataset__label_column="label")
+    assert any("has 11 distinct labels" in note and "an id or free text" in note for note in report.notes)
+    assert load_from_disk(str(tmp_path / "out"))["train"]["labels"] == [*map(sorted(users).index, users)]
+
+
 def test_names_with_nothing_odd_are_not_noted(labelled):
     assert not any("differ by spaces" in note or "digits" in note or "decimals" in note for note in labelled(["0", "1", "2"])[2])
 

@@ -345,3 +345,30 @@ def test_a_label_that_is_the_same_negative_number_everywhere_is_read(tmp_path: P
     """As test splits of GLUE have it."""
     file = write(tmp_path / "a.jsonl", "".join(f'{{"text": "row {number}", "label": -1}}\n' for number in range(50)))
     assert rows(file, label_column="label") == [(f"row {number}", -1) for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (b'{"text": "a"},\n{"text": "b"}\n', "A comma stands behind each object"),
+        (b"{'text': 'a'}\n", "Python's notation"),
+        (b'# made by hand\n{"text": "a"}\n', "JSON lines have no comments"),
+        (b"nothing\n", "A line must hold one whole JSON object"),
+    ],
+)
+def test_lines_that_are_nearly_json_are_told_what_they_are(tmp_path: Path, lines: bytes, words: str) -> None:
+    assert words in refusal(write(tmp_path / "a.jsonl", lines)).hint
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_a_web_page_under_the_name_of_a_file_is_one(tmp_path: Path, name: str) -> None:
+    error = refusal(write(tmp_path / name, "\n<!DOCTYPE html>\n<html><body>text,label</body></html>\n"))
+    assert error.message == f"{tmp_path / name}: the content is a web page, not the file"
+
+
+def test_an_address_is_no_file(tmp_path: Path) -> None:
+    assert "Download it first" in refusal("https://example.com/x.jsonl").hint
+
+
+def test_rows_of_ids_are_said_to_be_prepared(tmp_path: Path) -> None:
+    assert "token ids already" in refusal(write(tmp_path / "a.jsonl", '{"input_ids": [1, 2], "labels": [1, 2]}\n')).hint

@@ -544,4 +544,7 @@ def test_the_first_global_is_found_without_loading() -> None:
 def test_splits_in_one_pickle_are_told_to_be_written_one_by_one(tmp_path: Path) -> None:
     """jq reads no pickle."""
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"train": [{"text": "a"}], "test": [{"text": "b"}]}))
-    assert "These are splits: write each as a file of its own (of a .json: jq .train OLD > train.json)." in refusal(tmp_path / "a.pkl").hint
+    assert (
+        "These are splits: write each as a file of its own (of a .json: jq .train OLD > train.json; of a pickle: json.dump of each)."
+        in refusal(tmp_path / "a.pkl").hint
+    )

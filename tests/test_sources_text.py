@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ftcli.core.files import streams
-from reading import plan, refusal, rows, write
+from reading import accounted, plan, refusal, rows, write
 from reliability import size
 
 CONTENT = "첫 줄\n\n둘째 줄\n\n\n \nlast"
@@ -100,3 +100,11 @@ def test_lines_that_end_in_cr_alone_are_one_row_and_said_so(tmp_path: Path) -> N
     assert plan(file, sample_by="document").notes == ()
     for content in ("one\r", "one\rtwo\n", "one", "one\r\ntwo\r\n"):
         assert plan(write(tmp_path / "b.txt", content)).notes == ()
+
+
+def test_a_paragraph_with_crlf_is_the_same_beside_one_that_is_not_utf8(tmp_path: Path) -> None:
+    good = b"first\r\nline two\r\n\r\nsecond\r\n\r\n\r\n"
+    alone, beside = write(tmp_path / "a.txt", good + b"last\r\n"), write(tmp_path / "b.txt", good + b"bad \xff\r\n\r\nlast\r\n")
+    found, rejected = accounted(beside, sample_by="paragraph")
+    assert found == rows(alone, sample_by="paragraph") == ["first\nline two", "second", "last"]
+    assert [bad.raw for bad in rejected] == [b"bad \xff"]

@@ -712,6 +712,13 @@ def test_a_bad_row_is_named_by_file_and_line(bpe, tmp_path, out):
     assert not out.exists()
 
 
+def test_rows_that_are_all_held_out_are_said_to_be(bpe, tmp_path, out):
+    """Equal texts stay on one side, and here that is not train's."""
+    with pytest.raises(DataError, match="no train row is left: validation has 50") as refused:
+        prepare(bpe, write(tmp_path / "data.jsonl", ["the same"] * 50), out, dataset__validation_fraction=0.99, dataset__seed=1)
+    assert "--split-seed" in refused.value.hint
+
+
 def test_rows_that_are_all_filtered_are_an_error(bpe, tmp_path, out):
     with pytest.raises(DataError, match="no row was left to write: 3 read, 0 rejected, 3 filtered") as refused:
         prepare(bpe, write(tmp_path / "data.jsonl", ["a", "b", "c"]), out, packing__min_length=50)

@@ -38,7 +38,7 @@ class DatasetSettings(Section):
     output_dir: Path | None = setting(None, "Where the prepared data are published: a directory, or s3://bucket/name (extra s3).")
     text_column: str = setting("text", "Column that holds the text.")
     text_pair_column: str | None = setting(
-        None, "Column that holds a second text of the row (classification of pairs): prepared as tokenizer(text, text_pair) does."
+        None, "Column that holds a second text of the row (classification of pairs): prepared as tokenizer([text], [text_pair]) does."
     )
     label_column: str | None = setting(None, "Column that holds the label (classification).")
     label_columns: list[str] | None = setting(

@@ -207,6 +207,11 @@ def _refuse_nothing(
     """Note what came out empty or not as planned; nothing to train on is a `DataError`."""
     empty = [split for split in recipe.splits() if not tally.rows[split]]
     counts, longest = tally.counts, f"longer than max_length {recipe.policy.max_length:,}"
+    if "train" in empty and (kept := {split: tally.rows[split] for split in recipe.splits() if tally.rows[split]}):
+        raise DataError(
+            f"no train row is left: {', '.join(f'{split} has {rows:,}' for split, rows in kept.items())}, and equal texts stay on one side",
+            "Another --split-seed or a smaller fraction leaves some, or a file of their own: validation=PATH.",
+        )
     if "train" in empty or len(empty) == len(recipe.splits()):
         rejected = counts["rows_rejected"] > counts["rows_filtered"]
         parts = {

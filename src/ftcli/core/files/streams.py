@@ -129,6 +129,15 @@ def head(path: str, size: int = 1 << 20) -> bytes:
     return start.removeprefix(BOM)
 
 
+def refuse_page(path: str, start: bytes) -> None:
+    """Raises `DataError` where data are a page of the web, as a download of the page about a file is; `start`: its first bytes."""
+    if start[:1000].lstrip()[:15].lower().startswith((b"<!doctype html", b"<html")):
+        raise DataError(
+            f"{path}: the content is a web page, not the file",
+            "Download the file itself; on the Hub: resolve/ in place of blob/ in its address.",
+        )
+
+
 def ends_in_cr(path: str) -> bool:
     """Whether a text's lines end in CR alone, by its first 64 KiB."""
     return in_crs(head(path, 1 << 16))

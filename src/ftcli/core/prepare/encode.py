@@ -233,8 +233,10 @@ def _write(
         documents = without_first(documents)
         tally.targets[split] += int(np.count_nonzero(documents.ids & TARGET))
     if labels is not None and not job.columns.number:
-        counted = np.bincount(labels) if labels.ndim == 1 else labels.sum(0, dtype=np.int64)
-        tally.labels.update(dict(enumerate(counted.tolist())))
+        found, times = (
+            how_often(np.asarray(labels, np.int64)) if labels.ndim == 1 else (np.arange(labels.shape[1]), labels.sum(0, dtype=np.int64))
+        )
+        tally.labels.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
         if labels.ndim == 2 and (none := int(np.count_nonzero(~labels.any(1)))):
             tally.labels[NO_LABEL] += none
     if not job.policy.packed:

@@ -24,6 +24,8 @@ Label = str | int
 Found = dict[str, set[Label]]
 """Split → its labels."""
 KEPT = "found.json"
+MANY = 10_000
+"""Distinct labels that are spoken of. A judgement: extreme classification has more, and knows it."""
 ITEM = r"""(?:-?\d+(?:\.\d*)?|'[^']*'|"[^"]*")"""
 NUMBER = re.compile(r"-?[0-9]+(?:[.][0-9]+)?")
 LIST = re.compile(rf"[\[({{]\s*(?:{ITEM}(?:\s*,\s*|\s+))*{ITEM}?\s*[\])}}]")
@@ -80,7 +82,21 @@ def label_map(
     if moved is not None:
         context.note(f"the {len(ids)} labels {names[0]} to {names[-1]} get the ids 0 to {len(ids) - 1} ({moved} is {ids[moved]})")
     _note_odd(context, names)
+    _note_strange(context, found)
     return names, ids
+
+
+def _note_strange(context: Context, found: Found) -> None:
+    """Labels that no train row has, and so many that they may be none."""
+    if (many := len(set().union(*found.values()))) > MANY:
+        context.note(
+            f"the column {context.settings.dataset.label_column!r} has {many:,} distinct labels, each a class of its own: if it holds an id or free text, "
+            "name another with --label-column"
+        )
+    for split, labels in found.items():
+        if "train" in found and (strange := sorted(map(str, labels - found["train"]))):
+            words = f"{', '.join(map(repr, strange[:5]))}{' …' if len(strange) > 5 else ''}"
+            context.note(f"{len(strange):,} of {len(labels):,} labels of {split} have no train row, and are not learned: {words}")
 
 
 def _note_odd(context: Context, names: list[str]) -> None:
@@ -96,9 +112,13 @@ def _note_odd(context: Context, names: list[str]) -> None:
             "name them with --label-names"
         )
     seen: dict[str, str] = {}
+    folded: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(" ".join(name.split()), name)) is not name:
             context.note(f"the labels {other!r} and {name!r} differ by spaces only, and are two classes")
+            return
+        if len(name) > 1 and (other := folded.setdefault(name.casefold(), name)) is not name:
+            context.note(f"the labels {other!r} and {name!r} differ by case only, and are two classes")
             return
 
 

@@ -64,7 +64,9 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
     elif role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
         meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
     elif len(names) > 1 and all(map(role_of, names)):
-        meant = f"These are splits: write each as a file of its own (of a .json: jq .{names[0]} OLD > {names[0]}.json)."
+        meant = f"These are splits: write each as a file of its own (of a .json: jq .{names[0]} OLD > {names[0]}.json; of a pickle: json.dump of each)."
+    elif "input_ids" in names:
+        meant = "These are token ids already, and ftcli tokenize takes the texts; data that it prepared are given to ftcli train --dataset."
     elif names == [str(number) for number in range(len(names))]:
         meant = "The columns have no names and are counted: --text-column 0 --label-column 1."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
