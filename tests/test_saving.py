@@ -177,7 +177,7 @@ def test_weights_can_be_read_by_whom_the_umask_lets(trainer: FtcliTrainer, umask
     try:
         run = _fresh(trainer, 2, (1,))
         _save(trainer, 2)
-        saving.save_model(trainer, {"step": 2})
+        saving.save_model(trainer, {"step": 2}, pytest.fail)
     finally:
         os.umask(before)
     for folder in (run, run / "checkpoint-2"):
@@ -192,14 +192,14 @@ def test_a_crash_in_the_final_save_leaves_no_half_model(trainer: FtcliTrainer, o
     def fresh() -> Path:
         run = _fresh(trainer, 2, (1,))
         if older:
-            saving.save_model(trainer, {})
+            saving.save_model(trainer, {}, pytest.fail)
             for name in ("config.json", "tokenizer_config.json"):  # marks the older one; weights stay the same
                 (run / name).write_text((run / name).read_text() + "\n")
         return run
 
     run = fresh()
     with crashing(run) as counted:
-        saving.save_model(trainer, {"step": 1})
+        saving.save_model(trainer, {"step": 1}, pytest.fail)
     wanted = _predicts(run)
     assert wanted is not None
     manifest = json.loads((run / staging.MODEL_MANIFEST).read_text())
@@ -209,7 +209,7 @@ def test_a_crash_in_the_final_save_leaves_no_half_model(trainer: FtcliTrainer, o
     for point in _points(counted.calls):
         run = fresh()
         with crashing(run, point):
-            saving.save_model(trainer, {"step": 1})
+            saving.save_model(trainer, {"step": 1}, pytest.fail)
         if (run / "config.json").exists():
             loads += 1
             marked = [(run / name).read_text().endswith("\n\n") for name in ("config.json", "tokenizer_config.json")]

@@ -17,6 +17,7 @@ from ftcli.core.reports.report import write_report
 from ftcli.core.training.beforehand import refuse
 from ftcli.core.training.card import write_card
 from ftcli.core.training.claim import Claim
+from ftcli.core.training.pushing import push_model
 from ftcli.core.training.run import Run, prepare
 from ftcli.core.training.train import fit
 from ftcli.core.verify.given import unprepared
@@ -84,6 +85,10 @@ def _kept(context: Context, prepared: Run, report: Report) -> Report:
         report = replace(report, paths={**report.paths, **write_report(report, output, "report")})
         if report.status == "ok":
             report = replace(report, paths={**report.paths, "card": str(write_card(prepared, report))})
+            if prepared.arguments.push_to_hub:
+                before = len(context.notes)
+                push_model(prepared.arguments, context.note)
+                report = replace(report, notes=(*report.notes, *context.notes[before:]))
         _write(output / RUN_NAME, report)
     except (OSError, PublishError) as error:
         reason = error.message if isinstance(error, PublishError) else refusal(error, output).message

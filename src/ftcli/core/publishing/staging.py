@@ -100,7 +100,7 @@ def publish_model(staged: Path, output: Path, document: Mapping[str, Any]) -> No
     """
     files = [entry["path"] for entry in sealed(staged, MODEL_MANIFEST, {"schema": MODEL_SCHEMA, **document})["files"]]
     older = [name for name in (*ENTRANCES, MODEL_MANIFEST) if (output / name).exists()]
-    stale = [name for name in _listed(output) if name not in files]
+    stale = [name for name in listed(output) if name not in files]
     for name in older:
         (output / name).unlink()
     if older:
@@ -129,7 +129,7 @@ def withdraw(output: Path) -> None:
         for name in ENTRANCES:
             (output / name).unlink(missing_ok=True)
         sync(output)
-        for name in _listed(output):
+        for name in listed(output):
             if ".safetensors" in name:
                 (output / name).unlink(missing_ok=True)
 
@@ -145,7 +145,7 @@ def refused(what: str, where: Path, staged: Path, error: BaseException, hint: st
     return TrainError(f"the {what} {where} cannot be written: {reason}{figures}", hint)
 
 
-def _listed(output: Path) -> list[str]:
+def listed(output: Path) -> list[str]:
     """Files of the model that lies there, as far as it says."""
     try:
         return [str(entry["path"]) for entry in json.loads((output / MODEL_MANIFEST).read_bytes())["files"]]

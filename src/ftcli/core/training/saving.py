@@ -14,7 +14,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from ftcli.core.distributed.agree import anyone, gathered, several
 from ftcli.core.publishing import staging
-from ftcli.core.training import checkpoints
+from ftcli.core.training import checkpoints, pushing
 from ftcli.errors import PublishError
 
 REFUSALS = (OSError, RuntimeError, SafetensorError, PublishError)
@@ -78,14 +78,15 @@ def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping
         except REFUSALS as error:
             failure = error
     _agree(trainer, failure, final)
+    read = pushing.pending(trainer)  # an older one, which is not to be removed under an upload
     if args.push_to_hub:
-        trainer._push_from_checkpoint(str(final))
-    if args.should_save:
+        pushing.push_checkpoint(trainer, final, note)
+    if args.should_save and not read:
         checkpoints.rotate(run, args.save_total_limit, state.best_model_checkpoint, note)
     return final
 
 
-def save_model(trainer: Trainer, document: Mapping[str, Any]) -> None:
+def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[str], None]) -> None:
     """Write, seal and publish the final model in the output directory. Every rank must call it.
 
     Raises:
@@ -109,7 +110,9 @@ def save_model(trainer: Trainer, document: Mapping[str, Any]) -> None:
         hint = "Free space there, then --resume-from-checkpoint auto."
         raise staging.refused("model in", output, staged, failure or RuntimeError(ELSEWHERE), hint) from failure
     if args.push_to_hub:
-        trainer.push_to_hub(commit_message="Model save", revision=args.hub_revision)
+        pushing.finish(trainer, note)
+        if args.should_save:
+            checkpoints.rotate(output, args.save_total_limit, trainer.state.best_model_checkpoint, note)
 
 
 def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None:

@@ -308,7 +308,7 @@ def _final_evaluation(trainer: FtcliTrainer) -> None:
 def _save(trainer: FtcliTrainer) -> None:
     trainer.refuse_broken_weights()
     with trainer.meter.timing("checkpoint"):
-        saving.save_model(trainer, {"step": trainer.state.global_step, "data": trainer.identity["data"]})
+        saving.save_model(trainer, {"step": trainer.state.global_step, "data": trainer.identity["data"]}, trainer.watch.note)
 
 
 def _named(run: Run, trainer: FtcliTrainer, error: Exception) -> FtcliError | None:
