@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -35,6 +36,7 @@ OTHER_VALUES: dict[str, Any] = {
     "fsdp_config": None,
     "deepspeed": None,  # needs the package
     "debug": None,  # converted to a list
+    "optim_target_modules": None,  # needs an optimizer that reads it, and its package
     "tf32": None,  # needs a GPU
     "fp16": None,  # needs a GPU
     "fp16_full_eval": None,
@@ -98,9 +100,45 @@ PASSED_ON = sorted(set(TrainSettings.model_fields) - OWN - NOT_HERE - {"output_d
 @pytest.mark.parametrize("name", PASSED_ON)
 def test_every_field_arrives_under_its_own_name(tmp_path: Path, name: str) -> None:
     value = _other(name)
-    takes_it = {"lr_scheduler_kwargs": {"train__lr_scheduler_type": "cosine"}, "optim_args": {"train__optim": "sgd"}}.get(name, {})
+    takes_it = {
+        "lr_scheduler_kwargs": {"train__lr_scheduler_type": "cosine"},
+        "optim_args": {"train__optim": "sgd"},
+        "dataloader_multiprocessing_context": {"loader__num_workers": 1},
+    }.get(name, {})
     arguments = make_arguments(_context(tmp_path, **{f"train__{name}": value, **takes_it}), held_out=True)
     assert getattr(arguments, name) == value
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"train__prediction_loss_only": True}, "train.prediction_loss_only has no effect"),
+        ({"train__liger_kernel_config": {"rope": True}}, "train.liger_kernel_config has no effect: there is no train.use_liger_kernel"),
+        ({"train__activation_checkpointing_kwargs": {"use_reentrant": False}}, "train.activation_checkpointing_kwargs has no effect"),
+        ({"train__dataloader_multiprocessing_context": "spawn"}, "train.dataloader_multiprocessing_context has no effect"),
+    ],
+)
+def test_a_setting_that_changes_nothing_is_noted(tmp_path: Path, values: dict[str, Any], words: str) -> None:
+    asked = _context(tmp_path, **values)
+    make_arguments(asked, held_out=True)
+    assert any(words in note for note in asked.notes)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"train__optim_target_modules": ["all-linear"]}, "does not read train.optim_target_modules"),
+        ({"train__use_liger_kernel": True}, "needs the package liger-kernel"),
+        ({"train__seed": -1}, "train.seed = -1"),
+        ({"train__data_seed": 2**32}, "train.data_seed"),
+        ({"train__log_level": "bogus"}, "train.log_level = 'bogus'"),
+        ({"train__eval_accumulation_steps": 0}, "train.eval_accumulation_steps = 0"),
+        ({"train__adam_beta1": 1.5}, "train.adam_beta1 = 1.5"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(tmp_path: Path, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(FtcliError, match=re.escape(words)):
+        make_arguments(_context(tmp_path, **values), held_out=True)
 
 
 def test_the_defaults_that_are_ours(tmp_path: Path) -> None:
@@ -276,6 +314,7 @@ def test_a_batch_on_its_way_to_a_gpu_does_not_hold_the_host_and_liger_leaves_the
     monkeypatch.setattr(arguments_module, "_refuse_what_cannot_be_made", lambda _: None)
     monkeypatch.setattr(arguments_module, "_follow_plateaus", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(arguments_module, "is_liger_kernel_available", lambda: True)
     wish = {"train__use_cpu": None, "train__use_liger_kernel": True, "train__bf16": True}
     make_arguments(_context(tmp_path, **wish), held_out=False)
     assert made["accelerator_config"] == {"non_blocking": True}

@@ -119,8 +119,8 @@ def test_a_gradient_that_is_clipped_to_nothing_is_not_called_rounding(world: Wor
 
 
 def test_a_trainer_that_cannot_be_made_fails_once(world: World) -> None:
-    values = world.run("classify", "qwen3", **{"train.adam_beta1": 1.0})
-    world.caught("an optimizer that torch refuses", values, "FT502", words="Invalid beta", stages=STEPS)
+    values = world.run("classify", "qwen3", **{"train.optim": "sgd", "train.optim_args": "momentum=-1"})
+    world.caught("an optimizer that torch refuses", values, "FT502", words="Invalid momentum", stages=STEPS)
 
 
 # -- FT504 -----------------------------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from bad_corpus import POINTER
 from ftcli.core.batches.tasks import Classify, Pretrain
 from ftcli.core.models.adapter_base import refuse_absent
 from ftcli.core.models.config import from_file, planned, published
-from ftcli.core.models.model import build
+from ftcli.core.models.model import _hint, build
 from ftcli.core.storage.store import Store
 from ftcli.errors import ModelError, UsageError
 from ftcli.records import RUN_NAME
@@ -355,6 +355,17 @@ def test_the_saved_configuration_loads_as_any_other(tmp_path: Path, store: Store
     config = AutoConfig.from_pretrained(tmp_path / "saved")
     assert config.label2id == {"a": 0, "b": 1, "c": 2}
     assert config.problem_type == "single_label_classification"
+
+
+@pytest.mark.parametrize(
+    ("message", "flag"),
+    [
+        ("FlashAttention2 has been toggled on, but it cannot be used", "--attn-implementation"),
+        ("The hidden size (30) is not a multiple of the number of attention heads (4)", "--config-overrides"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_told_with_the_flag_that_matters(message: str, flag: str) -> None:
+    assert flag in _hint(message)
 
 
 def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(tmp_path, monkeypatch):

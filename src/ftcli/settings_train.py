@@ -81,6 +81,9 @@ def hf(**constraints: Any) -> Any:
     return setting(None, "As in transformers.TrainingArguments.", hidden=True, **constraints)
 
 
+LogLevel = Literal["detail", "debug", "info", "warning", "error", "critical", "passive"]
+
+
 def _some(steps: int) -> int:
     if not steps:
         raise ValueError("0 steps train nothing: 1 or more, or -1 for epochs")
@@ -108,7 +111,7 @@ class TrainSettings(Section):
     weight_decay: float = setting(0.0, "Weight decay.", ge=0)
     max_grad_norm: float = setting(1.0, "Gradient norm that is clipped to; 0: no clipping.", ge=0)
     optim: str = setting("adamw_torch_fused", "Optimizer.")
-    seed: int = setting(42, "Seed of weights, order and dropout.")
+    seed: int = setting(42, "Seed of weights, order and dropout.", ge=0, lt=2**32)
     bf16: bool | None = setting(None, "bfloat16 autocast; default: where the device has it.")
     fp16: bool | None = setting(None, "float16 autocast (never on a CPU: 30 to 100 times slower than float32 there).")
     gradient_checkpointing: bool | None = setting(None, "Recompute activations to save memory.")
@@ -154,9 +157,9 @@ class TrainSettings(Section):
 
     lr_scheduler_kwargs: Json | None = hf()
     optim_args: str | None = hf()
-    adam_beta1: float | None = hf()
-    adam_beta2: float | None = hf()
-    adam_epsilon: float | None = hf()
+    adam_beta1: float | None = hf(ge=0, lt=1)
+    adam_beta2: float | None = hf(ge=0, lt=1)
+    adam_epsilon: float | None = hf(ge=0)
     optim_target_modules: list[str] | None = hf()
     average_tokens_across_devices: bool | None = hf()
     label_smoothing_factor: float | None = hf()
@@ -179,8 +182,8 @@ class TrainSettings(Section):
     log_on_each_node: bool | None = hf()
     logging_nan_inf_filter: bool | None = hf()
     include_num_input_tokens_seen: bool | Literal["all", "non_padding", "no"] | None = hf()
-    log_level: str | None = hf()
-    log_level_replica: str | None = hf()
+    log_level: LogLevel | None = hf()
+    log_level_replica: LogLevel | None = hf()
     project: str | None = hf()
     trackio_space_id: str | None = hf()
     trackio_bucket_id: str | None = hf()
@@ -190,7 +193,7 @@ class TrainSettings(Section):
     eval_on_start: bool | None = hf()
     eval_do_concat_batches: bool | None = hf()
     eval_use_gather_object: bool | None = hf()
-    eval_accumulation_steps: int | None = hf()
+    eval_accumulation_steps: int | None = hf(ge=1)
     include_for_metrics: list[str] | None = hf()
     batch_eval_metrics: bool | None = hf()
     save_only_model: bool | None = hf()
@@ -206,11 +209,11 @@ class TrainSettings(Section):
     ignore_data_skip: bool | None = hf()
     restore_callback_states_from_checkpoint: bool | None = hf()
     full_determinism: bool | None = hf()
-    data_seed: int | None = hf()
+    data_seed: int | None = hf(ge=0, lt=2**32)
     use_cpu: bool | None = hf()
     accelerator_config: Json | None = hf()
     dataloader_drop_last: bool | None = hf()
-    dataloader_multiprocessing_context: str | None = hf()
+    dataloader_multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = hf()
     dataloader_in_order: bool | None = hf()
     train_sampling_strategy: str | None = hf()
     ddp_find_unused_parameters: bool | None = hf()

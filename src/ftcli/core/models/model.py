@@ -227,6 +227,8 @@ def _hint(message: str) -> str:
         )
     if "Unrecognized configuration class" in message:
         return "Choose a model type that has such a head."
-    if "attn" in message or "attention" in message:
+    if any(word in message.lower() for word in ("attn_implementation", "attention implementation", "flash", "sdpa", "flex_attention")):
         return "Leave out --attn-implementation, or choose sdpa or eager."
-    return "Check --model-name-or-path (a folder with config.json and model.safetensors, or a hub id) or --model-config."
+    return (
+        "Check --model-name-or-path (a folder with config.json and model.safetensors, or a hub id), --model-config or --config-overrides."
+    )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import SchedulerType, Trainer, TrainingArguments
+from transformers.utils import is_liger_kernel_available
 
 from ftcli.context import Context
 from ftcli.core.batches.order import ORDERS
@@ -38,6 +39,16 @@ ELSEWHERE = OWN | {
     *COMPILING,
 }
 """Set fields of `train` that get special treatment below or in `ftcli.core.training.train`."""
+UNREAD = {
+    **dict.fromkeys(
+        ("prediction_loss_only", "include_for_metrics", "batch_eval_metrics"),
+        "an evaluation keeps the sums of its figures, and no predictions",
+    ),
+    "activation_checkpointing_kwargs": "there is no train.activation_checkpointing",
+    "liger_kernel_config": "there is no train.use_liger_kernel",
+}
+"""Settings that change nothing, and why."""
+NEEDS = {"activation_checkpointing_kwargs": "activation_checkpointing", "liger_kernel_config": "use_liger_kernel"}
 PACKAGES = {"tensorboard": ("tensorboard",), "azure_ml": ("azureml",), "comet_ml": ("comet_ml",), "dvclive": ("dvclive",)}
 """Import name of a tracker's library where it is not the tracker's own name."""
 PIP = {"azureml": "azureml-mlflow", "comet_ml": "comet-ml"}
@@ -81,6 +92,11 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
         values |= {"dataloader_prefetch_factor": loader.prefetch_factor, "dataloader_persistent_workers": loader.persistent_workers}
     elif loader.prefetch_factor or loader.persistent_workers:
         context.note("loader.prefetch_factor and loader.persistent_workers have no effect: loader.num_workers is 0")
+    if not loader.num_workers and values.pop("dataloader_multiprocessing_context", None):
+        context.note("train.dataloader_multiprocessing_context has no effect: loader.num_workers is 0")
+    for name, why in UNREAD.items():
+        if values.get(name) and not values.get(NEEDS.get(name, "")):
+            context.note(f"train.{name} has no effect: {why}")
     defaults = {"logging_first_step": True, "logging_nan_inf_filter": False}
     for what in ("save", "eval"):
         steps, strategy = getattr(train, f"{what}_steps"), values[f"{what}_strategy"]
@@ -98,6 +114,10 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     }
     if fixed["dataloader_pin_memory"]:  # a batch on its way need not end before the host goes on
         fixed["accelerator_config"] = {"non_blocking": True, **(train.accelerator_config or {})}
+    if train.use_liger_kernel and not is_liger_kernel_available():
+        raise MissingExtraError(
+            "train.use_liger_kernel needs the package liger-kernel, which is not installed", "pip install liger-kernel, or leave it out."
+        )
     if train.use_liger_kernel:  # the loss is ours; liger's looks for a language model's head in a classifier
         fixed["liger_kernel_config"] = {**dict.fromkeys(LIGER_LOSSES, False), **(train.liger_kernel_config or {})}
     try:

@@ -43,7 +43,8 @@ def told(trainer: FtcliTrainer) -> list[Check]:
         of = "the last step's" if at == state.global_step else f"that of step {at:,}, the last evaluated,"
         kept = f"the model of step {step:,} was kept ({metric} {value:.4g}); {of} was {last:.4g}"
     elif args.load_best_model_at_end and step == state.global_step:
-        kept += f": it is the best ({metric} {value:.4g})"
+        alone = sum("eval_loss" in entry for entry in state.log_history) < 2
+        kept += f": {'no other was evaluated' if alone else 'it is the best'} ({metric} {value:.4g})"
     elif early:
         kept += f" ({metric} {last:.4g}), not that of step {step:,} ({value:.4g}), which --load-best-model-at-end keeps"
     else:

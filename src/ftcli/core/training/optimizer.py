@@ -40,6 +40,17 @@ def refuse_ignored(arguments: TrainingArguments, model: Any = None) -> None:
             f"train.optim = {arguments.optim.value} does not read {', '.join(unread)} of train.optim_args = {arguments.optim_args}",
             "Leave it out, or correct its name; weight decay, betas and epsilon are settings of their own (ftcli settings --all).",
         )
+    if arguments.optim_target_modules is not None:
+        without = copy(arguments)
+        without.optim_target_modules = None
+        with suppress(Exception):  # those that read it need it
+            if repr(Trainer.get_optimizer_cls_and_kwargs(without, model)) == repr(Trainer.get_optimizer_cls_and_kwargs(arguments, model)):
+                unread = ["optim_target_modules"]
+    if unread:
+        raise SettingsError(
+            f"train.optim = {arguments.optim.value} does not read train.optim_target_modules = {arguments.optim_target_modules}",
+            "Leave it out; GaLore, APOLLO and their kin read it.",
+        )
 
 
 def ignored(arguments: TrainingArguments, model: Any = None) -> list[str]:

@@ -284,6 +284,11 @@ def _gone_back(trainer: FtcliTrainer, back: Rollback) -> Path:
     """The checkpoint that the run goes on from, with the bad steps' batches left out."""
     note = trainer.watch.note
     folder = first_decides(lambda: checkpoints.go_back(Path(trainer.args.output_dir), back.before, note))
+    if folder is None and any(Path(trainer.args.output_dir).glob("checkpoint-*")):
+        raise TrainError(
+            f"{back.message}, and the steps to be left out ({back.left_out[0]} to {back.left_out[-1]}) reach back before the first checkpoint",
+            "Lower the learning rate or warm up longer: the run goes wrong from its beginning.",
+        )
     if folder is None:
         raise TrainError(
             f"{back.message}, and there is no checkpoint to go back to",
