@@ -15,7 +15,18 @@ from transformers.utils import PushInProgress
 from ftcli.core.publishing.staging import MODEL_MANIFEST, listed
 from ftcli.errors import TrainError
 
-STATES = ("optimizer*", "scheduler.pt", "scaler.pt", "rng_state*", "trainer_state.json", "training_args.bin", "global_step*", "latest")
+STATES = (
+    "optimizer*",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state*",
+    "trainer_state.json",
+    "training_args.bin",
+    "global_step*",
+    "latest",
+    "pytorch_model_fsdp*",
+    "zero_to_fp32.py",
+)
 """What a checkpoint holds beside the model, under FSDP and DeepSpeed, too."""
 SEALS = ("ftcli-*",)
 WAYS = "Check HF_TOKEN, train.hub_model_id and the network"
