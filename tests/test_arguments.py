@@ -133,7 +133,6 @@ def test_a_setting_that_changes_nothing_is_noted(tmp_path: Path, values: dict[st
         ({"train__data_seed": 2**32}, "train.data_seed"),
         ({"train__log_level": "bogus"}, "train.log_level = 'bogus'"),
         ({"train__eval_accumulation_steps": 0}, "train.eval_accumulation_steps = 0"),
-        ({"train__adam_beta1": 1.5}, "train.adam_beta1 = 1.5"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(tmp_path: Path, values: dict[str, Any], words: str) -> None:

@@ -72,6 +72,7 @@ def test_the_built_in_engines_pass_the_whole_proof_for_gpt2_like_bpe(tmp_path: P
 
 
 def test_the_pool_variables_are_put_back_even_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FASTOKENS_BPE_THREADS", raising=False)  # a worker in the process of another test sets it for good
     monkeypatch.setenv("RAYON_NUM_THREADS", "7")
     with suppress(RuntimeError), guard.limited_pool(3):
         assert os.environ["RAYON_NUM_THREADS"] == os.environ["FASTOKENS_BPE_THREADS"] == "3"

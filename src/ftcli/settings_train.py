@@ -157,9 +157,9 @@ class TrainSettings(Section):
 
     lr_scheduler_kwargs: Json | None = hf()
     optim_args: str | None = hf()
-    adam_beta1: float | None = hf(ge=0, lt=1)
-    adam_beta2: float | None = hf(ge=0, lt=1)
-    adam_epsilon: float | None = hf(ge=0)
+    adam_beta1: float | None = hf()
+    adam_beta2: float | None = hf()
+    adam_epsilon: float | None = hf()
     optim_target_modules: list[str] | None = hf()
     average_tokens_across_devices: bool | None = hf()
     label_smoothing_factor: float | None = hf()

@@ -136,13 +136,15 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
     written = (
         label_ids if pa.types.is_integer(column.type) or isinstance(next(iter(label_ids)), str) else _as_text(tuple(label_ids.items()))
     )
-    ids = pa.array([written.get(label) for label in distinct.dictionary.to_pylist()], pa.int64()).take(distinct.indices)
+    of_distinct = np.array([written.get(label, -1) for label in distinct.dictionary.to_pylist()] + [-1], np.int64)
+    places = distinct.indices.fill_null(len(of_distinct) - 1) if distinct.indices.null_count else distinct.indices
+    found: Ints = of_distinct[values(places)]
     faults = {}
-    if ids.null_count:
+    if (found < 0).any():
         known = [*label_ids]
         unlabelled = cache(partial(_unlabelled, job))
         hint = "Add it to --label-names, leave that out to take all labels, or put such rows aside with --on-bad quarantine."
-        for row in np.flatnonzero(values(pc.is_null(ids))).tolist():
+        for row in np.flatnonzero(found < 0).tolist():
             label = column[row].as_py()
             if job.columns.flags:
                 name, _, value = label.partition(BETWEEN)
@@ -153,8 +155,7 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
                 unlabelled() if label == -1 else TEXTS if str(label).isdigit() and not any(str(name).isdigit() for name in known) else hint
             )
             faults[row] = Fault("unknown-label", reason, job.columns.label or "", way)
-        ids = ids.fill_null(0)
-    found: Ints = values(ids)
+        found = np.maximum(found, 0)
     return found, faults
 
 
