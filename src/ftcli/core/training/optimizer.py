@@ -31,7 +31,7 @@ class OptimizerTrainer(Trainer):  # type: ignore[misc]
 def refuse_ignored(arguments: TrainingArguments, model: Any = None) -> None:
     """
     Raises:
-        SettingsError: `optim_args` holds what the optimizer does not read.
+        SettingsError: `optim_args` holds what the optimizer does not read, or it does not read `optim_target_modules`.
         ValueError: they are not names with values.
     """
     unread = ignored(arguments, model)
@@ -40,17 +40,19 @@ def refuse_ignored(arguments: TrainingArguments, model: Any = None) -> None:
             f"train.optim = {arguments.optim.value} does not read {', '.join(unread)} of train.optim_args = {arguments.optim_args}",
             "Leave it out, or correct its name; weight decay, betas and epsilon are settings of their own (ftcli settings --all).",
         )
-    if arguments.optim_target_modules is not None:
-        without = copy(arguments)
-        without.optim_target_modules = None
-        with suppress(Exception):  # those that read it need it
-            if repr(Trainer.get_optimizer_cls_and_kwargs(without, model)) == repr(Trainer.get_optimizer_cls_and_kwargs(arguments, model)):
-                unread = ["optim_target_modules"]
-    if unread:
+    if arguments.optim_target_modules is not None and _modules_unread(arguments, model):
         raise SettingsError(
             f"train.optim = {arguments.optim.value} does not read train.optim_target_modules = {arguments.optim_target_modules}",
             "Leave it out; GaLore, APOLLO and their kin read it.",
         )
+
+
+def _modules_unread(arguments: TrainingArguments, model: Any) -> bool:
+    without = copy(arguments)
+    without.optim_target_modules = None
+    with suppress(Exception):  # those that read it need it
+        return repr(Trainer.get_optimizer_cls_and_kwargs(without, model)) == repr(Trainer.get_optimizer_cls_and_kwargs(arguments, model))
+    return False
 
 
 def ignored(arguments: TrainingArguments, model: Any = None) -> list[str]:
