@@ -59,6 +59,23 @@ def warm_up(probe: Probe) -> Check:
     return passed(words, **evidence)
 
 
+def best_model(probe: Probe) -> Check:
+    """Whether the run is evaluated often enough for `patience` to end it and for a best model to be chosen."""
+    from ftcli.core.verify.probe import Missing
+    from ftcli.core.verify.verdict import passed, warned
+
+    train = probe.settings.train
+    if not train.patience and not train.load_best_model_at_end:
+        raise Missing("neither --patience nor --load-best-model-at-end is given")
+    plan = plan_of(probe)
+    if plan.first_eval is None:
+        raise Missing("nothing is evaluated")
+    evidence = {"steps": plan.schedule.steps, "first_eval": plan.first_eval, "evaluations": plan.evals_before_end + 1}
+    if said := plan.too_few_evaluations(train):
+        return warned(said, "Evaluate more often (--eval-strategy steps --eval-steps 100), train longer, or leave it out.", **evidence)
+    return passed(f"{plan.evals_before_end + 1:,} evaluations, the first at step {plan.first_eval:,}", **evidence)
+
+
 def hidden_nan(probe: Probe) -> Check:
     from ftcli.core.verify.verdict import passed, warned
 
@@ -131,4 +148,5 @@ CHECKS = (
     CheckKind("FT053", "settings", "Warm-up", warm_up, needs=("store",)),
     CheckKind("FT090", "settings", "Hidden NaN", hidden_nan, severity="warn"),
     CheckKind("FT091", "settings", "Resume", resume, needs=("store",)),
+    CheckKind("FT092", "settings", "Best model", best_model, severity="warn", needs=("store",)),
 )

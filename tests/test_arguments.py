@@ -35,7 +35,7 @@ OTHER_VALUES: dict[str, Any] = {
     "fsdp": None,  # needs several processes
     "fsdp_config": None,
     "deepspeed": None,  # needs the package
-    "debug": None,  # converted to a list
+    "debug": None,  # refused
     "optim_target_modules": None,  # needs an optimizer that reads it, and its package
     "tf32": None,  # needs a GPU
     "fp16": None,  # needs a GPU
@@ -116,6 +116,8 @@ def test_every_field_arrives_under_its_own_name(tmp_path: Path, name: str) -> No
         ({"train__liger_kernel_config": {"rope": True}}, "train.liger_kernel_config has no effect: there is no train.use_liger_kernel"),
         ({"train__activation_checkpointing_kwargs": {"use_reentrant": False}}, "train.activation_checkpointing_kwargs has no effect"),
         ({"train__dataloader_multiprocessing_context": "spawn"}, "train.dataloader_multiprocessing_context has no effect"),
+        ({"train__eval_do_concat_batches": False}, "train.eval_do_concat_batches has no effect"),
+        ({"train__ddp_backend": "bogus"}, "train.ddp_backend has no effect: there is one process"),
     ],
 )
 def test_a_setting_that_changes_nothing_is_noted(tmp_path: Path, values: dict[str, Any], words: str) -> None:
@@ -133,6 +135,12 @@ def test_a_setting_that_changes_nothing_is_noted(tmp_path: Path, values: dict[st
         ({"train__data_seed": 2**32}, "train.data_seed"),
         ({"train__log_level": "bogus"}, "train.log_level = 'bogus'"),
         ({"train__eval_accumulation_steps": 0}, "train.eval_accumulation_steps = 0"),
+        ({"train__logging_steps": 1.5}, "train.logging_steps = 1.5 is neither a number of steps nor a share"),
+        ({"train__debug": "underflow_overflow"}, "train.debug is not offered"),
+        ({"train__accelerator_config": {"split_batches": True}}, "'split_batches': true} is not offered"),
+        ({"train__torch_compile": True, "train__torch_compile_backend": "inducter"}, "train.torch_compile_backend = 'inducter'"),
+        ({"train__torch_compile": "auto", "train__torch_compile_backend": "inducter"}, "train.torch_compile_backend = 'inducter'"),
+        ({"train__torch_compile_mode": "max"}, "train.torch_compile_mode = 'max' is not offered"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(tmp_path: Path, values: dict[str, Any], words: str) -> None:

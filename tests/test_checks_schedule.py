@@ -201,3 +201,27 @@ def test_a_checkpoint_without_its_optimizer_or_schedule_is_refused(world: World,
     named = {**values, "train.resume_from_checkpoint": str(folder)}
     world.caught(f"K3, {name} deleted, checkpoint named", named, "FT091", words=f"{name} is missing", stages=STAGE)
     assert json.loads((folder / "trainer_state.json").read_text()) == {}
+
+
+RARE = {"train.eval_strategy": "steps", "train.eval_steps": 50, "train.save_strategy": "steps", "train.save_steps": 50}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"train.patience": 3, "train.max_steps": 200}, "takes 4 evaluations before the last step, and there are 3"),
+        ({"train.patience": 1, "train.max_steps": 50}, "takes 2 evaluations before the last step, and there are 0"),
+        ({"train.load_best_model_at_end": True, "train.max_steps": 50}, "the only evaluation is that at the end, step 50"),
+        ({"train.load_best_model_at_end": True, "train.max_steps": 200, "train.eval_delay": 200}, "the only evaluation is that at the end"),
+    ],
+)
+def test_evaluations_too_few_for_what_is_asked_are_a_warning(world: World, asked: dict[str, Any], words: str) -> None:
+    values = {**world.run("classify"), **RARE, **asked}
+    world.caught("too few evaluations", values, "FT092", status="warn", words=words, stages=STAGE)
+    assert world.quiet("enough", {**values, "train.max_steps": 251}, stages=STAGE)["FT092"].status == "pass"
+
+
+def test_epochs_are_evaluations_too(world: World) -> None:
+    values = {**world.run("classify"), "train.patience": 2, "train.eval_strategy": "epoch"}
+    world.caught("3 epochs", {**values, "train.num_train_epochs": 3}, "FT092", status="warn", words="and there are 2", stages=STAGE)
+    assert world.quiet("4 epochs", {**values, "train.num_train_epochs": 4}, stages=STAGE)["FT092"].evidence["evaluations"] == 4

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import TrainingArguments
 
-from ftcli.core.training.optimizer import ignored
+from ftcli.core.training.optimizer import OptimizerTrainer, ignored
+from ftcli.errors import SettingsError
 
 
 @pytest.mark.parametrize(
@@ -40,3 +43,19 @@ def test_what_is_no_name_with_a_value_is_said(words: str, tmp_path: Path) -> Non
 
     with pytest.raises(ValueError, match="is not name=value"):
         ignored(arguments, torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"adam_beta1": 1.5}, "train.adam_beta1 = 1.5"),
+        ({"adam_beta2": -0.5}, "train.adam_beta2 = -0.5"),
+        ({"adam_epsilon": -1.0}, "train.adam_epsilon = -1.0"),
+        ({"learning_rate": -1.0}, "train.learning_rate = -1.0"),
+        ({"optim": "sgd", "optim_args": "momentum=-1"}, "train.optim_args = momentum=-1"),
+    ],
+)
+def test_a_number_that_torch_refuses_is_called_by_the_settings_name(values: dict[str, Any], told: str, tmp_path: Path) -> None:
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[], **values)
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        OptimizerTrainer(model=torch.nn.Linear(2, 2), args=arguments).create_optimizer()

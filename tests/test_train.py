@@ -314,6 +314,13 @@ def test_the_best_model_is_kept_and_patience_ends_a_run(bench: Bench) -> None:
     assert f"The model of step {best} was kept" in shown
 
 
+def test_patience_that_cannot_end_the_run_is_said_before_its_first_step(bench: Bench) -> None:
+    data = bench.store("short", {"train": learnable(30, 4, VOCABULARY, 0), "validation": learnable(9, 4, VOCABULARY, 1)}, labels=4)
+    asked = bench.context(data, "short", **ONE_STEP, train__patience=1, train__eval_strategy="epoch")
+    run(asked)
+    assert "train.patience = 1 cannot end this run: it takes 2 evaluations before the last step, and there are 0" in asked.notes
+
+
 def test_patience_without_the_best_model_says_that_the_last_one_is_kept_and_that_the_run_overfits(bench: Bench) -> None:
     wrong = [(ids, (label + 1) % 4) for ids, label in learnable(60, 4, VOCABULARY, 1)]
     data = bench.store("wrong again", {"train": learnable(240, 4, VOCABULARY, 0), "validation": wrong}, labels=4)

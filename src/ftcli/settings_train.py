@@ -56,6 +56,7 @@ REFUSED = {
     "bf16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
     "fp16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
     "auto_find_batch_size": "it changes the batch of a step; --auto-batch keeps it",
+    "debug": "transformers' hooks end at a mask of booleans; the first step whose loss or gradient is no number is named anyway",
     "enable_jit_checkpoint": "signals save a checkpoint anyway, and on all processes at the same step",
 }
 """TrainingArguments that a run cannot keep its promises with, and why: fields of `train` only so that a reason can be given."""

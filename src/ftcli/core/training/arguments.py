@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from inspect import signature
 from typing import Any
 
@@ -24,7 +25,7 @@ from ftcli.core.models.held_out import FALLING
 from ftcli.core.training.optimizer import made_of, refuse_ignored
 from ftcli.core.training.schedule import UNWARMED, Schedule
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
-from ftcli.settings_train import OWN, REFUSED
+from ftcli.settings_train import OWN, REFUSED, TrainSettings
 
 COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
 ELSEWHERE = OWN | {
@@ -41,19 +42,21 @@ ELSEWHERE = OWN | {
 """Set fields of `train` that get special treatment below or in `ftcli.core.training.train`."""
 UNREAD = {
     **dict.fromkeys(
-        ("prediction_loss_only", "include_for_metrics", "batch_eval_metrics"),
+        ("prediction_loss_only", "include_for_metrics", "batch_eval_metrics", "eval_do_concat_batches"),
         "an evaluation keeps the sums of its figures, and no predictions",
     ),
     "activation_checkpointing_kwargs": "there is no train.activation_checkpointing",
     "liger_kernel_config": "there is no train.use_liger_kernel",
 }
 """Settings that change nothing, and why."""
+DEFAULTS = {field.name: field.default for field in fields(TrainingArguments)}
 NEEDS = {"activation_checkpointing_kwargs": "activation_checkpointing", "liger_kernel_config": "use_liger_kernel"}
 PACKAGES = {"tensorboard": ("tensorboard",), "azure_ml": ("azureml",), "comet_ml": ("comet_ml",), "dvclive": ("dvclive",)}
 """Import name of a tracker's library where it is not the tracker's own name."""
 PIP = {"azureml": "azureml-mlflow", "comet_ml": "comet-ml"}
 
 
+WHOLE = re.compile(r"--(?P<name>\w+) must be an integer if bigger than 1: (?P<value>\S+)")
 UNLISTED = re.compile(r"(?P<value>.+) is not a valid \w+, please select one of \[(?P<offered>.+)\]")
 """How transformers refuses a value of an enumeration; it does not say which setting has it."""
 LIGER_LOSSES = "cross_entropy", "fused_linear_cross_entropy"
@@ -94,8 +97,10 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
         context.note("loader.prefetch_factor and loader.persistent_workers have no effect: loader.num_workers is 0")
     if not loader.num_workers and values.pop("dataloader_multiprocessing_context", None):
         context.note("train.dataloader_multiprocessing_context has no effect: loader.num_workers is 0")
+    if group.world() == 1 and values.pop("ddp_backend", None):
+        context.note("train.ddp_backend has no effect: there is one process")
     for name, why in UNREAD.items():
-        if values.get(name) and not values.get(NEEDS.get(name, "")):
+        if values.get(name) not in (DEFAULTS[name], None, []) and not values.get(NEEDS.get(name, "")):
             context.note(f"train.{name} has no effect: {why}")
     defaults = {"logging_first_step": True, "logging_nan_inf_filter": False}
     for what in ("save", "eval"):
@@ -147,6 +152,11 @@ def changed(arguments: TrainingArguments, **values: Any) -> Iterator[None]:
 
 def _refused(words: str, values: Mapping[str, Any]) -> SettingsError:
     """What transformers says of the settings, by the setting's name where it only knows the value."""
+    if told := WHOLE.fullmatch(words):
+        return SettingsError(
+            f"train.{told['name']} = {told['value']} is neither a number of steps nor a share of them",
+            "Give whole steps (100), or a share of the run under 1 (0.05).",
+        )
     told = UNLISTED.fullmatch(words)
     name = next((name for name, value in values.items() if told and value == told["value"]), None)
     if told is None or name is None:
@@ -277,6 +287,14 @@ def _refuse_what_is_not_offered(context: Context) -> None:
             "train.auto_batch works in one process: of several, one that runs out of memory would leave the others waiting",
             "Halve --per-device-train-batch-size (or --max-tokens-per-batch) and double --gradient-accumulation-steps, which is the same training.",
         )
+    for name in ("split_batches", "dispatch_batches"):
+        if (train.accelerator_config or {}).get(name):
+            raise SettingsError(
+                f"train.accelerator_config = {{'{name}': true}} is not offered: a process' batch is what train.per_device_train_batch_size says, "
+                "and it takes its own rows",
+                "Leave it out.",
+            )
+    _refuse_compilers(train)
     known = set(signature(checkpoint).parameters) - {"function", "args", "kwargs"} | {"preserve_rng_state"}
     for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
         if unknown := sorted(set(getattr(train, name) or {}) - known):
@@ -292,3 +310,26 @@ def _refuse_what_is_not_offered(context: Context) -> None:
         raise SettingsError(
             f"train.train_sampling_strategy = {train.train_sampling_strategy!r} is not offered", f"Use {', '.join(ORDERS)}."
         )
+
+
+def _refuse_compilers(train: TrainSettings) -> None:
+    """Names that torch's compiler does not know, which it would say in the middle of the run."""
+    if not train.torch_compile and train.torch_compile is not None:
+        return
+    offered: dict[str, Sequence[str]] = {}
+    if train.torch_compile_backend is not None:
+        from accelerate.utils import DynamoBackend
+        from torch._dynamo import list_backends
+
+        known = list_backends(exclude_tags=()) if train.torch_compile == "auto" else [backend.value.lower() for backend in DynamoBackend]
+        offered["torch_compile_backend"] = sorted(set(known) - {"no"})
+    if train.torch_compile_mode is not None:
+        from torch._inductor import list_mode_options
+
+        offered["torch_compile_mode"] = sorted(list_mode_options())
+    for name, names in offered.items():
+        if (value := getattr(train, name)).lower() not in names:
+            near = difflib.get_close_matches(value, names, n=1)
+            raise SettingsError(
+                f"train.{name} = {value!r} is not offered", f"There are {', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
+            )

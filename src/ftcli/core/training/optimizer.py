@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -13,6 +14,14 @@ from ftcli.errors import MissingExtraError, SettingsError
 
 MORE = {"optim": "optim_args", "lr_scheduler_type": "lr_scheduler_kwargs"}
 """What each is told."""
+NUMBERS = re.compile(r"Invalid (?:(beta) parameter at index (\d)|(learning rate|epsilon value)): ")
+"""How torch's optimizers refuse a number."""
+OWN_NAMES = {
+    "beta0": "adam_beta1",
+    "beta1": "adam_beta2",
+    "learning rate": "learning_rate",
+    "epsilon value": "adam_epsilon",
+}
 
 
 class OptimizerTrainer(Trainer):  # type: ignore[misc]
@@ -115,7 +124,17 @@ def made_of(arguments: TrainingArguments, name: str) -> Iterator[None]:
     except ImportError as error:
         raise MissingExtraError(f"{said} needs a package that is not installed: {error}", "Install it, or choose another one.") from error
     except (TypeError, ValueError) as error:
+        if own := _setting(str(error), getattr(arguments, more) or ""):
+            raise SettingsError(f"{said} refuses train.{own} = {getattr(arguments, own)}: {error}", f"Leave train.{own} out.") from error
         raise SettingsError(
             f"{said} cannot be made with train.{more} = {getattr(arguments, more) or {}}: {error}",
             f"Set what the message names, or train.{more}, to what it takes; or leave train.{name} out.",
         ) from error
+
+
+def _setting(refusal: str, told: object) -> str | None:
+    """The field of `train` whose number torch refuses; None: it is told something else, or the number may stand in the options."""
+    found = NUMBERS.match(refusal)
+    if found is None or "=" in str(told):
+        return None
+    return OWN_NAMES.get(found[3] or found[1] + found[2])

@@ -25,6 +25,7 @@ from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.training import gate, huge_pages
 from ftcli.core.training.arguments import check_metric, make_arguments
 from ftcli.core.training.claim import Claim
+from ftcli.core.training.schedule import make_plan
 from ftcli.core.training.testing import that_fits, to_score
 from ftcli.errors import SettingsError, UsageError
 
@@ -116,6 +117,9 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
     if batches is not None:
         context.note(batches.said)
     gate.check_batches(arguments, len(train), fixed=batches is None)
+    plan = make_plan(settings, len(train), held_out=store.eval_split is not None, token_batches=None if batches is None else len(batches))
+    if plan is not None and (said := plan.too_few_evaluations(settings.train)):
+        context.note(said)
     balance(context, task, train, store.label_names)
     if arguments.device.type == "cpu":
         huge_pages.reserve(*huge_pages.MAIN)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ftcli.settings import Settings
+from ftcli.settings_train import TrainSettings
 
 Steps = NDArray[np.float64]
 LR_END = 1e-7
@@ -186,12 +187,31 @@ BEHIND: Mapping[str, Callable[[Steps, Steps, Schedule], Steps]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's schedule and when it is first looked at. `first_eval` is None where nothing is evaluated."""
+    """A run's schedule and when it is first looked at. `first_eval` is None where nothing is evaluated.
+
+    Args:
+        evals_before_end: evaluations that come before the last step; behind it there is one more.
+    """
 
     schedule: Schedule
     steps_an_epoch: int
     log_every: int
     first_eval: int | None
+    evals_before_end: int = 0
+
+    def too_few_evaluations(self, train: TrainSettings) -> str | None:
+        """Why patience or the best model's choice can change nothing about this run; None: they can, or are not asked for."""
+        before = self.evals_before_end
+        if self.first_eval is None:
+            return None
+        if train.patience and before <= train.patience:
+            return (
+                f"train.patience = {train.patience} cannot end this run: it takes {train.patience + 1} evaluations before the last step, "
+                f"and there are {before:,}"
+            )
+        if train.load_best_model_at_end and not before:
+            return f"train.load_best_model_at_end has one model to choose from: the only evaluation is that at the end, step {self.schedule.steps:,}"
+        return None
 
 
 def make_plan(settings: Settings, rows: int | None, *, held_out: bool, token_batches: int | None = None) -> Plan | None:
@@ -214,9 +234,12 @@ def make_plan(settings: Settings, rows: int | None, *, held_out: bool, token_bat
     logs = _every(train.logging_steps, steps)
     cadence = train.cadence(held_out=held_out)
     by_steps = _every(cadence.get("eval_steps") or train.logging_steps, steps)
-    first = {"no": None, "epoch": an_epoch, "steps": by_steps}[cadence["eval_strategy"]]
+    every = {"no": None, "epoch": an_epoch, "steps": by_steps}[cadence["eval_strategy"]]
+    delay = (train.eval_delay or 0) * (an_epoch if cadence["eval_strategy"] == "epoch" else 1)
+    first = None if every is None else every * max(1, math.ceil(delay / every))
+    before = 0 if first is None or every is None else len(range(first, steps, every))
     schedule = Schedule(steps, warmup, train.lr_scheduler_type, train.lr_scheduler_kwargs or {}, train.learning_rate)
-    return Plan(schedule, an_epoch, logs, None if first is None else min(first, steps))
+    return Plan(schedule, an_epoch, logs, None if first is None else min(first, steps), before)
 
 
 def _every(value: float, steps: int) -> int:
