@@ -49,6 +49,13 @@ def test_the_share_of_clipped_steps_is_counted() -> None:
     for norm in (0.5, 2.0, 3.0, 1.0):
         watch.step(1, torch.tensor(1.0), torch.tensor(norm))
     assert watch.clipped_share == 0.5
+    later = _watch([])
+    later.take(watch.kept())
+    assert later.clipped_share == 0.5
+    for norm in (2.0, 0.5, 0.5, 0.5):
+        later.step(5, torch.tensor(1.0), torch.tensor(norm))
+    assert later.clipped_share == 3 / 8
+    assert later.kept() == [8, 3]
 
 
 def test_a_weight_that_is_no_number_is_found() -> None:

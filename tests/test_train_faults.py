@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,6 +103,18 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_never_stopped(
             assert resumed.metrics[key] == whole.metrics[key]
         logged = [json.loads(line).get("step") for line in (bench.folder / output / "metrics.jsonl").read_text().splitlines()]
         assert logged == sorted(logged)
+
+
+def test_a_checkpoint_between_two_lines_of_the_log_keeps_the_steps_that_neither_has_told(bench: Bench, stores: dict[str, Path]) -> None:
+    """The next line was the mean since the checkpoint, and the share of clipped steps counted from there."""
+    values = {**STEPS, "train__save_strategy": "steps", "train__save_steps": 18, "train__max_grad_norm": 2.5, "train__verify": False}
+    whole = run(bench.context(stores["grouped"], "whole lines", **values))
+    shutil.copytree(bench.folder / "whole lines", bench.folder / "lines")
+    again = bench.context(stores["grouped"], "lines", **values, train__resume_from_checkpoint=str(bench.folder / "lines" / "checkpoint-18"))
+    resumed = run(again)
+    assert [entry["step"] for entry in resumed.details["log"] if "loss" in entry][-2:] == [20, 24]
+    assert resumed.details["log"] == whole.details["log"]
+    assert 0 < whole.metrics["clipped_share"] == resumed.metrics["clipped_share"] < 1
 
 
 @pytest.mark.fault

@@ -41,12 +41,22 @@ class Watch:
         self._first: torch.Tensor | None = None
         self._clipped: torch.Tensor | None = None
         self._said = False
+        self._before = 0, 0
         self._number, self._rows = 0, cast("Sequence[int]", ())
 
     @property
     def clipped_share(self) -> float | None:
         """Share of the steps whose gradient was clipped. Under AdamW even 99 % is no fault."""
-        return None if self._clipped is None or not self.clip else float(self._clipped) / self.steps
+        steps, clipped = self.kept()
+        return clipped / steps if steps and self.clip else None
+
+    def kept(self) -> list[int]:
+        """Steps so far, and how many of them were clipped, for a run that goes on from here."""
+        return [self._before[0] + self.steps, self._before[1] + (0 if self._clipped is None else int(self._clipped))]
+
+    def take(self, kept: Sequence[int] | None) -> None:
+        """Go on with what `kept` gave."""
+        self._before = (kept[0], kept[1]) if kept else (0, 0)
 
     def step(self, number: int, loss: torch.Tensor, norm: torch.Tensor, rows: Sequence[int] = ()) -> None:
         """Called before the weights change. On a CPU it looks at once.

@@ -42,6 +42,7 @@ from ftcli.core.training.schedule import planned
 from ftcli.core.training.testing import score
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.core.training.trends import Course, clipping, course_of
+from ftcli.core.training.window import Window
 from ftcli.errors import FtcliError, TrainError
 from ftcli.records import Check, RunStatus
 
@@ -298,6 +299,7 @@ def _gone_back(trainer: FtcliTrainer, back: Rollback) -> Path:
     left_out = f"step {last} is" if first == last else f"steps {first} to {last} are"
     note(f"{back.message}; gone back to {folder}, and {left_out} left out")
     trainer.forget()
+    trainer.unlogged = Window.kept(checkpoints.read(folder)["kept"])
     trainer.left_out |= set(back.left_out)
     return folder
 

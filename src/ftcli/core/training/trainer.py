@@ -34,6 +34,7 @@ from ftcli.core.training.halves import Halves, cut
 from ftcli.core.training.health import Start, Watch, finite, finite_states, look_at
 from ftcli.core.training.memory import Pieces
 from ftcli.core.training.meter import TEXTS, Counted, Meter
+from ftcli.core.training.window import NAME, Window
 from ftcli.errors import TrainError
 
 
@@ -88,6 +89,8 @@ class FtcliTrainer(Evaluating):
         self._rows: list[int] = []
         self._logged: torch.Tensor | None = None
         self._dropped, self._window, self._last_dropped = 0, 0, 0
+        self.unlogged: Window | None = None
+        """Of the checkpoint that the run goes on from, until its first step."""
         self.start: Start | None = None
         self.first: tuple[float, float] | None = None
         """Loss and gradient norm of step 1."""
@@ -156,6 +159,9 @@ class FtcliTrainer(Evaluating):
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         number = self.state.global_step + 1
         texts = inputs.pop(TEXTS, None)
+        if self.unlogged is not None:
+            self.unlogged.give_back(self)
+            self._dropped, self.unlogged = self.unlogged.dropped, None
         if self._step_loss is None:
             self._logged = self._tr_loss.clone()
             if self.pieces is not None:
@@ -241,18 +247,22 @@ class FtcliTrainer(Evaluating):
             saving.save_checkpoint(self, self.identity, self.kept(), self.watch.note)
 
     def kept(self) -> dict[str, Any]:
-        """What a run that goes on from here must know beside what `Trainer` saves."""
+        """What a run that goes on from here must know beside what `Trainer` saves. Every rank must call it."""
         return {
             self._at_a_time: self.pieces.most if self.pieces else None,
             "left_out": sorted(self.left_out),
             "compiled": self.compiled and self.compiled.on,
             "guard": self.guard and self.guard.kept(),
+            "watch": self.watch.kept(),
+            NAME: Window.of(self, self._dropped).to_json(),
             **({"weights_alone": True} if self.args.save_only_model else {}),
         }
 
     def take(self, kept: Mapping[str, Any]) -> None:
         """Go on with what `kept` gave."""
         self.left_out |= set(kept.get("left_out", ()))
+        self.unlogged = Window.kept(kept)
+        self.watch.take(kept.get("watch"))
         if self.guard is not None and kept.get("guard"):
             self.guard.take(kept["guard"])
         if kept.get(self._at_a_time) is not None:
