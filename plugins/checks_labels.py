@@ -113,7 +113,7 @@ def labels(probe: Probe) -> Check:
     if absent:
         return warned(
             f"{int((counts == 0).sum())} of {len(names)} classes have no training row, first {', '.join(absent)}",
-            "Add rows for them, or leave them out of --label-names.",
+            "Add training rows for them, or leave them out of the labels (--label-names, where they were given).",
             **evidence,
         )
     share = float(counts[majority] / counts.sum())
@@ -192,7 +192,7 @@ def _label_flags(probe: Probe, flags: LabelFlags, names: list[str]) -> Check:
         if fixed.any():
             first = ", ".join(name for name, one in zip(names, fixed.tolist(), strict=True) if one)[:200]
             fix = (
-                "Add rows for them, or leave them out of --label-names."
+                "Add training rows for them, or leave them out of the labels (--label-names, where they were given)."
                 if words.startswith("hold in no")
                 else "Leave them out: they say nothing."
             )

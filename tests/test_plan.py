@@ -369,6 +369,7 @@ def test_a_format_that_there_is_not_is_refused(tmp_path: Path, name: str, meant:
         ("socket.jsonl", "socket.jsonl: a socket, not a file"),
         ("with-fifo", "pipe.jsonl: a FIFO, not a file"),
         ("/dev/null", "/dev/null: a device, not a file"),
+        ("-", "-: what is piped in is not read"),
         ("x" * 5000, "no such file or directory"),
     ],
 )

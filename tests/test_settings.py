@@ -236,3 +236,19 @@ def test_what_nobody_means_is_refused(key: str, value: Any, words: str) -> None:
 
 def test_true_is_taken_where_it_is_one_of_the_choices() -> None:
     assert get(update(Settings(), {"train.bf16": True}), "train.bf16") is True
+
+
+def test_one_text_in_a_file_is_a_list_of_one(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("dataset:\n  sources: a,b.jsonl\n  label_names: [x, y]\ntracking:\n  report_to: tensorboard\n")
+    settings = resolve(config=file).settings
+    assert (settings.dataset.sources, settings.dataset.label_names) == (["a,b.jsonl"], ["x", "y"])
+    assert settings.tracking.report_to == ["tensorboard"]
+
+
+def test_words_that_yaml_takes_for_true_and_false_are_told_so_once(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("dataset:\n  label_names: [no, yes]\n")
+    with pytest.raises(SettingsError, match="write them in quotes") as refused:
+        resolve(config=file)
+    assert "\n" not in refused.value.message

@@ -129,7 +129,9 @@ def _explain(error: ValidationError, layers: list[Layer]) -> str:
         key = ".".join(str(part) for part in problem["loc"][:2])
         value, origin = next((layer.values[key] for layer in layers if key in layer.values), ("", "default"))
         lines.append(f"{key} = {value!r} (from {origin}): {problem['msg'].removeprefix('Value error, ')}")
-    return "\n".join(lines)
+        if isinstance(value, list) and problem["type"] == "string_type" and any(isinstance(item, bool) for item in value):
+            lines[-1] += ". YAML takes yes, no, on and off for true and false: write them in quotes"
+    return "\n".join(dict.fromkeys(lines))
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:
@@ -290,8 +292,16 @@ def _from_tree(tree: Mapping[str, Any], origin: str) -> Layer:
             raise SettingsError(f"{origin}: {section} stands outside a section", hint)  # without its value, which may be a token
         for name, value in fields.items():
             check_key(f"{section}.{name}", origin)
-            values[f"{section}.{name}"] = ("no" if value is False and "no" in _choices(section, name) else value, origin)
+            values[f"{section}.{name}"] = (_from_file(section, name, value), origin)
     return Layer(values)
+
+
+def _from_file(section: str, name: str, value: Any) -> Any:
+    """A file's value: one text stands for a list of one, and a bare `no` of YAML for the word where that is a choice."""
+    kinds = kinds_of(sections()[section].model_fields[name].annotation)
+    if isinstance(value, str) and list in kinds and str not in kinds:
+        return [value]
+    return "no" if value is False and "no" in _choices(section, name) else value
 
 
 def _choices(section: str, name: str) -> tuple[Any, ...]:

@@ -329,6 +329,8 @@ def _missing(path: str) -> DataError:
     siblings = os.listdir(parent) if os.path.isdir(parent) and os.access(parent, os.R_OK) else []  # noqa: PTH112, PTH208 - as above
     near = difflib.get_close_matches(Path(path).name, siblings, n=1) or difflib.get_close_matches(prefix, ALIASES, n=1)
     hint = f"Did you mean {near[0]}?" if near else "Check the path."
+    if path == "-":
+        return DataError("-: what is piped in is not read", "Write the data to a file: they are read twice.")
     if "://" in path:
         hint = "Download it first (curl -LO); a data set of the hub is named ORG/NAME."
     return DataError(f"{path}: no such file or directory", hint)
