@@ -12,7 +12,7 @@ from ftcli.cli.catalog import COMMANDS
 from ftcli.cli.meant import SHORT
 from ftcli.cli.options import options_of, setting_options
 from ftcli.cli.parse import parse
-from ftcli.cli.switches import Switches
+from ftcli.cli.switches import Switches, typed_settings
 from ftcli.errors import UsageError
 from ftcli.settings_train import NOT_OFFERED, REMOVED
 from ftcli.sources import resolve
@@ -120,6 +120,14 @@ def test_the_last_of_a_repeated_option_counts_and_lists_add_up() -> None:
     words = ["--max-steps", "1", "--max-steps", "2", "--report-to", "mlflow,wandb", "--report-to", "trackio"]
 
     assert settings(*words) == {"train.max_steps": "2", "tracking.report_to": ["mlflow", "wandb", "trackio"]}
+
+
+def test_pairs_add_up_by_their_flag_and_by_set() -> None:
+    """All but the last were lost: a model of 28 layers was trained where --config-overrides num_hidden_layers=2 came first."""
+    assert settings("--config-overrides", "a=1,b=2", "--config-overrides", "c=3") == {"model.config_overrides": "a=1,b=2,c=3"}
+    words = ["--set", "model.config_overrides=a=1", "--set", "model.config_overrides=b=2", "--set", "tracking.report_to=x", "--set"]
+    found = typed_settings(parse(TRAIN, [*words, "tracking.report_to=y,z"]))
+    assert {key: value for key, (value, _) in found.items()} == {"model.config_overrides": "a=1,b=2", "tracking.report_to": ["x", "y", "z"]}
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def setting(
     bare: str | None = None,
     hidden: bool = False,
     path: bool = False,
+    pairs: bool = False,
     **constraints: Any,
 ) -> Any:
     """Declare a setting.
@@ -129,11 +130,14 @@ def setting(
         bare: value of the flag when it is given without one.
         hidden: leave it out of `--help` (it still works).
         path: a string that may be a path; a field of `Path` is one anyway.
+        pairs: a string of NAME=VALUE,…: a flag that is repeated adds to it.
         constraints: pydantic's (ge, le, …).
     """
     extra: dict[str, Any] = {"hidden": hidden, "path": path}
     if flag is not None:
         extra["flag"] = flag
+    if pairs:
+        extra["pairs"] = True
     if bare is not None:
         extra["bare"] = bare
     return Field(default, description=help_, json_schema_extra=extra, **constraints)

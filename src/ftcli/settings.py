@@ -136,7 +136,7 @@ class ModelSettings(Section):
 
     name_or_path: str | None = setting(None, "Model folder or hub id to start from.", flag="--model-name-or-path", path=True)
     config: Path | None = setting(None, "config.json to start from scratch with.", flag="--model-config")
-    config_overrides: str | None = setting(None, "Changes to the configuration: hidden_size=256,num_hidden_layers=4")
+    config_overrides: str | None = setting(None, "Changes to the configuration: hidden_size=256,num_hidden_layers=4", pairs=True)
     revision: str | None = setting(None, "Revision of a hub model.", flag="--model-revision", hidden=True)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(
         None, "Type of the weights; default: float32, which keeps small updates."

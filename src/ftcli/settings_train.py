@@ -157,7 +157,7 @@ class TrainSettings(Section):
     patience: int | None = setting(None, "Stop after this many evaluations without a better eval loss.", ge=1)
 
     lr_scheduler_kwargs: Json | None = hf()
-    optim_args: str | None = hf()
+    optim_args: str | None = hf(pairs=True)
     adam_beta1: float | None = hf()
     adam_beta2: float | None = hf()
     adam_epsilon: float | None = hf()

@@ -14,6 +14,8 @@ from ftcli.cli.meant import unknown_option
 from ftcli.cli.options import Option, options_of
 from ftcli.cli.spec import CommandSpec, Own
 from ftcli.errors import UsageError
+from ftcli.fields import extra
+from ftcli.settings import sections
 
 SOURCES = "dataset.sources"
 POSITIONAL = "SOURCE"
@@ -40,8 +42,8 @@ class Parsed:
         return key in self.given
 
     def settings(self) -> dict[str, tuple[Any, str]]:
-        """ "section.field" → (raw value, flag): the last one typed counts, sources and other lists add up."""
-        return {key: _merged(key, values) for key, values in self.given.items() if "." in key}
+        """ "section.field" → (raw value, flag): the last one typed counts; sources, other lists and NAME=VALUE pairs add up."""
+        return {key: merged(key, values) for key, values in self.given.items() if "." in key}
 
 
 def parse(spec: CommandSpec, typed: Sequence[str]) -> Parsed:
@@ -125,9 +127,9 @@ def _place(spec: CommandSpec, words: list[tuple[str, str]], parsed: Parsed) -> N
     if slots and slots[-1].kind in {"words", "paths"} and len(words) >= len(slots):
         parsed.given[slots[-1].name] = [(word, slots[-1].name.upper()) for word, _ in words[len(slots) - 1 :]]
     elif len(words) > len(slots):
-        extra = words[len(slots)][0]
+        more = words[len(slots)][0]
         several = " Several sources are given as --dataset A,B." if any(key == SOURCES for key in parsed.given) else ""
-        raise UsageError(f"ftcli {spec.name} does not take the argument {extra!r}", f"See: ftcli {spec.name} --help.{several}")
+        raise UsageError(f"ftcli {spec.name} does not take the argument {more!r}", f"See: ftcli {spec.name} --help.{several}")
 
 
 def _convert(spec: CommandSpec, parsed: Parsed) -> None:
@@ -181,7 +183,8 @@ def _split(raw: str) -> list[str]:
     return [part.strip() for part in raw.split(",") if part.strip()]
 
 
-def _merged(key: str, values: list[tuple[str, str]]) -> tuple[Any, str]:
+def merged(key: str, values: list[tuple[str, str]]) -> tuple[Any, str]:
+    """What a setting comes to that was typed so often, and the last flag of it."""
     from ftcli.sources import parse as read
 
     flag = values[-1][1]
@@ -190,4 +193,7 @@ def _merged(key: str, values: list[tuple[str, str]]) -> tuple[Any, str]:
     parts = [read(key, raw) for raw, _ in values]
     if all(isinstance(part, list) for part in parts):
         return [item for part in parts for item in part], flag
+    section, _, name = key.partition(".")
+    if extra(sections()[section].model_fields[name], "pairs"):
+        return ",".join(parts), flag
     return parts[-1], flag

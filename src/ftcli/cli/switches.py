@@ -51,15 +51,17 @@ def typed_settings(parsed: Parsed) -> dict[str, tuple[Any, str]]:
     values, sets = parsed.settings(), parsed.given.get("set", ())
     if not sets:
         return values
+    from ftcli.cli.parse import merged
     from ftcli.sources import check_key
 
+    typed: dict[str, list[tuple[str, str]]] = {}
     for raw, flag in sets:
         key, equals, value = raw.partition("=")
         if not equals:
             raise UsageError(f"{flag} {raw}: no value", f"Write {flag} section.field=value.")
         key = key.strip().replace("-", "_")
         check_key(key, flag)
-        if key in values and values[key][1] != flag:
+        if key in values:
             raise UsageError(f"{key} is given twice: by {values[key][1]} and by {flag}", "Leave one out.")
-        values[key] = (value, flag)
-    return values
+        typed.setdefault(key, []).append((value, flag))
+    return values | {key: merged(key, given) for key, given in typed.items()}
