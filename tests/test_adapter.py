@@ -142,6 +142,23 @@ def test_adapters_go_on_over_the_base_that_they_were_trained_on_wherever_it_lies
         run(_context(bench, "classify", "based", "other", **{**resumed, "train__max_steps": 4}))
 
 
+def test_an_adapter_is_neither_merged_nor_asked_nor_trained_on_over_another_base(bench: Bench, tmp_path: Path) -> None:
+    """A base that was trained again into its folder was taken without a word, and the merged model was another."""
+    shutil.copytree(bench.folder / "qwen3", tmp_path / "base")
+    values = {**SHORT, "train__save_strategy": "steps", "train__save_steps": 1, "train__save_total_limit": 5}
+    run(_context(bench, "packs", str(tmp_path / "run"), tmp_path / "base", **values, model__lora_r=2))
+    merge(tmp_path / "run", tmp_path / "merged")
+    tiny_model("qwen3", seed=7).save_pretrained(tmp_path / "base")
+    for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-1"):
+        with pytest.raises(ModelError, match=r"is not the model that the adapter .* was learned on"):
+            load_adapted(folder)
+    with pytest.raises(ModelError, match="was learned on"):
+        run(_context(bench, "packs", "further", tmp_path / "run", **SHORT))
+    shutil.rmtree(tmp_path / "base")
+    shutil.copytree(bench.folder / "qwen3", tmp_path / "base")
+    load_adapted(tmp_path / "run")
+
+
 def test_a_base_is_known_by_its_content_not_by_its_files(bench: Bench, tmp_path: Path) -> None:
     def base(folder: Path) -> str | None:
         return frozen_base(_context(bench, "classify", "none", folder, model__lora_r=4).settings)

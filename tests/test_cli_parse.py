@@ -212,6 +212,13 @@ def test_arguments_of_a_command_arrive_in_their_types() -> None:
         ("train", ["--disable-tqdm"], "no option --disable-tqdm", "Use --quiet."),
         ("train", ["--no-max-steps"], "no option --no-max-steps", ""),
         ("train", ["--max-steps"], "--max-steps needs a value", "--max-steps INT"),
+        (
+            "tokenize",
+            ["--output-dir", "--overwrit", "x"],
+            "--output-dir needs a value, and --overwrit looks like an option",
+            "--overwrite?",
+        ),
+        ("train", ["--output-dir", "--zzz"], "--output-dir needs a value, and --zzz looks like", "--output-dir=--zzz"),
         ("train", ["--max-steps", "--bf16"], "--max-steps needs a value", ""),
         ("train", ["--no-bf16=true"], "--no-bf16 takes no value, found 'true'", ""),
         ("train", ["--json=yes"], "--json takes no value", ""),

@@ -240,6 +240,16 @@ def test_a_plugin_may_end_a_run_with_an_error_of_its_own(tmp_path: Path) -> None
     assert "error: bad\n  do x\n" in result.stderr
 
 
+@pytest.mark.parametrize("code", [0, None, "no licence"])
+def test_code_that_ends_the_process_fails_the_command(monkeypatch: pytest.MonkeyPatch, code: object) -> None:
+    """A model's own code that called sys.exit() ended ftcli with code 0 and without a word."""
+    monkeypatch.setattr(settings_command, "run", _raise(SystemExit(code)))
+    result = run("settings", "--json")
+    assert result.exit_code == 1
+    assert result.report["error"]["message"].startswith("the command was ended from within: SystemExit")
+    assert result.report["status"] == "failed"
+
+
 def test_a_bug_leaves_its_traceback_in_a_file_and_none_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_command, "run", _raise(ZeroDivisionError("by nothing")))
 

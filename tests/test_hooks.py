@@ -137,7 +137,7 @@ def test_load_tokenizer_is_called_with_the_settings_and_then_the_built_in(load: 
     plugins, calls = recorder(load, "load_tokenizer")
     settings = update(Settings(), {"tokenizer.path": str(tokenizer_folder)})
 
-    assert plugins.hook.load_tokenizer(settings=settings).pad_token == "<pad>"
+    assert plugins.load_tokenizer(settings).pad_token == "<pad>"
     assert calls == [(settings,)]
 
 
@@ -385,3 +385,36 @@ def test_the_commands_use_what_plugins_offer(way: str, tmp_path: Path, monkeypat
 
     history = [json.loads(line) for line in (tmp_path / "reports" / "history.jsonl").read_text().splitlines()]
     assert [line["command"] for line in history] == ["tokenize", "verify", "train", "export", "tokenize", "verify"]
+
+
+FAILS = {
+    "raise RuntimeError('vault is sealed')": "RuntimeError: vault is sealed",
+    "import sys; sys.exit(0)": "SystemExit: 0",
+    "return 'x'": "it gave str",
+}
+
+
+@pytest.mark.parametrize("line", FAILS)
+def test_a_load_tokenizer_that_fails_is_named_with_its_plugin(load: Load, line: str) -> None:
+    """It was a bug of ftcli's."""
+    plugins = load(f"import ftcli\n@ftcli.hookimpl\ndef load_tokenizer(settings):\n    {line}\n")
+    with pytest.raises(PluginError, match=re.escape(FAILS[line])) as refused:
+        plugins.load_tokenizer(Settings())
+    assert "plugin 'other'" in refused.value.message
+    assert "failed in load_tokenizer" in refused.value.message
+
+
+ENDS = {
+    "environment(settings, machine)": "failed in environment: SystemExit: licence expired",
+    "load_tokenizer(settings)": "failed in load_tokenizer: SystemExit: licence expired",
+    "register_checks(register)": "failed in register_checks: SystemExit: licence expired",
+}
+
+
+@pytest.mark.parametrize("hook", ENDS)
+def test_a_hook_that_ends_the_process_fails_the_command(tmp_path: Path, hook: str) -> None:
+    """ftcli ended with code 0, without a word and without a report."""
+    put(tmp_path / "plugins", f"import sys\nimport ftcli\n@ftcli.hookimpl\ndef {hook}:\n    sys.exit('licence expired')\n")
+    found = run("verify", "--level", "quick", "--tokenizer-path", str(tmp_path), "--plugins-dir", str(tmp_path / "plugins"), "--json")
+    assert found.exit_code == 1
+    assert ENDS[hook] in json.dumps(found.report)

@@ -178,6 +178,12 @@ def test_the_same_unusable_part_fails_one_check_and_the_others_refer_to_it() -> 
     assert "A1" in checks[1].summary
 
 
+def test_a_check_that_ends_the_process_is_an_error_and_no_proof() -> None:
+    checks = _run(_kind("A1", run=_raising(SystemExit("no licence"))), _kind("A2"))
+    assert [check.status for check in checks] == ["error", "pass"]
+    assert "broke: SystemExit: no licence" in checks[0].summary
+
+
 def test_a_broken_check_is_an_error_that_names_the_plugin_and_hides_nothing() -> None:
     checks = _run(_kind("A1", run=_raising(ZeroDivisionError("by\n  zero" + "!" * 1000))), _kind("A2"))
     assert [check.status for check in checks] == ["error", "pass"]

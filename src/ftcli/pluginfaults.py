@@ -61,7 +61,7 @@ def named(part: str, owner: str | None, hint: str) -> Iterator[None]:
         yield
     except FtcliError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if owner is None:
             raise
         raise PluginError(f"the {part} of plugin {owner!r} broke: {reason_of(error)}", hint) from error

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackagePath, entry_points, version
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -21,6 +22,9 @@ from ftcli.plugincode import source_hash
 from ftcli.pluginfaults import misuse, reason_of
 from ftcli.records import PluginInfo
 from ftcli.registry import AnyRegistry, Registry
+
+if TYPE_CHECKING:
+    from ftcli.settings import Settings
 
 BUILT_IN = "built-in"
 BUILT_INS = (
@@ -40,6 +44,8 @@ BUILT_INS = (
 KINDS = ("source", "engine", "task", "packer", "collator", "check", "executor", "exporter")
 RECORDS: Mapping[str, Any] = {"collator": CollatorKind, "check": CheckKind}
 """Kinds that are registered as a record; of the others a factory is."""
+TOKENIZER = ("get_vocab", "pad_token_id", "is_fast")
+"""What a tokenizer of transformers has."""
 
 
 class Plugins:
@@ -95,6 +101,33 @@ class Plugins:
             for result in self._guard(name, hook, caller, **arguments):
                 yield name, result
 
+    def load_tokenizer(self, settings: Settings) -> Any:
+        """The tokenizer of the hook `load_tokenizer`.
+
+        Raises:
+            PluginError: a plugin's implementation raised anything but an `FtcliError`, or gave something else; names the plugin.
+        """
+        hook = self.hook.load_tokenizer
+        try:
+            found = hook(settings=settings)
+        except FtcliError:
+            raise
+        except (Exception, SystemExit) as error:
+            if (name := self._raised(hook, error)) is None or self._info[name].origin == BUILT_IN:
+                raise
+            raise self._failure(name, "load_tokenizer", reason_of(error)) from error
+        outsiders = [impl.plugin_name for impl in hook.get_hookimpls() if self._info[impl.plugin_name].origin != BUILT_IN]
+        if outsiders and not all(hasattr(found, attribute) for attribute in TOKENIZER):
+            raise self._failure(outsiders[-1], "load_tokenizer", f"it gave {type(found).__name__}, which is no tokenizer of transformers")
+        return found
+
+    @staticmethod
+    def _raised(hook: Any, error: BaseException) -> str | None:
+        """The plugin whose implementation of a hook an error came through."""
+        codes = {getattr(impl.function, "__code__", None): impl.plugin_name for impl in hook.get_hookimpls()}
+        names = [codes[frame.f_code] for frame, _ in walk_tb(error.__traceback__) if frame.f_code in codes]
+        return names[-1] if names else None
+
     def outsider(self, kind: str, name: str) -> str | None:
         """The plugin that offers this part; None when it is ftcli's own."""
         owner = self.registry(kind).owner(name)
@@ -119,10 +152,11 @@ class Plugins:
             return caller(**arguments)
         except FtcliError:
             raise
-        except Exception as error:
-            raise PluginError(
-                f"plugin {name!r} ({self._info[name].origin}) failed in {hook}: {reason_of(error)}", "Run: ftcli plugins doctor"
-            ) from error
+        except (Exception, SystemExit) as error:
+            raise self._failure(name, hook, reason_of(error)) from error
+
+    def _failure(self, name: str, hook: str, reason: str) -> PluginError:
+        return PluginError(f"plugin {name!r} ({self._info[name].origin}) failed in {hook}: {reason}", "Run: ftcli plugins doctor")
 
     def _add(self, plugin: Any, name: str, origin: str, plugin_version: str, shipped: Iterable[PackagePath] = ()) -> None:
         if name in self._info:

@@ -60,7 +60,7 @@ def _run(words: list[str]) -> int:
     except ImportError as error:
         return _without(error, words)
     except SystemExit as end:  # completion ends this way
-        return end.code if isinstance(end.code, int) else 0
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     return INTERRUPTED if code == 130 else int(code or 0)  # Typer's code for an interruption while parsing
 
 

@@ -112,6 +112,13 @@ def _value(option: Option, flag: str, following: str | None, options: Mapping[st
         return option.bare, 0
     if following is None or is_option:
         raise UsageError(f"{flag} needs a value", f"Write {flag} {option.metavar}.")
+    if misspelt:
+        near = difflib.get_close_matches(following.partition("=")[0].replace("_", "-"), options, n=1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise UsageError(
+            f"{flag} needs a value, and {following} looks like an option that does not exist",
+            f"{meant}Where it is the value: {flag}={following}",
+        )
     return following, 1
 
 

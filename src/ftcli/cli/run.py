@@ -25,6 +25,7 @@ from ftcli.core.publishing.ranks import muted
 from ftcli.errors import FtcliError, InterruptedRun, UsageError
 from ftcli.machine import detect
 from ftcli.masking import masked
+from ftcli.pluginfaults import reason_of
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Machine, Report, RunStatus
 from ftcli.sources import Resolved, resolve
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ftcli.settings import Settings
 
 EXIT_CODES = {"ok": 0, "failed": 1, "interrupted": 3}
+EXITED = "Code that is loaded must raise an error instead of calling sys.exit: mend the plugin or the model's code, or leave it out."
 CONTINUE = "Run the same command again to continue."
 
 
@@ -98,7 +100,9 @@ class Invocation:
             failure = error
         except KeyboardInterrupt:
             failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", CONTINUE if self.spec.works else "")
-        except (SystemExit, GeneratorExit):
+        except SystemExit as error:  # of a plugin or a model's own code; its code 0 would say that the command did its work
+            failure = FtcliError(f"the command was ended from within: {reason_of(error)}", EXITED)
+        except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - the last net: no traceback reaches a user, nor does a panic in Rust
             failure = self._bug(error)

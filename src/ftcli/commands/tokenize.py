@@ -116,7 +116,7 @@ def _settle(context: Context, executor: Executor, apart: Apart, early: Early, ha
     """
 
     def load() -> Any:
-        return light.load(lambda: context.plugins.hook.load_tokenizer(settings=context.settings))
+        return light.load(lambda: context.plugins.load_tokenizer(context.settings))
 
     known = known_tokenizer(context, load)
     engine = known and probable_engine(context, known)

@@ -33,7 +33,7 @@ def variants(context: Context) -> list[Variant]:
             "benchmark tokenize needs --dataset SOURCE and --tokenizer-path DIR", "Any file that `ftcli tokenize` reads will do."
         )
     texts = _rows(context)
-    tokenizer = context.plugins.hook.load_tokenizer(settings=settings)
+    tokenizer = context.plugins.load_tokenizer(settings)
     asked = list(dict.fromkeys(settings.benchmark.variants or ()))
     names = asked or [REFERENCE, *(name for name in context.plugins.registry("engine").names() if name != REFERENCE)]
     sample = texts.slice(0, 500).to_pylist()

@@ -149,6 +149,6 @@ def _decoder(context: Context, store: Store, kind: str, *, texts: bool) -> Lossl
     from ftcli.core.tokenizer.lossless import Lossless
     from ftcli.core.training.gate import check_tokenizer  # imports torch
 
-    tokenizer = context.plugins.hook.load_tokenizer(settings=context.settings)
+    tokenizer = context.plugins.load_tokenizer(context.settings)
     check_tokenizer(store, tokenizer, path)
     return Lossless(tokenizer)

@@ -68,7 +68,7 @@ def spelling_of(context: Context, store: Store, rows: Rows) -> Spelling | None:
             return None
     settings = update(context.settings, {"tokenizer.path": str(path)})
     try:
-        tokenizer = context.plugins.hook.load_tokenizer(settings=settings)
+        tokenizer = context.plugins.load_tokenizer(settings)
     except FtcliError as error:
         if asked:
             raise

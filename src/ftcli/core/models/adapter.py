@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from ftcli.context import Context
 from ftcli.contracts import Task
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of
-from ftcli.core.models.frozen import commit_of
+from ftcli.core.models.frozen import commit_of, refuse_other_base
 from ftcli.errors import MissingExtraError, ModelError, UsageError
 from ftcli.settings import Settings
 
@@ -204,6 +204,7 @@ def _loaded(context: Context, model: PreTrainedModel) -> Any:
     from peft import PeftModel
 
     folder = str(context.settings.model.name_or_path)
+    refuse_other_base(folder)
     if context.settings.model.load_in_4bit:
         from peft import prepare_model_for_kbit_training
 

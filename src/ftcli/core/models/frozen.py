@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ftcli.core.files.manifest import hash_bytes
-from ftcli.core.models.adapter_base import base_of, revision_of
+from ftcli.core.files.manifest import hash_bytes, unseal
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, base_of, revision_of
+from ftcli.core.publishing.staging import MODEL_MANIFEST
+from ftcli.errors import ModelError
 from ftcli.settings import Settings
 
 SAMPLE_BYTES = 4096
@@ -17,6 +20,9 @@ SAMPLE_BYTES = 4096
 embedding that no text has."""
 SAID_OF_THE_FILE = ("_name_or_path", "transformers_version")
 """Keys of config.json that change when the same model is saved again."""
+BASE = "model.base"
+"""Of a run's identity and of its model's manifest."""
+CHECKPOINT = "ftcli-checkpoint.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -32,11 +38,50 @@ def frozen_base(settings: Settings) -> str | None:
     name = settings.model.name_or_path
     if name is None or (settings.model.lora_r is None and base_of(name) == name):
         return None
-    folder = _folder(base_of(name), settings.model.revision or revision_of(name))
+    return content_of(base_of(name), settings.model.revision or revision_of(name))
+
+
+def content_of(source: str, revision: str | None) -> str:
+    """Hash of the configuration and the weights of a model on this machine.
+
+    Raises:
+        FileNotFoundError: they are not on this machine (yet).
+        OSError, ValueError, KeyError: they cannot be read.
+    """
+    folder = _folder(source, revision)
     config = json.loads((folder / "config.json").read_bytes())
     tensors = {tensor: entry for path in _files(folder) for tensor, entry in _tensors(path)}
     document = {"config": {key: value for key, value in config.items() if key not in SAID_OF_THE_FILE}, "tensors": tensors}
     return hash_bytes(json.dumps(document, sort_keys=True).encode())[:16]  # a configuration may hold infinity
+
+
+def refuse_other_base(adapter: str) -> None:
+    """Hold the base of an adapter against the one that it was learned on, as far as a run of ftcli has written that down.
+
+    Raises:
+        ModelError: another model lies where the base was.
+    """
+    learned = _learned_on(Path(adapter))
+    if learned is None:
+        return
+    with suppress(OSError, ValueError, KeyError):  # what cannot be read is said by whoever loads it
+        base = base_of(adapter)
+        if (now := content_of(base, revision_of(adapter))) != learned:
+            raise ModelError(
+                f"{base} is not the model that the adapter {adapter} was learned on: its content was {learned}, and is {now}",
+                f"Put that model back, or name where it is in {Path(adapter) / ADAPTER_CONFIG}; else learn the adapter again.",
+            )
+
+
+def _learned_on(folder: Path) -> str | None:
+    """What `frozen_base` gave when a model or a checkpoint of an adapter was saved there."""
+    for name, place in ((MODEL_MANIFEST, ()), (CHECKPOINT, ("identity",))):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            document = unseal((folder / name).read_bytes())
+            for key in place:
+                document = document[key]
+            return str(document[BASE])
+    return None
 
 
 def commit_of(source: str, revision: str | None) -> str | None:

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, revision_of
+from ftcli.core.models.frozen import refuse_other_base
 from ftcli.core.models.model import OWN_CODE
 from ftcli.core.publishing import staging
 from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError
@@ -27,7 +28,7 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
         trust: run Python code that comes with the base.
 
     Raises:
-        ModelError: adapter and base cannot be loaded, or do not fit.
+        ModelError: adapter and base cannot be loaded, do not fit, or the base is another than it was.
         MissingExtraError: peft is not installed.
     """
     try:
@@ -43,6 +44,7 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
         model = family.from_pretrained(
             base, config=config, dtype=torch.float32, use_safetensors=True, ignore_mismatched_sizes=True, **where
         )
+        refuse_other_base(str(folder))  # here, where a base of the hub is on this machine
         with as_peft_asks():
             return PeftModel.from_pretrained(model, str(folder)).eval()
     except (ValueError, RuntimeError, OSError, KeyError, ImportError) as error:

@@ -59,7 +59,7 @@ def known_tokenizer(context: Context, load: Callable[[], Any] | None = None) -> 
 def _recalled(context: Context, key: str | None, load: Callable[[], Any] | None = None) -> KnownTokenizer | None:
     if key is None:
         return None
-    return recall(context.cache_dir, key, load or (lambda: context.plugins.hook.load_tokenizer(settings=context.settings)))
+    return recall(context.cache_dir, key, load or (lambda: context.plugins.load_tokenizer(context.settings)))
 
 
 def probable_engine(context: Context, known: KnownTokenizer) -> Engine | None:

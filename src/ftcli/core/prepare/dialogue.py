@@ -83,7 +83,7 @@ def _load_template(settings: Settings, plugins: Plugins) -> tuple[Template, Any]
     key = repr((settings.tokenizer, settings.dataset.assistant_only_loss, settings.dataset.completion_only_loss))
     if key not in _kept:
         light = Light(can_hide(), cache_folder(settings))  # a worker encodes, and needs torch for nothing: 2 s of CPU and 300 MB
-        tokenizer = light.load(lambda: plugins.hook.load_tokenizer(settings=settings))
+        tokenizer = light.load(lambda: plugins.load_tokenizer(settings))
         if tokenizer.is_fast:
             tokenizer.backend_tokenizer.no_truncation()
             tokenizer.backend_tokenizer.no_padding()

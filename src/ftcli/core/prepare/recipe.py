@@ -158,7 +158,7 @@ def task_of(context: Context) -> tuple[str, bool]:
 
 
 def _loaded(context: Context, folder: str, load: Load | None) -> tuple[Any, Backend]:
-    tokenizer = load() if load else context.plugins.hook.load_tokenizer(settings=context.settings)
+    tokenizer = load() if load else context.plugins.load_tokenizer(context.settings)
     chosen = context.settings.tokenizer
     backend = prepare_backend(tokenizer, folder, chosen.revision, chosen.trust_remote_code)
     if (key := tokenizer_key(context)) and (lost := keep(context.cache_dir, key, tokenizer, backend)):

@@ -45,4 +45,4 @@ def refuse(context: Context, output: Path) -> None:
     check_choice(settings, task)
     config = planned(settings)
     check_kind(config, "train" if task is None else f"mode {task.name}")
-    check_vocabulary(config, context.plugins.hook.load_tokenizer(settings=settings))
+    check_vocabulary(config, context.plugins.load_tokenizer(settings))

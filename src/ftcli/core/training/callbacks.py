@@ -163,7 +163,7 @@ def _notify(context: Context, step: Step) -> None:
             implementation.function(**dict.fromkeys(implementation.argnames, step))
         except FtcliError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"plugin {implementation.plugin_name!r} failed in on_step at step {step.step}: {error!r}", "Fix it or leave it out."
             ) from error

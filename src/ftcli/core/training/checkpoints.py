@@ -15,7 +15,7 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.files.manifest import damage_of, hash_file, unseal
-from ftcli.core.models.frozen import frozen_base
+from ftcli.core.models.frozen import BASE, CHECKPOINT, frozen_base
 from ftcli.core.publishing import staging
 from ftcli.core.storage.store import Store
 from ftcli.errors import TrainError
@@ -23,7 +23,7 @@ from ftcli.machine import compute_threads
 from ftcli.masking import masked
 from ftcli.settings import Settings, get
 
-MARKER = "ftcli-checkpoint.json"
+MARKER = CHECKPOINT
 SCHEMA = "ftcli.checkpoint/2"
 NEEDED = {
     "trainer_state.json": r"trainer_state\.json",
@@ -119,7 +119,7 @@ def identity(context: Context, store: Store, mode: str, precision: str | None = 
     config = settings.model.config
     told = {"precision": precision or _asked(settings)}
     with suppress(OSError, ValueError, KeyError):  # not here yet, where nothing has loaded it
-        told["model.base"] = frozen_base(settings) or "none"
+        told[BASE] = frozen_base(settings) or "none"
     return {
         "data": store.fingerprint,
         "mode": mode,

@@ -98,7 +98,7 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
         claim.take()
     resume = settings.train.resume_from_checkpoint is not None
     gate.check_output(Path(arguments.output_dir), resume=resume, overwrite=settings.runtime.overwrite)
-    tokenizer = context.plugins.hook.load_tokenizer(settings=settings)
+    tokenizer = context.plugins.load_tokenizer(settings)
     gate.check_tokenizer(store, tokenizer, str(settings.tokenizer.path))
     task = _task(context, store)
     train = store.split("train")

@@ -22,6 +22,7 @@ from ftcli.core.files.durable import writing
 from ftcli.core.models.adapter_base import base_of
 from ftcli.core.models.compiled import Trial, compiled
 from ftcli.core.models.config import cache_of, set_cache
+from ftcli.core.models.frozen import BASE
 from ftcli.core.models.lean import few_rows, lean
 from ftcli.core.models.refusals import ran_out
 from ftcli.core.publishing import staging
@@ -314,8 +315,11 @@ def _final_evaluation(trainer: FtcliTrainer) -> None:
 
 def _save(trainer: FtcliTrainer) -> None:
     trainer.refuse_broken_weights()
+    document = {"step": trainer.state.global_step, "data": trainer.identity["data"]}
+    if (base := trainer.identity.get(BASE, "none")) != "none":
+        document[BASE] = base
     with trainer.meter.timing("checkpoint"):
-        saving.save_model(trainer, {"step": trainer.state.global_step, "data": trainer.identity["data"]}, trainer.watch.note)
+        saving.save_model(trainer, document, trainer.watch.note)
 
 
 def _named(run: Run, trainer: FtcliTrainer, error: Exception) -> FtcliError | None:

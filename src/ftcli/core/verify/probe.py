@@ -223,7 +223,7 @@ class Probe:
     def _load_tokenizer(self) -> Any:
         if not self.settings.tokenizer.path:
             raise Missing("no --tokenizer-path")
-        return loaded(self, lambda: self._load(lambda: self.context.plugins.hook.load_tokenizer(settings=self.settings)))
+        return loaded(self, lambda: self._load(lambda: self.context.plugins.load_tokenizer(self.settings)))
 
     def _encode_texts(self) -> Ids:
         from ftcli.core.tokenizer.round_trip import Ids

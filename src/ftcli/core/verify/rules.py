@@ -144,7 +144,7 @@ def _verdict(
             return Check("", "", "skipped", f"{kind.title}: it needs what {told[error]} found unusable")
         told[error] = kind.id
         return Check("", "", "fail", f"{kind.title}: {error.message}", {}, error.hint)
-    except Exception as error:  # noqa: BLE001 - a broken check must not hide the others
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken check must not hide the others
         words = f"{kind.title}: the check of plugin {owner(kind.id)!r} broke: {reason_of(error)}"
         return Check("", "", "error", words, {}, f"Report it to the plugin's author; --ignore {kind.id} leaves it out.")
 
