@@ -198,6 +198,18 @@ def test_what_does_not_change_the_data_costs_no_work(change, world, monkeypatch)
 
 
 @free
+@noticed
+def test_after_an_update_of_ftcli_one_run_settles_in_full_and_those_behind_it_do_not(world, monkeypatch):
+    """Another source of ftcli's is another receipt, and often the same fingerprint: without a renewal every run settled it again."""
+    monkeypatch.setattr(receipt, "_code", lambda folders: {"ftcli/other.py": "0"})
+    assert world.again() is None
+    assert tokenize.run(world.context()).metrics["reused"] is True
+    assert world.again() is not None
+    edit_the_source(world, monkeypatch)
+    assert world.again() is None
+
+
+@free
 def test_execution_knobs_cost_no_work(world):
     knobs = {"num_proc": 5, "batch_size": 3, "writer_batch_size": 9, "memory_mode": "disk"}
     values = {**{f"dataset__{name}": value for name, value in knobs.items()}, "tokenizer__audit": 0.5, "tokenizer__engine": "auto"}

@@ -40,7 +40,7 @@ from ftcli.core.publishing.ranks import open_attempt
 from ftcli.core.publishing.shard import sidecar
 from ftcli.core.publishing.source_versions import Stamps
 from ftcli.core.reading.read import Plan
-from ftcli.core.reading.receipt import still_there
+from ftcli.core.reading.receipt import renew, still_there
 from ftcli.core.reading.reject import HINT as ROW_HINT
 from ftcli.core.reading.reject import REJECTS, accept, join
 from ftcli.core.reports.report import filed, get_ready
@@ -156,6 +156,7 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
     with open_attempt(context, recipe.output, recipe.fingerprint, inputs=recipe.inputs, need_bytes=need, on_block=early.stop) as attempt:
         if attempt.ready is not None:
             accept(attempt.ready, context.settings, recipe.output)
+            renew(context, attempt.ready, recipe.receipt)
             return _reused(context, attempt.ready)
         _start(context, executor, early, recipe.plan)
         work = make_shards(context, executor, early, recipe, recipe.plan.shards, attempt, footprint)
