@@ -358,6 +358,21 @@ def test_what_is_learned_and_what_is_cut_off_is_that_of_the_other_trainer() -> N
     assert cut not in read({"stage": "pt", "packing": True}).values
 
 
+def test_texts_whose_place_is_lost_are_texts_all_the_same() -> None:
+    """A data set of axolotl's examples: documents that are longer than a row would be left out."""
+    data = {"path": "allenai/c4", "name": "en", "type": "pretrain", "text_column": "body"}
+    found = read({"base_model": "m", "sequence_len": 512, "pretraining_dataset": [data]})
+    wanted = {"train.mode": "pretrain", "packing.truncation_strategy": "split", "dataset.text_column": "body"}
+    assert {key: found.values.get(key) for key in (*wanted, "dataset.sources")} == {**wanted, "dataset.sources": None}
+    assert words(found, "pretraining_dataset").endswith("it says more than a path; kept of it: train.mode, dataset.text_column")
+
+    plain = read({"base_model": "m", "pretraining_dataset": {"path": "a.jsonl", "text_column": "body"}})
+    assert (plain.values["dataset.sources"], plain.values["dataset.text_column"]) == (["a.jsonl"], "body")
+    several = [{"path": "a.jsonl", "text_column": "body"}, {"path": "b.jsonl", "text_column": "text"}]
+    found = read({"base_model": "m", "pretraining_dataset": several})
+    assert words(found, "pretraining_dataset").startswith("no counterpart: its columns of texts have different names")
+
+
 def test_a_prompt_that_is_written_otherwise_is_said_in_the_file() -> None:
     alpaca = read({"base_model": "m", "sequence_len": 512, "datasets": [{"path": "a", "type": "alpaca"}]})
 
@@ -502,7 +517,7 @@ def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
         (
             "pretraining_dataset",
             [{"path": "a.jsonl", "skip": 3}],
-            "no counterpart: give its files as dataset.sources: it says more than a path",
+            "no counterpart: give its files as dataset.sources: it says more than a path; kept of it: train.mode",
         ),
         ("datasets", [], "no effect: empty"),
     ],

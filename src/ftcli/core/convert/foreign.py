@@ -161,19 +161,26 @@ def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str
     try:
         wanted = _wanted(rule, value, context)
     except Lost as lost:
-        return Line(key, "no counterpart", str(lost))
+        anyway = {} if lost.anyway is None else _taken(found, key, {**rule.get("also", {}), **lost.anyway})
+        return Line(key, "no counterpart", str(lost) + (f"; kept of it: {', '.join(anyway)}" if anyway else ""))
     except ZeroDivisionError:
         return Line(key, "no counterpart", "a value that it is divided by is 0")
     if not wanted:
         return Line(key, "no effect", rule.get("same") or f"{word(value)}: as it is here")
-    taken = {to: given for to, given in wanted.items() if to not in found.values or found.values[to] == given or to == "dataset.sources"}
+    taken = _taken(found, key, wanted)
     if not taken:
         to = next(iter(wanted))
         return Line(key, "no counterpart", f"{to} is set by {found.origins[to]} already")
+    return Line(key, "mapped", ", ".join(taken) + (f" ({rule['note']})" if "note" in rule else ""), rule.get("note", ""))
+
+
+def _taken(found: Imported, key: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the settings of a key among those that are found, but for what another key decided already."""
+    taken = {to: given for to, given in wanted.items() if to not in found.values or found.values[to] == given or to == "dataset.sources"}
     for to, given in taken.items():
         found.values[to] = [*found.values.get(to, ()), *given] if to == "dataset.sources" else given
         found.origins.setdefault(to, key)
-    return Line(key, "mapped", ", ".join(taken) + (f" ({rule['note']})" if "note" in rule else ""), rule.get("note", ""))
+    return taken
 
 
 def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> dict[str, Any]:
