@@ -16,6 +16,7 @@ from ftcli.commands.settings_import import as_lines
 from ftcli.core.convert.foreign import KINDS, Imported, _table, read_foreign, recognise
 from ftcli.errors import SettingsError, UsageError
 from ftcli.settings import get, walk
+from ftcli.settings_train import REFUSED
 from ftcli.sources import resolve
 from ftcli.testing import run
 
@@ -152,8 +153,11 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "train.output_dir": Path("saves/lora"),
             "train.gradient_checkpointing": True,
             "train.eval_strategy": "no",
+            "train.save_strategy": "steps",
+            "train.save_steps": 500,
             "train.ddp_timeout": 180000000,
             "model.name_or_path": "Qwen/Qwen3-4B",
+            "model.dtype": "bfloat16",
             "model.lora_r": 8,
             "model.lora_target_modules": ["q_proj", "v_proj"],
             "packing.max_length": 4096,
@@ -178,6 +182,9 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "train.gradient_checkpointing": True,
             "train.use_liger_kernel": True,
             "train.push_to_hub": True,
+            "train.eval_strategy": "no",
+            "train.save_strategy": "steps",
+            "train.save_steps": 500,
             "model.name_or_path": "Qwen/Qwen3-0.6B",
             "model.dtype": "bfloat16",
             "model.lora_r": 64,
@@ -371,6 +378,84 @@ def test_texts_whose_place_is_lost_are_texts_all_the_same() -> None:
     several = [{"path": "a.jsonl", "text_column": "body"}, {"path": "b.jsonl", "text_column": "text"}]
     found = read({"base_model": "m", "pretraining_dataset": several})
     assert words(found, "pretraining_dataset").startswith("no counterpart: its columns of texts have different names")
+
+
+def test_a_name_on_the_hub_is_axolotls_wish_for_an_upload() -> None:
+    pushed = read({"base_model": "m", "sequence_len": 512, "hub_model_id": "me/mine", "hub_strategy": "end"}).values
+    assert {key: value for key, value in pushed.items() if key.startswith(("train.hub_", "train.push_"))} == {
+        "train.push_to_hub": True,
+        "train.hub_private_repo": True,
+        "train.hub_model_id": "me/mine",
+        "train.hub_strategy": "end",
+        "train.hub_always_push": True,
+    }
+    alone = read({"base_model": "m", "sequence_len": 512, "hub_strategy": "end"})
+    assert words(alone, "hub_strategy") == "no effect: nothing is uploaded without hub_model_id"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "dtype"),
+    [
+        ({"base_model": "m", "adapter": "lora"}, "bfloat16"),
+        ({"base_model": "m", "adapter": "qlora", "bf16": True}, "bfloat16"),
+        ({"base_model": "m", "adapter": "lora", "bf16": "auto", "float32": True}, "float32"),
+        ({"base_model": "m", "adapter": "lora", "bf16": False}, None),
+        ({"base_model": "m", "adapter": "lora", "fp16": True}, None),
+        ({"base_model": "m", "bf16": "auto"}, None),
+        ({"stage": "sft", "bf16": True}, "bfloat16"),
+        ({"stage": "sft", "bf16": False}, None),
+        ({"stage": "sft", "bf16": True, "finetuning_type": "full"}, None),
+    ],
+)
+def test_the_base_of_an_adapter_is_loaded_as_the_other_trainer_does(theirs: dict[str, Any], dtype: str | None) -> None:
+    assert read(theirs).values.get("model.dtype") == dtype
+
+
+@pytest.mark.parametrize(("said", "noted"), [("auto", True), (True, True), (False, False), ("full", False)])
+def test_weights_of_bfloat16_that_are_float32_here_are_spoken_of(said: Any, noted: bool) -> None:
+    found = read({"base_model": "m", "sequence_len": 512, "bf16": said})
+    assert ("#   bf16: axolotl loads the weights themselves in bfloat16" in "\n".join(as_lines(found, Path("theirs.yml")))) == noted
+
+
+def test_no_key_becomes_a_setting_that_every_run_refuses() -> None:
+    refused = {f"train.{name}" for name in (*REFUSED, "label_smoothing_factor")}
+    for kind in KINDS.values():
+        for key, rule in _table(kind)["keys"].items():
+            rules = rule if isinstance(rule, list) else [{"to": rule} if isinstance(rule, str) else rule]
+            assert not {each.get("to") for each in rules if isinstance(each.get("to"), str)} & refused, (kind, key)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "outcome"),
+    [
+        ("debug", "underflow_overflow", "no counterpart"),
+        ("debug", "", "no effect"),
+        ("debug", [], "no effect"),
+        ("label_smoothing_factor", 0.1, "no counterpart"),
+        ("label_smoothing_factor", 0.0, "no effect"),
+        ("ignore_data_skip", True, "no counterpart"),
+        ("bf16_full_eval", False, "no effect"),
+        ("average_tokens_across_devices", True, "no effect"),
+        ("dataloader_in_order", False, "no counterpart"),
+    ],
+)
+def test_what_every_run_refuses_is_lost_with_its_reason(key: str, value: Any, outcome: str) -> None:
+    found = read({"model_name_or_path": "m", "dataset_name": "a", key: value})
+    assert words(found, key).startswith(f"{outcome}: ")
+    assert f"train.{key}" not in found.values
+
+
+@pytest.mark.parametrize("theirs", [{"dataset_name": "a"}, {"stage": "sft"}])
+def test_what_transformers_saves_and_evaluates_is_said(theirs: dict[str, Any]) -> None:
+    cadence = "train.save_strategy", "train.save_steps", "train.eval_strategy", "train.eval_steps"
+    for said, wanted in (
+        ({}, ["steps", 500, "no", None]),
+        ({"save_steps": 200}, ["steps", 200, "no", None]),
+        ({"save_strategy": "epoch", "eval_strategy": "epoch"}, ["epoch", None, "epoch", None]),
+        ({"eval_strategy": "steps", "eval_steps": 50}, ["steps", 500, "steps", 50]),
+    ):
+        values = read({**theirs, **said}).values
+        assert [values.get(key) for key in cadence] == wanted
 
 
 def test_a_prompt_that_is_written_otherwise_is_said_in_the_file() -> None:

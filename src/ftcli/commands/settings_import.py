@@ -64,7 +64,7 @@ def as_lines(found: Imported, file: Path) -> list[str]:
             lines += ["", f"[{section}]"]
         written = str(value) if isinstance(value, Path) else value
         lines.append(f"{name} = {toml(written)}  # {_one_line(found.origins[key])}")
-    if noted := [*((line.key, line.note) for line in found.of("mapped") if line.note), *((line.key, line.words) for line in found.unsaid)]:
+    if noted := [*((line.key, line.note) for line in found.lines if line.note), *((line.key, line.words) for line in found.unsaid)]:
         lines += ["", "# Not quite the same:", *(f"#   {_one_line(key)}: {_one_line(note)}" for key, note in noted)]
     for outcome in ("no counterpart", "no effect"):
         if told := found.of(outcome):

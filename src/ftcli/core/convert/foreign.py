@@ -166,7 +166,7 @@ def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str
     except ZeroDivisionError:
         return Line(key, "no counterpart", "a value that it is divided by is 0")
     if not wanted:
-        return Line(key, "no effect", rule.get("same") or f"{word(value)}: as it is here")
+        return Line(key, "no effect", rule.get("same") or f"{word(value)}: as it is here", rule.get("note", ""))
     taken = _taken(found, key, wanted)
     if not taken:
         to = next(iter(wanted))
