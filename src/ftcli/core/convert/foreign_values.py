@@ -55,7 +55,7 @@ def source(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, An
     """A path, several, or tables with a path each; those of held-out data get the name of their split."""
     items = value if isinstance(value, list) else [value]
     columns = {str(item["text_column"]) for item in items if isinstance(item, Mapping) and item.get("text_column")}
-    column = {"dataset.text_column": column for column in columns if len(columns) == 1}
+    column = {"dataset.text_column": min(columns)} if len(columns) == 1 else {}
     found = []
     for item in items:
         path = item.get("path") if isinstance(item, Mapping) else item

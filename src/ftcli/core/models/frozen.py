@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ SAMPLE_BYTES = 4096
 embedding that no text has."""
 SAID_OF_THE_FILE = ("_name_or_path", "transformers_version")
 """Keys of config.json that change when the same model is saved again."""
+FLOATS = {"F64": "float32", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Type in a safetensors file → type in which a model of such weights is saved."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -37,6 +40,23 @@ def frozen_base(settings: Settings) -> str | None:
     tensors = {tensor: entry for path in _files(folder) for tensor, entry in _tensors(path)}
     document = {"config": {key: value for key, value in config.items() if key not in SAID_OF_THE_FILE}, "tensors": tensors}
     return hash_bytes(json.dumps(document, sort_keys=True).encode())[:16]  # a configuration may hold infinity
+
+
+def stored_type(source: str, revision: str | None) -> str:
+    """The type that most of a model's weights have in its files, which may not be what its configuration says.
+
+    Raises:
+        OSError, ValueError, KeyError: they cannot be read, or are not on this machine.
+    """
+    sizes: Counter[str] = Counter()
+    for path in _files(_folder(source, revision)):
+        with path.open("rb") as file:
+            header = _header(file.fileno())[0]
+        for entry in header.values():
+            begin, end = entry["data_offsets"]
+            sizes[FLOATS.get(entry["dtype"], "")] += end - begin
+    del sizes[""]
+    return max(sizes, key=sizes.__getitem__)
 
 
 def commit_of(source: str, revision: str | None) -> str | None:
@@ -72,13 +92,19 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[Any]]]:
     """Type, shape and sample of every tensor of a safetensors file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
-        header: dict[str, Any] = json.loads(os.pread(descriptor, length, 8))
-        header.pop("__metadata__", None)
+        header, first = _header(descriptor)
         for name, entry in header.items():
-            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            begin, end = (first + offset for offset in entry["data_offsets"])
             starts = (begin, max(begin, (begin + end - SAMPLE_BYTES) // 2), max(begin, end - SAMPLE_BYTES))
             sample = b"".join(os.pread(descriptor, min(SAMPLE_BYTES, end - start), start) for start in starts)
             yield name, [entry["dtype"], entry["shape"], hash_bytes(sample)]
     finally:
         os.close(descriptor)
+
+
+def _header(descriptor: int) -> tuple[dict[str, Any], int]:
+    """What a safetensors file says of each tensor, and where their bytes begin."""
+    length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+    header: dict[str, Any] = json.loads(os.pread(descriptor, length, 8))
+    header.pop("__metadata__", None)
+    return header, 8 + length
