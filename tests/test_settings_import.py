@@ -458,6 +458,48 @@ def test_what_transformers_saves_and_evaluates_is_said(theirs: dict[str, Any]) -
         assert [values.get(key) for key in cadence] == wanted
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400])
+@pytest.mark.parametrize("key", ["batch_size", "val_set_size", "saves_per_epoch", "learning_rate"])
+def test_a_number_without_an_end_is_lost(key: str, value: Any) -> None:
+    theirs = {"base_model": "m", "sequence_len": 512, "micro_batch_size": 2, key: value}
+    if key == "learning_rate" and isinstance(value, int):
+        with pytest.raises(SettingsError, match=r"train\.learning_rate"):
+            read(theirs)
+    else:
+        assert words(read(theirs), key).startswith("no counterpart: ")
+    inside = read({**theirs, key: None, "lr_scheduler_kwargs": {"min_lr": float("inf")}})
+    assert words(inside, "lr_scheduler_kwargs") == "no counterpart: inf is no finite number"
+
+
+def test_numbers_of_yaml_without_a_dot_are_numbers_in_a_table(tmp_path: Path) -> None:
+    theirs, output = tmp_path / "theirs.yml", tmp_path / "run.toml"
+    theirs.write_text(
+        "base_model: m\nsequence_len: 512\nlr_scheduler_kwargs: {min_lr: 1e-6, named: '1e-6'}\nlearning_rate: 2e-4\nwandb_name: 1e3\n"
+    )
+    assert run("settings", "import", theirs, "--output", output).exit_code == 0
+    written = tomllib.loads(output.read_text())
+    assert written["train"]["lr_scheduler_kwargs"] == {"min_lr": 1e-6, "named": "1e-6"}
+    assert (written["train"]["learning_rate"], written["tracking"]["run_name"]) == (2e-4, "1e3")
+
+
+def test_what_cannot_be_printed_is_written_as_an_escape(tmp_path: Path) -> None:
+    theirs, output = tmp_path / "theirs.yml", tmp_path / "run.toml"
+    theirs.write_text('base_model: m\nsequence_len: 512\n"wei\\erd": 1\nlr_scheduler_kwargs: {"a\\x7f": 1}\n')
+    output.write_text("# good\n")
+    done = run("settings", "import", theirs, "--output", output, "--overwrite")
+    assert done.exit_code == 0, done.stderr
+    assert "#   wei\\x1brd: not a key" in output.read_text()
+    assert tomllib.loads(output.read_text())["train"]["lr_scheduler_kwargs"] == {"a\x7f": 1}
+
+
+def test_what_no_file_can_hold_replaces_none(tmp_path: Path) -> None:
+    theirs, output = tmp_path / "theirs.json", tmp_path / "run.toml"
+    theirs.write_text('{"base_model": "m", "sequence_len": 512, "wandb_name": "half \\ud800"}')
+    output.write_text("# good\n")
+    done = run("settings", "import", theirs, "--output", output, "--overwrite")
+    assert (done.exit_code, "bug" in done.stderr, output.read_text()) == (2, False, "# good\n")
+
+
 def test_a_prompt_that_is_written_otherwise_is_said_in_the_file() -> None:
     alpaca = read({"base_model": "m", "sequence_len": 512, "datasets": [{"path": "a", "type": "alpaca"}]})
 

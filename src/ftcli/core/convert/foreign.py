@@ -5,6 +5,7 @@ What each key means stands in `import_NAME.toml` beside this file, a line a key;
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from ftcli.configfile import Bare
 from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, within, word
 from ftcli.errors import UsageError
 from ftcli.settings import get, walk
@@ -207,6 +209,8 @@ def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> 
         wanted = convert(targets[0], given, value, context)
     if any(_has_none(each) for each in wanted.values()):
         raise Lost("a value in it is null, which TOML cannot say")
+    if endless := next((each for value in wanted.values() for each in _numbers(value) if not math.isfinite(each)), None):
+        raise Lost(f"{endless:g} is no finite number")
     return {**wanted, **rule.get("also", {})} if wanted else {}
 
 
@@ -217,3 +221,11 @@ def _holds(when: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
 def _has_none(value: Any) -> bool:
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return value is None or any(map(_has_none, inner))
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """The fractions in a value."""
+    if isinstance(value, Bare | float):
+        yield float(value)
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _numbers(inner)

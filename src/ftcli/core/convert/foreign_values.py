@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -38,9 +39,12 @@ def word(value: Any) -> str:
 
 def _number(value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         raise Lost(f"{value!r} is no number") from None
+    if not math.isfinite(number):
+        raise Lost(f"{number:g} is no finite number")
+    return number
 
 
 def share(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
