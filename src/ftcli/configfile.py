@@ -14,7 +14,7 @@ from ftcli.errors import FtcliError, SettingsError
 
 MOST_BYTES, MOST_VALUES = 200_000, 10_000
 """What a config file may have. YAML takes 2 s for so much; its aliases let 300 bytes stand for 10⁹ values."""
-POWER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")
+POWER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
 
 
 class Bare(str):
@@ -91,12 +91,10 @@ def _loader() -> Any:
     """YAML 1.1 as PyYAML reads it, but for what is a number since YAML 1.2."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        pass
-
-    Loader.add_implicit_resolver("!bare", POWER, list("-+.0123456789"))
-    Loader.add_constructor("!bare", lambda _, node: Bare(node.value))
-    return Loader
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
+    loader.add_implicit_resolver("!bare", POWER, list("-+.0123456789"))
+    loader.add_constructor("!bare", lambda _, node: Bare(node.value))
+    return loader
 
 
 def _repeated(root: Any) -> Any:
