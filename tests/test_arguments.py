@@ -118,6 +118,7 @@ def test_every_field_arrives_under_its_own_name(tmp_path: Path, name: str) -> No
         ({"train__dataloader_multiprocessing_context": "spawn"}, "train.dataloader_multiprocessing_context has no effect"),
         ({"train__eval_do_concat_batches": False}, "train.eval_do_concat_batches has no effect"),
         ({"train__ddp_backend": "bogus"}, "train.ddp_backend has no effect: there is one process"),
+        ({"train__hub_model_id": "me/mine"}, "train.hub_model_id has no effect: there is no train.push_to_hub"),
     ],
 )
 def test_a_setting_that_changes_nothing_is_noted(tmp_path: Path, values: dict[str, Any], words: str) -> None:

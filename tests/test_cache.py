@@ -129,6 +129,21 @@ def test_several_directories_are_checked_at_once_and_a_damaged_manifest_is_a_dam
     assert rows(report)[0][0] == str(other / "ftcli-manifest.json")
 
 
+def test_what_is_wrong_with_a_manifest_is_said_once(prepared: Path, tmp_path: Path) -> None:
+    manifest = prepared / MANIFEST_NAME
+    whole = manifest.read_text()
+    manifest.write_text(whole.replace('"rows": ', '"rows": 1', 1))
+    report = call("verify", prepared)
+    assert report.checks[0].summary == f"1 damaged: {MANIFEST_NAME} is damaged: its seal does not match its content"
+    assert rows(report)[0][1] == "manifest"
+    manifest.write_bytes(seal({"schema": "ftcli.other/9"}))
+    assert f"{MANIFEST_NAME} has the format 'ftcli.other/9', this ftcli reads" in call("verify", prepared).checks[0].summary
+    manifest.unlink()
+    manifest.mkdir()
+    report = call("verify", prepared)
+    assert report.checks[0].summary == f"1 not compared: {MANIFEST_NAME} cannot be read: Is a directory"
+
+
 def test_files_that_are_not_of_the_data_are_a_note(prepared: Path) -> None:
     (prepared / "train" / "cache-0123.arrow").touch()
     report = call("verify", prepared)

@@ -73,6 +73,28 @@ def test_a_damaged_profile_is_named(text: str) -> None:
     assert str(path) in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("min_core = 32", "profile.min_core is no key of a profile\n  Did you mean min_cores?"),
+        ("seed = 1", "There are description, min_cores, min_memory_gb, measured."),
+        ("min_cores = 0", "profile.min_cores = 0 is not a number of cores, 1 or more"),
+        ("min_cores = 2.5", "profile.min_cores = 2.5 is not a number of cores"),
+        ("min_cores = true", "profile.min_cores = True is not a number of cores"),
+        ("min_memory_gb = -1", "profile.min_memory_gb = -1 is not a number of GB, 0 or more"),
+        ("min_memory_gb = nan", "profile.min_memory_gb = nan is not"),
+        ("description = 3", "profile.description = 3 is not a text"),
+    ],
+)
+def test_what_a_profile_says_of_itself_is_checked_as_settings_are(line: str, words: str) -> None:
+    write_profile("mine", f"[profile]\n{line}\n")
+    for typed in (["profiles"], ["profiles", "show", "mine"], ["settings", "--profile", "mine"]):
+        result = run(*typed)
+        assert result.exit_code == 2
+        for part in words.split("\n  "):
+            assert part in result.stderr
+
+
 def test_a_profile_with_an_unknown_setting_is_not_shown_as_if_it_were_good() -> None:
     write_profile("mine", "[dataset]\nnum_prc = 5\n")
 

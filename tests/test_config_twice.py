@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ftcli.configfile import load_file
 from ftcli.errors import SettingsError
-from ftcli.sources import load_file
 
 TWICE = {
     "a.yaml": ("train:\n  learning_rate: 1e-4\n  seed: 1\n  learning_rate: 1e-3\n", "learning_rate stands twice, again in line 4"),

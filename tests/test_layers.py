@@ -23,6 +23,7 @@ HEAVY = {"torch", "transformers", "datasets", "numpy", "pyarrow"}
 LAYERS = (
     {"ftcli", "errors", "records", "contracts", "contracts_executor", "contracts_export", "hookspecs", "markers"},
     {
+        "configfile",
         "fields",
         "home",
         "masking",

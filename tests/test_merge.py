@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, TaskType, get_peft_model
+from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BitsAndBytesConfig
 
 from ftcli.core.models.adapter import describe
 from ftcli.core.models.merge import load_adapted, merge
 from ftcli.core.models.predict import load, predict
-from ftcli.errors import ModelError
-from ftcli.testing import TEXTS, tiny_model, tiny_tokenizer
+from ftcli.errors import ModelError, UsageError
+from ftcli.testing import TEXTS, run, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -99,3 +100,52 @@ def test_an_adapter_without_any_tokenizer_says_so(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="tokenizer"):
         merge(tmp_path / "adapter", tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_merged_model_has_the_type_of_its_base_and_was_compared_in_float32(tmp_path: Path, kind: torch.dtype) -> None:
+    made = _adapted(tmp_path)
+    tiny_tokenizer(tmp_path / "base")
+    made.get_base_model().config.save_pretrained(tmp_path / "adapter")  # says float32, as a run saves it
+    tiny_model().to(kind).save_pretrained(tmp_path / "base")
+    told = merge(tmp_path / "adapter", tmp_path / "merged")
+    weights = load_file(tmp_path / "merged" / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {kind}
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["dtype"] == str(kind).removeprefix("torch.") == told["dtype"]
+    assert told["largest_difference"] < 1e-4
+    assert (told["largest_rounding"] > 0) == (kind != torch.float32)
+
+
+def test_an_earlier_merged_model_alone_is_replaced(tmp_path: Path) -> None:
+    _adapted(tmp_path)
+    tiny_tokenizer(tmp_path / "base")
+    adapter, merged = tmp_path / "adapter", tmp_path / "merged"
+    merge(adapter, merged)
+    (merged / "config.json").unlink()
+    with pytest.raises(UsageError, match="is there already") as caught:
+        merge(adapter, merged)
+    assert "--overwrite" in caught.value.hint
+    result = run("merge", adapter, "--output-dir", merged, "--overwrite", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert (merged / "config.json").is_file()
+    (merged / "mine.txt").write_text("kept")
+    with pytest.raises(UsageError, match=r"mine\.txt is not of a merged model"):
+        merge(adapter, merged, overwrite=True)
+    assert (merged / "mine.txt").read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base", "merged"]
+
+
+def test_what_a_merge_reads_is_never_replaced(tmp_path: Path) -> None:
+    _adapted(tmp_path)
+    tiny_tokenizer(tmp_path / "base")
+    merge(tmp_path / "adapter", tmp_path / "merged")
+    described = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    (tmp_path / "adapter" / "adapter_config.json").write_text(
+        json.dumps({**described, "base_model_name_or_path": str(tmp_path / "merged")})
+    )
+    (tmp_path / "link").symlink_to(tmp_path / "merged")
+    for output in (tmp_path / "adapter", tmp_path / "merged", tmp_path / "link", tmp_path):
+        with pytest.raises(UsageError, match="is read from there"):
+            merge(tmp_path / "adapter", output, overwrite=True)
+    with pytest.raises(UsageError, match="base is no merged model"):
+        merge(tmp_path / "adapter", tmp_path / "base", overwrite=True)

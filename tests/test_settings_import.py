@@ -16,6 +16,7 @@ from ftcli.commands.settings_import import as_lines
 from ftcli.core.convert.foreign import KINDS, Imported, _table, read_foreign, recognise
 from ftcli.errors import SettingsError, UsageError
 from ftcli.settings import get, walk
+from ftcli.settings_train import REFUSED
 from ftcli.sources import resolve
 from ftcli.testing import run
 
@@ -152,8 +153,11 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "train.output_dir": Path("saves/lora"),
             "train.gradient_checkpointing": True,
             "train.eval_strategy": "no",
+            "train.save_strategy": "steps",
+            "train.save_steps": 500,
             "train.ddp_timeout": 180000000,
             "model.name_or_path": "Qwen/Qwen3-4B",
+            "model.dtype": "bfloat16",
             "model.lora_r": 8,
             "model.lora_target_modules": ["q_proj", "v_proj"],
             "packing.max_length": 4096,
@@ -178,6 +182,9 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "train.gradient_checkpointing": True,
             "train.use_liger_kernel": True,
             "train.push_to_hub": True,
+            "train.eval_strategy": "no",
+            "train.save_strategy": "steps",
+            "train.save_steps": 500,
             "model.name_or_path": "Qwen/Qwen3-0.6B",
             "model.dtype": "bfloat16",
             "model.lora_r": 64,
@@ -358,6 +365,141 @@ def test_what_is_learned_and_what_is_cut_off_is_that_of_the_other_trainer() -> N
     assert cut not in read({"stage": "pt", "packing": True}).values
 
 
+def test_texts_whose_place_is_lost_are_texts_all_the_same() -> None:
+    """A data set of axolotl's examples: documents that are longer than a row would be left out."""
+    data = {"path": "allenai/c4", "name": "en", "type": "pretrain", "text_column": "body"}
+    found = read({"base_model": "m", "sequence_len": 512, "pretraining_dataset": [data]})
+    wanted = {"train.mode": "pretrain", "packing.truncation_strategy": "split", "dataset.text_column": "body"}
+    assert {key: found.values.get(key) for key in (*wanted, "dataset.sources")} == {**wanted, "dataset.sources": None}
+    assert words(found, "pretraining_dataset").endswith("it says more than a path; kept of it: train.mode, dataset.text_column")
+
+    plain = read({"base_model": "m", "pretraining_dataset": {"path": "a.jsonl", "text_column": "body"}})
+    assert (plain.values["dataset.sources"], plain.values["dataset.text_column"]) == (["a.jsonl"], "body")
+    several = [{"path": "a.jsonl", "text_column": "body"}, {"path": "b.jsonl", "text_column": "text"}]
+    found = read({"base_model": "m", "pretraining_dataset": several})
+    assert words(found, "pretraining_dataset").startswith("no counterpart: its columns of texts have different names")
+
+
+def test_a_name_on_the_hub_is_axolotls_wish_for_an_upload() -> None:
+    pushed = read({"base_model": "m", "sequence_len": 512, "hub_model_id": "me/mine", "hub_strategy": "end"}).values
+    assert {key: value for key, value in pushed.items() if key.startswith(("train.hub_", "train.push_"))} == {
+        "train.push_to_hub": True,
+        "train.hub_private_repo": True,
+        "train.hub_model_id": "me/mine",
+        "train.hub_strategy": "end",
+        "train.hub_always_push": True,
+    }
+    alone = read({"base_model": "m", "sequence_len": 512, "hub_strategy": "end"})
+    assert words(alone, "hub_strategy") == "no effect: nothing is uploaded without hub_model_id"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "dtype"),
+    [
+        ({"base_model": "m", "adapter": "lora"}, "bfloat16"),
+        ({"base_model": "m", "adapter": "qlora", "bf16": True}, "bfloat16"),
+        ({"base_model": "m", "adapter": "lora", "bf16": "auto", "float32": True}, "float32"),
+        ({"base_model": "m", "adapter": "lora", "bf16": False}, None),
+        ({"base_model": "m", "adapter": "lora", "fp16": True}, None),
+        ({"base_model": "m", "bf16": "auto"}, None),
+        ({"stage": "sft", "bf16": True}, "bfloat16"),
+        ({"stage": "sft", "bf16": False}, None),
+        ({"stage": "sft", "bf16": True, "finetuning_type": "full"}, None),
+    ],
+)
+def test_the_base_of_an_adapter_is_loaded_as_the_other_trainer_does(theirs: dict[str, Any], dtype: str | None) -> None:
+    assert read(theirs).values.get("model.dtype") == dtype
+
+
+@pytest.mark.parametrize(("said", "noted"), [("auto", True), (True, True), (False, False), ("full", False)])
+def test_weights_of_bfloat16_that_are_float32_here_are_spoken_of(said: Any, noted: bool) -> None:
+    found = read({"base_model": "m", "sequence_len": 512, "bf16": said})
+    assert ("#   bf16: axolotl loads the weights themselves in bfloat16" in "\n".join(as_lines(found, Path("theirs.yml")))) == noted
+
+
+def test_no_key_becomes_a_setting_that_every_run_refuses() -> None:
+    refused = {f"train.{name}" for name in (*REFUSED, "label_smoothing_factor")}
+    for kind in KINDS.values():
+        for key, rule in _table(kind)["keys"].items():
+            rules = rule if isinstance(rule, list) else [{"to": rule} if isinstance(rule, str) else rule]
+            assert not {each.get("to") for each in rules if isinstance(each.get("to"), str)} & refused, (kind, key)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "outcome"),
+    [
+        ("debug", "underflow_overflow", "no counterpart"),
+        ("debug", "", "no effect"),
+        ("debug", [], "no effect"),
+        ("label_smoothing_factor", 0.1, "no counterpart"),
+        ("label_smoothing_factor", 0.0, "no effect"),
+        ("ignore_data_skip", True, "no counterpart"),
+        ("bf16_full_eval", False, "no effect"),
+        ("average_tokens_across_devices", True, "no effect"),
+        ("dataloader_in_order", False, "no counterpart"),
+    ],
+)
+def test_what_every_run_refuses_is_lost_with_its_reason(key: str, value: Any, outcome: str) -> None:
+    found = read({"model_name_or_path": "m", "dataset_name": "a", key: value})
+    assert words(found, key).startswith(f"{outcome}: ")
+    assert f"train.{key}" not in found.values
+
+
+@pytest.mark.parametrize("theirs", [{"dataset_name": "a"}, {"stage": "sft"}])
+def test_what_transformers_saves_and_evaluates_is_said(theirs: dict[str, Any]) -> None:
+    cadence = "train.save_strategy", "train.save_steps", "train.eval_strategy", "train.eval_steps"
+    for said, wanted in (
+        ({}, ["steps", 500, "no", None]),
+        ({"save_steps": 200}, ["steps", 200, "no", None]),
+        ({"save_strategy": "epoch", "eval_strategy": "epoch"}, ["epoch", None, "epoch", None]),
+        ({"eval_strategy": "steps", "eval_steps": 50}, ["steps", 500, "steps", 50]),
+    ):
+        values = read({**theirs, **said}).values
+        assert [values.get(key) for key in cadence] == wanted
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**400])
+@pytest.mark.parametrize("key", ["batch_size", "val_set_size", "saves_per_epoch", "learning_rate"])
+def test_a_number_without_an_end_is_lost(key: str, value: Any) -> None:
+    theirs = {"base_model": "m", "sequence_len": 512, "micro_batch_size": 2, key: value}
+    if key == "learning_rate" and isinstance(value, int):
+        with pytest.raises(SettingsError, match=r"train\.learning_rate"):
+            read(theirs)
+    else:
+        assert words(read(theirs), key).startswith("no counterpart: ")
+    inside = read({**theirs, key: None, "lr_scheduler_kwargs": {"min_lr": float("inf")}})
+    assert words(inside, "lr_scheduler_kwargs") == "no counterpart: inf is no finite number"
+
+
+def test_numbers_of_yaml_without_a_dot_are_numbers_in_a_table(tmp_path: Path) -> None:
+    theirs, output = tmp_path / "theirs.yml", tmp_path / "run.toml"
+    theirs.write_text(
+        "base_model: m\nsequence_len: 512\nlr_scheduler_kwargs: {min_lr: 1e-6, named: '1e-6'}\nlearning_rate: 2e-4\nwandb_name: 1e3\n"
+    )
+    assert run("settings", "import", theirs, "--output", output).exit_code == 0
+    written = tomllib.loads(output.read_text())
+    assert written["train"]["lr_scheduler_kwargs"] == {"min_lr": 1e-6, "named": "1e-6"}
+    assert (written["train"]["learning_rate"], written["tracking"]["run_name"]) == (2e-4, "1e3")
+
+
+def test_what_cannot_be_printed_is_written_as_an_escape(tmp_path: Path) -> None:
+    theirs, output = tmp_path / "theirs.yml", tmp_path / "run.toml"
+    theirs.write_text('base_model: m\nsequence_len: 512\n"wei\\erd": 1\nlr_scheduler_kwargs: {"a\\x7f": 1}\n')
+    output.write_text("# good\n")
+    done = run("settings", "import", theirs, "--output", output, "--overwrite")
+    assert done.exit_code == 0, done.stderr
+    assert "#   wei\\x1brd: not a key" in output.read_text()
+    assert tomllib.loads(output.read_text())["train"]["lr_scheduler_kwargs"] == {"a\x7f": 1}
+
+
+def test_what_no_file_can_hold_replaces_none(tmp_path: Path) -> None:
+    theirs, output = tmp_path / "theirs.json", tmp_path / "run.toml"
+    theirs.write_text('{"base_model": "m", "sequence_len": 512, "wandb_name": "half \\ud800"}')
+    output.write_text("# good\n")
+    done = run("settings", "import", theirs, "--output", output, "--overwrite")
+    assert (done.exit_code, "bug" in done.stderr, output.read_text()) == (2, False, "# good\n")
+
+
 def test_a_prompt_that_is_written_otherwise_is_said_in_the_file() -> None:
     alpaca = read({"base_model": "m", "sequence_len": 512, "datasets": [{"path": "a", "type": "alpaca"}]})
 
@@ -502,7 +644,7 @@ def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
         (
             "pretraining_dataset",
             [{"path": "a.jsonl", "skip": 3}],
-            "no counterpart: give its files as dataset.sources: it says more than a path",
+            "no counterpart: give its files as dataset.sources: it says more than a path; kept of it: train.mode",
         ),
         ("datasets", [], "no effect: empty"),
     ],

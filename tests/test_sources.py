@@ -420,3 +420,28 @@ def test_a_misspelt_key_in_a_profile_is_fatal(tmp_path: Path) -> None:
     error = refused(profile=str(tmp_path / "mine.toml"))
 
     assert error.message == "dataset.num_procs (from profile mine) is not a setting"
+
+
+def test_a_section_of_comments_alone_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("dataset:\n  num_proc: 3\ntrain:\n#  seed: 1\n")
+    (tmp_path / "run.json").write_text('{"dataset": {"num_proc": 3}, "train": null}')
+    for name in ("run.yaml", "run.json"):
+        assert resolve(config=tmp_path / name, environ={}).settings.dataset.num_proc == 3
+    (tmp_path / "run.yaml").write_text("trian:\n#  seed: 1\n")
+    with pytest.raises(SettingsError, match="trian stands outside a section"):
+        resolve(config=tmp_path / "run.yaml", environ={})
+
+
+def test_numbers_that_yaml_1_1_takes_for_texts_are_what_is_wanted(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "train:\n  learning_rate: 1e-5\n  lr_scheduler_kwargs: {min_lr: 1e-6, rates: [-1.5E3, .5e1], name: '1e-6', 1e3: x}\n"
+        "  deepspeed: {optimizer: {params: {lr: 3e-5}}}\n"
+        "tracking:\n  run_name: 1e-6\ndataset:\n  label_names: [1e5, '2e5', 12e4]\n"
+    )
+    settings = resolve(config=file, environ={}).settings
+    assert settings.train.learning_rate == 1e-5
+    assert settings.train.lr_scheduler_kwargs == {"min_lr": 1e-6, "rates": [-1500.0, 5.0], "name": "1e-6", "1e3": "x"}
+    assert settings.train.deepspeed == {"optimizer": {"params": {"lr": 3e-5}}}
+    assert (settings.tracking.run_name, settings.dataset.label_names) == ("1e-6", ["1e5", "2e5", "12e4"])
+    assert type(settings.tracking.run_name) is str

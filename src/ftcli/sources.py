@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import re
 import tomllib
@@ -17,7 +18,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from ftcli.errors import FtcliError, SettingsError
+from ftcli.configfile import load_file, plain
+from ftcli.errors import SettingsError
 from ftcli.fields import kinds_of, variable_of
 from ftcli.home import home
 from ftcli.masking import masked_values
@@ -27,8 +29,13 @@ from ftcli.settings_train import NOT_OFFERED, REMOVED
 
 CLI_ONLY = {"tokenizer.trust_remote_code", "dataset.trust_pickle"}
 """Keys that run code: a file, a variable or a profile found on disk must not be able to turn them on."""
-MOST_BYTES, MOST_VALUES = 200_000, 10_000
-"""What a config file may have. YAML takes 2 s for so much; its aliases let 300 bytes stand for 10⁹ values."""
+PROFILE_KEYS: Mapping[str, tuple[Any, float | None, str]] = {
+    "description": (str, None, "a text"),
+    "min_cores": (int, 1, "a number of cores, 1 or more"),
+    "min_memory_gb": ((int, float), 0, "a number of GB, 0 or more"),
+    "measured": ((str, list), None, "a list of texts"),
+}
+"""What a profile may say of itself: types, least value, and both in words."""
 SWITCHES = ("FTCLI_PROFILE", "FTCLI_CONFIG", "FTCLI_PLUGINS", "FTCLI_PLUGINS_DIR", "FTCLI_LOG")
 
 
@@ -170,8 +177,28 @@ def profile_layer(name: str) -> Layer:
     """A profile's values, by name (user's profiles first, then the packaged ones) or by path."""
     path = profile_path(name)
     values = load_file(path) if isinstance(path, Path) else tomllib.loads(path.read_text(encoding="utf-8"))
-    values.pop("profile", None)
+    about_profile(values.pop("profile", {}), name, path)
     return _from_tree(values, f"profile {Path(name).stem}")
+
+
+def about_profile(table: Any, name: str, path: Any) -> Mapping[str, Any]:
+    """What a profile says of itself under [profile], checked.
+
+    Raises:
+        SettingsError: a key is none of `PROFILE_KEYS`, or its value is not what is wanted there.
+    """
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"profile {name!r} ({path}) cannot be read: profile = {table!r} is no table", "Write [profile].")
+    for key, value in table.items():
+        if key not in PROFILE_KEYS:
+            near = difflib.get_close_matches(key, PROFILE_KEYS, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(PROFILE_KEYS)}."
+            raise SettingsError(f"profile {name!r} ({path}): profile.{key} is no key of a profile", hint)
+        kinds, least, wanted = PROFILE_KEYS[key]
+        fits = isinstance(value, kinds) and not isinstance(value, bool)
+        if not fits or (least is not None and not (least <= value < math.inf)):
+            raise SettingsError(f"profile {name!r} ({path}) cannot be read: profile.{key} = {value!r} is not {wanted}", "Mend the file.")
+    return table
 
 
 def user_profiles() -> Path:
@@ -200,92 +227,11 @@ def profile_path(name: str) -> Any:
     raise SettingsError(f"there is no profile {name!r}", f"Profiles: {', '.join(profile_names())}.{meant}")
 
 
-def load_file(path: Path) -> dict[str, Any]:
-    """The table in a .toml, .yaml, .yml or .json file.
-
-    Raises:
-        SettingsError: it cannot be read, is no table, or is larger than a config file can be.
-    """
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise SettingsError(f"{path}: {path.stat().st_size:,} bytes, a config file has {MOST_BYTES:,} at most", "Is it a config file?")
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".toml":
-            loaded: Any = tomllib.loads(text)
-        elif path.suffix in {".yaml", ".yml"}:
-            loaded = _yaml(path, text)
-        elif path.suffix == ".json":
-            loaded = json.loads(text, object_pairs_hook=lambda pairs: _once(path, pairs))
-        else:
-            raise SettingsError(f"{path}: a config file ends in .toml, .yaml, .yml or .json", "Rename it.")
-    except FtcliError:
-        raise
-    except FileNotFoundError:
-        raise SettingsError(f"{path} does not exist", "Check its name and the folder.") from None
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}", "Name a file that you may read.") from error
-    except Exception as error:
-        raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
-    if not isinstance(loaded, dict):
-        raise SettingsError(
-            f"{path}: the top level must be sections, found {type(loaded).__name__}",
-            "Write [section] tables with field = value.",
-        )
-    return loaded
-
-
-def _yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    try:
-        loaded = yaml.safe_load(text) or {}
-        if twice := _repeated(yaml.compose(text, yaml.SafeLoader)):
-            raise SettingsError(f"{path}: {twice.value} stands twice, again in line {twice.start_mark.line + 1}", "Leave one of them out.")
-    except yaml.MarkedYAMLError as error:  # its own words quote the file, which may hold a token
-        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise SettingsError(f"{path} cannot be read: {error.problem}{line}", "Mend the file.") from None
-    waiting, values = [loaded], 0
-    while waiting:
-        value = waiting.pop()
-        values += 1
-        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if values > MOST_VALUES:
-            raise SettingsError(f"{path}: its aliases stand for more than {MOST_VALUES:,} values", "Write the values out.")
-    return loaded
-
-
-def _repeated(root: Any) -> Any:
-    """The node of a key that stands twice in one mapping of a YAML tree, where the last one would win in silence; what `<<` brings in may be there again."""
-    waiting, seen = [root], set()
-    while waiting:
-        node = waiting.pop()
-        children = getattr(node, "value", None)
-        if id(node) in seen or not isinstance(children, list):
-            continue
-        seen.add(id(node))
-        keys = set()
-        for child in children:
-            key = child[0] if isinstance(child, tuple) else None
-            if key is not None and isinstance(key.value, str) and key.value != "<<":
-                if key.value in keys:
-                    return key
-                keys.add(key.value)
-            waiting += child if isinstance(child, tuple) else (child,)
-    return None
-
-
-def _once(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise SettingsError(f"{path}: {twice} stands twice", "Leave one of them out.")
-    return found
-
-
 def _from_tree(tree: Mapping[str, Any], origin: str) -> Layer:
     values: dict[str, tuple[Any, str]] = {}
     for section, fields in tree.items():
+        if fields is None and section in sections():  # YAML's, of which every line is a comment
+            continue
         if not isinstance(fields, Mapping):
             near = [f"[{s}] {n}" for s, n, _ in walk() if n == section]
             hint = f"Did you mean {' or '.join(near)}?" if near else f"Sections are: {', '.join(sections())}."
@@ -297,7 +243,8 @@ def _from_tree(tree: Mapping[str, Any], origin: str) -> Layer:
 
 
 def _from_file(section: str, name: str, value: Any) -> Any:
-    """A file's value: one text stands for a list of one, and a bare `no` of YAML for the word where that is a choice."""
+    """A file's value: a number that YAML takes for a text is one in a table, one text stands for a list of one, and a bare `no` of YAML for the word where that is a choice."""
+    value = plain(value)
     kinds = kinds_of(sections()[section].model_fields[name].annotation)
     if isinstance(value, str) and list in kinds and str not in kinds:
         return [value]
@@ -329,6 +276,7 @@ def parse(key: str, raw: Any) -> Any:
     section, _, name = key.partition(".")
     info: FieldInfo = sections()[section].model_fields[name]
     kinds = kinds_of(info.annotation)
+    raw = plain(raw)
     if not isinstance(raw, str):
         return raw
     text = raw.strip()

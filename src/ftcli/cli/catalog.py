@@ -101,9 +101,9 @@ MERGE = CommandSpec(
     "merge",
     "Make one plain model of an adapter and its base.",
     "Adds what LoRA learned to the weights of the base and saves a model that needs no peft. Its logits are compared with those of the adapter on"
-    " its base before it appears.",
+    " its base before it appears. Its weights have the type of the base's.",
     ("ftcli merge runs/lora --output-dir merged", "ftcli merge runs/lora/checkpoint-500 --output-dir merged-500 --json"),
-    shows=("tokenizer.trust_remote_code",),
+    shows=("tokenizer.trust_remote_code", "runtime.overwrite"),
     own=(
         Own("adapter", "Output directory of a run with --lora-r.", "path", required=True),
         Own("output", "Folder to write.", "path", ("--output", "--output-dir"), required=True),

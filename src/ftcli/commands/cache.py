@@ -115,7 +115,10 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = read_manifest(folder)
     except StoreError as error:
-        return {"damage": Damage(MANIFEST_NAME, "content", "a manifest with its own hash", error.message)}
+        if isinstance(cause := error.__cause__, OSError):
+            return {"damage": Damage(MANIFEST_NAME, "unreadable", "a manifest", cause.strerror or str(cause), cause.errno)}
+        found = error.message.removeprefix(f"{folder / MANIFEST_NAME} ")
+        return {"damage": Damage(MANIFEST_NAME, "manifest", "a manifest as it was written", found)}
     if manifest is None:
         raise _no_data(folder)
     return manifest

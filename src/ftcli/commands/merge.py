@@ -19,5 +19,6 @@ def run(context: Context, adapter: Path, output: Path) -> Report:
     """
     refuse_url(output, "a model")
     with libraries():
-        made = merge(adapter, output, trust=context.settings.tokenizer.trust_remote_code)
+        settings = context.settings
+        made = merge(adapter, output, trust=settings.tokenizer.trust_remote_code, overwrite=settings.runtime.overwrite)
         return context.report("merge", made, paths={"output": str(output)})

@@ -12,7 +12,7 @@ from ftcli.context import Context
 from ftcli.errors import SettingsError, UsageError
 from ftcli.machine import cut_to_cores
 from ftcli.records import Choice, Machine, Report
-from ftcli.sources import profile_layer, profile_names, profile_path
+from ftcli.sources import about_profile, profile_layer, profile_names, profile_path
 
 GIGABYTE = 10**9
 CORE_COUNTS = ("dataset.num_proc", "runtime.threads")
@@ -64,7 +64,7 @@ def load(name: str) -> Profile:
     path: Any = profile_path(name)
     try:
         text = path.read_text(encoding="utf-8-sig")
-        table = tomllib.loads(text).get("profile", {})
+        table = about_profile(tomllib.loads(text).get("profile", {}), name, path)
         return Profile(
             name=Path(name).stem,
             origin=f"packaged as {name}.toml" if path.parent == resources.files("ftcli.profiles") else str(path),

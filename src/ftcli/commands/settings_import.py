@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ftcli.configfile import MOST_BYTES, load_file
 from ftcli.context import Context
 from ftcli.core.convert.foreign import Imported, read_foreign
 from ftcli.core.files.durable import put, writing
 from ftcli.core.toml import toml
-from ftcli.errors import PublishError, UsageError
+from ftcli.errors import PublishError, SettingsError, UsageError
 from ftcli.masking import masked_values
 from ftcli.records import Report
-from ftcli.sources import file_layer, load_file
+from ftcli.sources import file_layer
 
 
 def run(context: Context, file: Path, kind: str | None, output: Path | None) -> Report:
@@ -46,9 +49,10 @@ def run(context: Context, file: Path, kind: str | None, output: Path | None) -> 
     }
     if output is None:
         return context.report("settings import", metrics, details={**details, "lines": lines})
+    data = _readable(lines, file)
     with writing(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-    put(("\n".join(lines) + "\n").encode(), output.with_name(f".{output.name}.tmp"), output)
+    put(data, output.with_name(f".{output.name}.tmp"), output)
     file_layer(output)
     title = f"{found.name}: {metrics['mapped']} of {metrics['keys']} keys are mapped, {metrics['no_counterpart']} have no counterpart"
     table = {"head": ["key", "outcome", "what"], "rows": [[line.key, line.outcome, line.words] for line in found.lines]}
@@ -64,7 +68,7 @@ def as_lines(found: Imported, file: Path) -> list[str]:
             lines += ["", f"[{section}]"]
         written = str(value) if isinstance(value, Path) else value
         lines.append(f"{name} = {toml(written)}  # {_one_line(found.origins[key])}")
-    if noted := [*((line.key, line.note) for line in found.of("mapped") if line.note), *((line.key, line.words) for line in found.unsaid)]:
+    if noted := [*((line.key, line.note) for line in found.lines if line.note), *((line.key, line.words) for line in found.unsaid)]:
         lines += ["", "# Not quite the same:", *(f"#   {_one_line(key)}: {_one_line(note)}" for key, note in noted)]
     for outcome in ("no counterpart", "no effect"):
         if told := found.of(outcome):
@@ -72,5 +76,25 @@ def as_lines(found: Imported, file: Path) -> list[str]:
     return lines
 
 
+def _readable(lines: Sequence[str], file: Path) -> bytes:
+    """The file's bytes, read back before they replace anything.
+
+    Raises:
+        SettingsError: no config file can be so.
+    """
+    text = "\n".join(lines) + "\n"
+    try:
+        data = text.encode()
+        tomllib.loads(text)
+    except ValueError as error:
+        raise SettingsError(
+            f"{file}: what it says cannot stand in a TOML file: {error}", "Take odd characters out of its values."
+        ) from error
+    if len(data) > MOST_BYTES:
+        raise SettingsError(f"{file} makes {len(data):,} bytes, a config file has {MOST_BYTES:,} at most", "Shorten its values.")
+    return data
+
+
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Without line breaks, and with what cannot be printed, and no comment of TOML may hold, as an escape."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in " ".join(text.split()))

@@ -14,7 +14,7 @@ def toml(value: Any) -> str:
     '{ "a" = [1, "b"], "c" = true }'
     """
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(str(key), ensure_ascii=False)} = {toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{toml(str(key))} = {toml(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(toml, value))}]"
     assert value is not None

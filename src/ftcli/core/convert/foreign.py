@@ -5,6 +5,7 @@ What each key means stands in `import_NAME.toml` beside this file, a line a key;
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from ftcli.configfile import Bare
 from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, within, word
 from ftcli.errors import UsageError
 from ftcli.settings import get, walk
@@ -161,19 +163,26 @@ def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str
     try:
         wanted = _wanted(rule, value, context)
     except Lost as lost:
-        return Line(key, "no counterpart", str(lost))
+        anyway = {} if lost.anyway is None else _taken(found, key, {**rule.get("also", {}), **lost.anyway})
+        return Line(key, "no counterpart", str(lost) + (f"; kept of it: {', '.join(anyway)}" if anyway else ""))
     except ZeroDivisionError:
         return Line(key, "no counterpart", "a value that it is divided by is 0")
     if not wanted:
-        return Line(key, "no effect", rule.get("same") or f"{word(value)}: as it is here")
-    taken = {to: given for to, given in wanted.items() if to not in found.values or found.values[to] == given or to == "dataset.sources"}
+        return Line(key, "no effect", rule.get("same") or f"{word(value)}: as it is here", rule.get("note", ""))
+    taken = _taken(found, key, wanted)
     if not taken:
         to = next(iter(wanted))
         return Line(key, "no counterpart", f"{to} is set by {found.origins[to]} already")
+    return Line(key, "mapped", ", ".join(taken) + (f" ({rule['note']})" if "note" in rule else ""), rule.get("note", ""))
+
+
+def _taken(found: Imported, key: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the settings of a key among those that are found, but for what another key decided already."""
+    taken = {to: given for to, given in wanted.items() if to not in found.values or found.values[to] == given or to == "dataset.sources"}
     for to, given in taken.items():
         found.values[to] = [*found.values.get(to, ()), *given] if to == "dataset.sources" else given
         found.origins.setdefault(to, key)
-    return Line(key, "mapped", ", ".join(taken) + (f" ({rule['note']})" if "note" in rule else ""), rule.get("note", ""))
+    return taken
 
 
 def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,6 +209,8 @@ def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> 
         wanted = convert(targets[0], given, value, context)
     if any(_has_none(each) for each in wanted.values()):
         raise Lost("a value in it is null, which TOML cannot say")
+    if endless := next((each for value in wanted.values() for each in _numbers(value) if not math.isfinite(each)), None):
+        raise Lost(f"{endless:g} is no finite number")
     return {**wanted, **rule.get("also", {})} if wanted else {}
 
 
@@ -210,3 +221,11 @@ def _holds(when: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
 def _has_none(value: Any) -> bool:
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return value is None or any(map(_has_none, inner))
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """The fractions in a value."""
+    if isinstance(value, Bare | float):
+        yield float(value)
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _numbers(inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -11,12 +12,20 @@ HELD_OUT = {"test_datasets": "validation="}
 """Keys whose data sets are no training data → how ftcli is told."""
 
 
-PLAIN = {("type", "pretrain"), ("type", "completion"), ("text_column", "text"), ("split", "train")}
+PLAIN = {("type", "pretrain"), ("type", "completion"), ("split", "train")}
 """What a data set of plain texts may say besides its path without asking for anything that is not done here."""
 
 
 class Lost(Exception):  # noqa: N818 - no failure: the key is listed with these words
     """A value has no counterpart; says why."""
+
+    def __init__(self, words: str, anyway: Mapping[str, Any] | None = None) -> None:
+        """
+        Args:
+            anyway: what is known all the same; None: nothing, and nothing of what would come with the value.
+        """
+        super().__init__(words)
+        self.anyway = anyway
 
 
 def word(value: Any) -> str:
@@ -30,9 +39,12 @@ def word(value: Any) -> str:
 
 def _number(value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         raise Lost(f"{value!r} is no number") from None
+    if not math.isfinite(number):
+        raise Lost(f"{number:g} is no finite number")
+    return number
 
 
 def share(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,15 +57,22 @@ def share(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
 
 def source(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
     """A path, several, or tables with a path each; those of held-out data get the name of their split."""
+    items = value if isinstance(value, list) else [value]
+    columns = {str(item["text_column"]) for item in items if isinstance(item, Mapping) and item.get("text_column")}
+    column = {"dataset.text_column": min(columns)} if len(columns) == 1 else {}
     found = []
-    for item in value if isinstance(value, list) else [value]:
+    for item in items:
         path = item.get("path") if isinstance(item, Mapping) else item
-        if not isinstance(path, str) or (
-            isinstance(item, Mapping) and {(key, str(each)) for key, each in item.items() if key != "path" and each is not None} - PLAIN
-        ):
-            raise Lost("give its files as dataset.sources: it says more than a path")
+        if not isinstance(path, str) or (isinstance(item, Mapping) and _says_more(item)):
+            raise Lost("give its files as dataset.sources: it says more than a path", column)
         found.append(HELD_OUT.get(keys.get("", ""), "") + path)
-    return {to: found}
+    if len(columns) > 1:
+        raise Lost("its columns of texts have different names: dataset.text_column is one for all sources", {})
+    return {to: found, **column}
+
+
+def _says_more(item: Mapping[str, Any]) -> bool:
+    return any(each is not None and key not in {"path", "text_column"} and (key, str(each)) not in PLAIN for key, each in item.items())
 
 
 def within(item: Mapping[str, Any], formats: Collection[str]) -> dict[str, Any]:

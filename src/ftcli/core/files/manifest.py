@@ -79,7 +79,7 @@ class Damage:
 
     path: str
     """Below the prepared directory."""
-    kind: Literal["missing", "not a file", "size", "edge", "content", "unreadable"]
+    kind: Literal["missing", "not a file", "size", "edge", "content", "manifest", "unreadable"]
     expected: str | int
     found: str | int
     code: int | None = None
@@ -105,6 +105,8 @@ class Damage:
                 return "differs in its first or last 64 KiB"
             case "content":
                 return f"has the content hash {self.found} instead of {self.expected}"
+            case "manifest":
+                return str(self.found)
             case "unreadable":
                 return f"cannot be read: {self.found}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ SAID_OF_THE_FILE = ("_name_or_path", "transformers_version")
 BASE = "model.base"
 """Of a run's identity and of its model's manifest."""
 CHECKPOINT = "ftcli-checkpoint.json"
+FLOATS = {"F64": "float32", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Type in a safetensors file → type in which a model of such weights is saved."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -84,6 +87,23 @@ def _learned_on(folder: Path) -> str | None:
     return None
 
 
+def stored_type(source: str, revision: str | None) -> str:
+    """The type that most of a model's weights have in its files, which may not be what its configuration says.
+
+    Raises:
+        OSError, ValueError, KeyError: they cannot be read, or are not on this machine.
+    """
+    sizes: Counter[str] = Counter()
+    for path in _files(_folder(source, revision)):
+        with path.open("rb") as file:
+            header = _header(file.fileno())[0]
+        for entry in header.values():
+            begin, end = entry["data_offsets"]
+            sizes[FLOATS.get(entry["dtype"], "")] += end - begin
+    del sizes[""]
+    return max(sizes, key=sizes.__getitem__)
+
+
 def commit_of(source: str, revision: str | None) -> str | None:
     """The commit of a hub model that is on this machine; `revision` where that cannot be told, as of a folder."""
     if Path(source).is_dir():
@@ -117,13 +137,19 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[Any]]]:
     """Type, shape and sample of every tensor of a safetensors file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
-        header: dict[str, Any] = json.loads(os.pread(descriptor, length, 8))
-        header.pop("__metadata__", None)
+        header, first = _header(descriptor)
         for name, entry in header.items():
-            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            begin, end = (first + offset for offset in entry["data_offsets"])
             starts = (begin, max(begin, (begin + end - SAMPLE_BYTES) // 2), max(begin, end - SAMPLE_BYTES))
             sample = b"".join(os.pread(descriptor, min(SAMPLE_BYTES, end - start), start) for start in starts)
             yield name, [entry["dtype"], entry["shape"], hash_bytes(sample)]
     finally:
         os.close(descriptor)
+
+
+def _header(descriptor: int) -> tuple[dict[str, Any], int]:
+    """What a safetensors file says of each tensor, and where their bytes begin."""
+    length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+    header: dict[str, Any] = json.loads(os.pread(descriptor, length, 8))
+    header.pop("__metadata__", None)
+    return header, 8 + length

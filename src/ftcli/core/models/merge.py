@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, revision_of
-from ftcli.core.models.frozen import refuse_other_base
+from ftcli.core.models.frozen import refuse_other_base, stored_type
 from ftcli.core.models.model import OWN_CODE
 from ftcli.core.publishing import staging
 from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError
@@ -89,50 +90,111 @@ def _config(folder: Path, base: str, where: Mapping[str, Any]) -> Any:
     return config
 
 
-def merge(folder: Path, output: Path, *, trust: bool = False) -> dict[str, Any]:
-    """Write the merged model with the tokenizer of the adapter, or of its base, to `output`.
+def merge(folder: Path, output: Path, *, trust: bool = False, overwrite: bool = False) -> dict[str, Any]:
+    """Write the merged model with the tokenizer of the adapter, or of its base, to `output`, in the type of the base's weights.
 
     Args:
         trust: run Python code that comes with the base or the tokenizer.
+        overwrite: replace an earlier merged model.
 
     Returns:
-        weights (their number), largest difference of a logit between both models on random tokens, and the largest logit.
+        weights (their number), their type, largest difference of a logit between both models on random tokens in float32, what rounding to the
+        type adds, and the largest logit.
 
     Raises:
-        UsageError: `folder` is no adapter, or `output` is there.
+        UsageError: `folder` is no adapter, or `output` is there and may not be replaced.
         ModelError: the adapter or a tokenizer cannot be loaded, or the merged model gives other logits.
         PublishError: it cannot be written.
     """
     if not (folder / ADAPTER_CONFIG).is_file():
         raise UsageError(f"{folder} is no adapter: {ADAPTER_CONFIG} is missing", "Give the output directory of a run with --lora-r.")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UsageError(f"{output} is there already", "Name another --output-dir.")
+    _refuse_output(folder, output, overwrite=overwrite)
+    place = output.resolve()
     tokenizer, model = tokenizer_of(folder, trust=trust), load_adapted(folder, trust=trust)
-    ids = _tokens(model)
+    ids, kind = _tokens(model), _own_type(folder, model)
     before = _logits(model, ids)
     with torch.no_grad(), as_peft_asks():
         merged = model.merge_and_unload(safe_merge=True).eval()
-    staged = output.with_name(f".{output.name}.merging")
+    plain = _logits(merged, ids)
+    largest = max(1.0, float(before.abs().max()))
+    difference = _differ(plain, before, largest)
+    staged = place.with_name(f".{place.name}.merging")
     shutil.rmtree(staged, ignore_errors=True)
     try:
         staged.mkdir(parents=True)
+        _cast(merged, torch.float32, kind)
         merged.save_pretrained(staged)
         tokenizer.save_pretrained(staged)
-        after = _logits(type(merged).from_pretrained(staged, dtype=torch.float32).eval(), ids)
-        difference, largest = float((after - before).abs().max()), float(before.abs().max())
-        if not difference <= ALIKE * max(1.0, largest):
-            raise ModelError(f"the merged model's logits differ by {difference:.3g}: nothing was written", "Report this adapter.")
+        _cast(merged, kind, torch.float32)
+        rounded = _logits(merged, ids)
+        written = _logits(type(merged).from_pretrained(staged, dtype=torch.float32).eval(), ids)
+        difference = max(difference, _differ(written, rounded, largest))
         staging.sealed(staged, staging.MODEL_MANIFEST, {"schema": staging.MODEL_SCHEMA, "merged": True})
-        if output.is_dir():
-            output.rmdir()
-        staged.rename(output)
+        staging.appear(staged, place)
     except OSError as error:
         raise PublishError(
             f"the merged model cannot be written to {output}: {error.strerror or error}", "Check space and permissions."
         ) from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return {"weights": sum(weight.numel() for weight in merged.parameters()), "largest_difference": difference, "largest_logit": largest}
+    return {
+        "weights": sum(weight.numel() for weight in merged.parameters()),
+        "dtype": str(kind).removeprefix("torch."),
+        "largest_difference": difference,
+        "largest_rounding": float((rounded - plain).abs().max()),
+        "largest_logit": float(before.abs().max()),
+    }
+
+
+def _refuse_output(folder: Path, output: Path, *, overwrite: bool) -> None:
+    """Raises `UsageError` where something is there that is no earlier merged model alone, or that is read."""
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return
+    if not overwrite:
+        raise UsageError(f"{output} is there already", "Name another --output-dir, or replace an earlier merged model with --overwrite.")
+    place = output.resolve()
+    for read in (folder, Path(base_of(str(folder)))):
+        if read.exists() and place in (read.resolve(), *read.resolve().parents):
+            raise UsageError(f"{output} is to be replaced, and {read} is read from there", "Name another --output-dir.")
+    own = {place / name for name in (staging.MODEL_MANIFEST, *staging.listed(place))}
+    if (other := next((path for path in sorted(place.rglob("*")) if path.is_file() and path not in own), None)) or not _is_merged(place):
+        what = f"{other} is not of a merged model" if other and _is_merged(place) else f"{output} is no merged model"
+        raise UsageError(f"{what}: --overwrite replaces nothing else", "Name another --output-dir.")
+
+
+def _is_merged(place: Path) -> bool:
+    try:
+        return bool(json.loads((place / staging.MODEL_MANIFEST).read_bytes()).get("merged"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _own_type(folder: Path, model: Any) -> torch.dtype:
+    """The type in which the base's weights lie; float32 where they are quantised, as peft merges into these what it can."""
+    if hasattr(model.config, "quantization_config"):
+        return torch.float32
+    try:
+        name = stored_type(base_of(str(folder)), revision_of(str(folder)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return torch.float32
+    kind: torch.dtype = getattr(torch, name)
+    return kind
+
+
+def _cast(model: Any, before: torch.dtype, after: torch.dtype) -> None:
+    """Give the weights of one type another, in place, but for those that transformers keeps in float32."""
+    kept = {*(getattr(model, "_keep_in_fp32_modules", None) or ()), *(getattr(model, "_keep_in_fp32_modules_strict", None) or ())}
+    for name, weight in model.named_parameters():
+        if weight.dtype == before and not any(part in name for part in kept):
+            weight.data = weight.data.to(after)
+
+
+def _differ(found: torch.Tensor, wanted: torch.Tensor, largest: float) -> float:
+    """Raises `ModelError` where logits differ by more than rounding in float32."""
+    difference = float((found - wanted).abs().max())
+    if not difference <= ALIKE * largest:
+        raise ModelError(f"the merged model's logits differ by {difference:.3g}: nothing was written", "Report this adapter.")
+    return difference
 
 
 def _logits(model: Any, ids: torch.Tensor) -> torch.Tensor:

@@ -40,6 +40,7 @@ ELSEWHERE = OWN | {
     *COMPILING,
 }
 """Set fields of `train` that get special treatment below or in `ftcli.core.training.train`."""
+HUB = ("hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision")
 UNREAD = {
     **dict.fromkeys(
         ("prediction_loss_only", "include_for_metrics", "batch_eval_metrics", "eval_do_concat_batches"),
@@ -47,10 +48,15 @@ UNREAD = {
     ),
     "activation_checkpointing_kwargs": "there is no train.activation_checkpointing",
     "liger_kernel_config": "there is no train.use_liger_kernel",
+    **dict.fromkeys(HUB, "there is no train.push_to_hub, and nothing is uploaded"),
 }
 """Settings that change nothing, and why."""
 DEFAULTS = {field.name: field.default for field in fields(TrainingArguments)}
-NEEDS = {"activation_checkpointing_kwargs": "activation_checkpointing", "liger_kernel_config": "use_liger_kernel"}
+NEEDS = {
+    "activation_checkpointing_kwargs": "activation_checkpointing",
+    "liger_kernel_config": "use_liger_kernel",
+    **dict.fromkeys(HUB, "push_to_hub"),
+}
 PACKAGES = {"tensorboard": ("tensorboard",), "azure_ml": ("azureml",), "comet_ml": ("comet_ml",), "dvclive": ("dvclive",)}
 """Import name of a tracker's library where it is not the tracker's own name."""
 PIP = {"azureml": "azureml-mlflow", "comet_ml": "comet-ml"}
