@@ -165,11 +165,6 @@ def test_quiet_keeps_stderr_empty_but_the_report_tells() -> None:
     assert "did you mean DATASET_NUM_PROC?" in result.stdout
 
 
-def test_other_ranks_print_no_report() -> None:
-    assert run("settings", "--json", env={"RANK": "1"}).stdout == ""
-    assert run("settings", "--json", env={"RANK": "0"}).stdout != ""
-
-
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     process = spawn("settings", "--all")
     assert process.stdout is not None

@@ -180,8 +180,18 @@ def test_a_muted_rank_shows_nothing_of_its_own() -> None:
     assert (shown.calls, shown.said) == (["close"], [])
 
 
+@pytest.mark.parametrize("variables", [{"RANK": "1", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "3"}], ids=str)
+def test_what_ranks_do_not_do_together_is_said_on_every_rank(variables: dict[str, str]) -> None:
+    """`ftcli cache list` and `ftcli settings` printed nothing inside of a job, and of two runs that srun started the second had an empty log."""
+    assert run("settings", env=variables).stdout
+    assert run("settings", "--json", env=variables).report["status"] == "ok"
+    refused = run("train", env={"SLURM_PROCID": "3"})
+    assert refused.exit_code == 2
+    assert "error: " in refused.stderr
+
+
 def test_only_the_first_rank_reports_except_where_ranks_do_different_things() -> None:
-    assert run("settings", "--json", env={"RANK": "1"}).stdout == ""
+    assert run("verify", "--level", "quick", "--json", env={"RANK": "1", "WORLD_SIZE": "2"}).stdout == ""
     refused = run("tokenize", "nowhere.jsonl", "--json", env={"RANK": "1"})
     assert refused.report["status"] == "failed"
     assert run("tokenize", "nowhere.jsonl", env={"RANK": "1"}).stdout == ""

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,14 @@ EXITED = "Code that is loaded must raise an error instead of calling sys.exit: m
 CONTINUE = "Run the same command again to continue."
 
 
+def _repeats(spec: CommandSpec, environ: Mapping[str, str]) -> bool:
+    """Whether this is a further rank of a job whose ranks do one work. Those of torchrun share what computes; Slurm's, which make no process group, the
+    preparation of one output: a `train` that srun starts several times is several runs."""
+    if environ.get("RANK", "").isdecimal():
+        return spec.computes and bool(this_rank()) and environ.get("WORLD_SIZE") != "1"
+    return spec.every_rank and bool(this_rank())
+
+
 class BugError(FtcliError):
     """Anything that is not an `FtcliError`: ours to mend."""
 
@@ -54,7 +63,7 @@ class Invocation:
         self.parsed = parsed
         self.switches = Switches.of(parsed)
         self.started = time.monotonic()
-        self.mute = bool(this_rank()) and parsed.arguments.get("shard") is None
+        self.mute = parsed.arguments.get("shard") is None and _repeats(spec, os.environ)
         """It would repeat what the first rank says; not where each makes a part of its own."""
         shown = progress.make(quiet=self.switches.quiet, terminal=_is_terminal(sys.stderr))
         self.progress: Progress = muted(shown) if self.mute else shown

@@ -107,7 +107,7 @@ def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[st
     except REFUSALS as error:
         failure = error
     if anyone(failure is not None, args.device):
-        hint = "Free space there, then --resume-from-checkpoint auto."
+        hint = f"{_what_to_do(failure)}, then --resume-from-checkpoint auto."
         raise staging.refused("model in", output, staged, failure or RuntimeError(ELSEWHERE), hint) from failure
     if args.push_to_hub:
         pushing.finish(trainer, note)
@@ -118,8 +118,12 @@ def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[st
 def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None:
     """Raise on every rank when one could not write."""
     if anyone(failure is not None, trainer.args.device):
-        hint = "Free space there; then --resume-from-checkpoint auto goes on from the checkpoint before."
+        hint = f"{_what_to_do(failure)}; then --resume-from-checkpoint auto goes on from the checkpoint before."
         raise staging.refused("checkpoint", final, staging.aside(final), failure or RuntimeError(ELSEWHERE), hint) from failure
+
+
+def _what_to_do(failure: BaseException | None) -> str:
+    return "See what ended the process that loads data" if "DataLoader worker" in str(failure) else "Free space there"
 
 
 def _random_states(trainer: Trainer, staged: Path) -> dict[str, bytes]:
