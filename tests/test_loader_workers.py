@@ -5,28 +5,37 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
-from ftcli.core.training.meter import Counted
-
-ROWS = SimpleNamespace(idle=False, input_ids=SimpleNamespace(values=(1, 2)), index=())
-
-
-def plain(_: Any) -> dict[str, Any]:
-    return {"pid": os.getpid()}
+from ftcli.core.batches.batch import StoreDataset
+from ftcli.core.distributed.loader_workers import outliving
 
 
-def counted(_: Any) -> dict[str, Any]:
-    return Counted(plain)(ROWS)  # type: ignore[arg-type]
+class Plain(Dataset[Any]):
+    """Each row is the process that gives it."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, _: int) -> int:
+        return os.getpid()
 
 
-def loading(collate: Any) -> Iterator[dict[str, Any]]:
-    return iter(DataLoader(range(1000), batch_size=1, num_workers=1, collate_fn=collate, prefetch_factor=2))  # type: ignore[arg-type]
+class Split(SimpleNamespace):
+    def __len__(self) -> int:
+        return 1000
+
+
+def ours() -> StoreDataset:
+    return StoreDataset(Split(rows=lambda _: os.getpid()))  # type: ignore[arg-type]
+
+
+def loading(data: Any) -> DataLoader[Any]:
+    return DataLoader(data, batch_size=1, num_workers=1, collate_fn=lambda rows: rows[0] if isinstance(rows, list) else rows)
 
 
 def ended_by_somebody(pid: int) -> None:
@@ -34,18 +43,18 @@ def ended_by_somebody(pid: int) -> None:
 
 
 def test_a_process_that_loads_data_outlives_the_signal_that_ends_the_job_but_not_its_own_run() -> None:
-    batches = loading(counted)
-    pid = next(batches)["pid"]
+    batches = iter(outliving(loading(ours())))
+    pid = next(batches)
     for _ in range(3):
         ended_by_somebody(pid)
-    assert [next(batches)["pid"] for _ in range(20)] == [pid] * 20
+    assert [next(batches) for _ in range(20)] == [pid] * 20
     os.kill(pid, signal.SIGTERM)
     with pytest.raises(RuntimeError, match="DataLoader worker"):
         list(batches)
 
 
 def test_without_that_it_dies_and_the_run_with_it() -> None:
-    batches = loading(plain)
-    ended_by_somebody(next(batches)["pid"])
+    batches = iter(loading(Plain()))
+    ended_by_somebody(next(batches))
     with pytest.raises(RuntimeError, match="DataLoader worker"):
         list(batches)

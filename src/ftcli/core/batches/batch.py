@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
 from ftcli.core.batches.slots import IDLE
+from ftcli.core.distributed.loader_workers import outlive_termination
 from ftcli.core.storage.store import Rows, SplitData
 
 CHUNK_BATCHES = 100
@@ -31,6 +32,7 @@ class StoreDataset(Dataset[Rows]):
 
     def __getitems__(self, indices: list[int]) -> Rows:
         """The rows among these places; where all are `IDLE`, one that stands in for them."""
+        outlive_termination()
         if IDLE not in indices:
             return self.split.rows(indices)
         rows = [index for index in indices if index != IDLE]

@@ -1,4 +1,8 @@
-"""Processes that load data for a DataLoader, and signals that are meant for the run."""
+"""Processes that load data for a DataLoader, and signals that are meant for the run.
+
+Whoever ends a job signals all of its processes. torch has a loader die of SIGTERM at once, and the process that is to save its last checkpoint then fails with
+"DataLoader worker is killed by signal" in the middle of the save.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,46 @@ import os
 import signal
 import threading
 from functools import cache
+from multiprocessing.context import ForkContext, ForkProcess
+from typing import Any
 
-from torch.utils.data import get_worker_info
+from torch.multiprocessing import get_start_method
+from torch.utils.data import DataLoader, get_worker_info
+
+
+class _Process(ForkProcess):
+    """It begins with SIGTERM blocked: Arrow makes new threads in a forked process, and any of them would take the signal."""
+
+    def start(self) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Context(ForkContext):
+    Process = _Process
+
+
+def outliving(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """The same, whose processes begin so that `outlive_termination` can keep SIGTERM from them. Those that are not forked it cannot."""
+    context = loader.multiprocessing_context
+    forked = get_start_method() == "fork" if context is None else isinstance(context, ForkContext)
+    if loader.num_workers and forked and hasattr(signal, "sigwaitinfo"):
+        loader.multiprocessing_context = _Context()
+    return loader
 
 
 def outlive_termination() -> None:
-    """In a process that loads data, heed SIGTERM only from the process that it loads for. Elsewhere nothing.
-
-    Whoever ends a job signals all of its processes. torch has a loader die of that at once, and the process that is to save its last checkpoint then fails
-    with "DataLoader worker is killed by signal" in the middle of the save. Which process has sent a signal only `sigwaitinfo` tells.
-    """
-    if get_worker_info() is not None and hasattr(signal, "sigwaitinfo"):
-        _outlive()
+    """In a process of such a loader, heed SIGTERM only from the process that it loads for, which `sigwaitinfo` tells. Elsewhere nothing."""
+    if get_worker_info() is not None and signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        _heed_parent()
 
 
 @cache
-def _outlive() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in the threads to come as well
+def _heed_parent() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a thread with a mask of its own may be there all the same
     threading.Thread(target=_heed, args=(os.getppid(),), daemon=True).start()
 
 

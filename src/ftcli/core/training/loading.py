@@ -12,6 +12,7 @@ from ftcli.contracts import Collator
 from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, StoreDataset, common_batches, eval_batches
 from ftcli.core.batches.shares import Shares
 from ftcli.core.batches.slots import TokenBatches
+from ftcli.core.distributed.loader_workers import outliving
 from ftcli.core.training.timed_trainer import Timed
 
 
@@ -47,19 +48,20 @@ class Loading(Timed):
         self._common_batches, self._own_batches = common_batches(len(dataset), size, world), len(batches)
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # every rank has to take part in every forward pass
             batches += [[0]] * (len(eval_batches(dataset.split.lengths, size, 0, world)) - len(batches))
-        return DataLoader(
+        loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=batches,
             collate_fn=self.collator,  # type: ignore[arg-type]  # `Rows`, since the dataset has `__getitems__`
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
         )
+        return outliving(loader)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Its workers' seeds come from a generator of its own: drawn from the global one, a run with persistent workers would go on with other dropout."""
         loader: DataLoader[Any] = super().get_train_dataloader() if self.token_batches is None else self._by_tokens(self.token_batches)
         base: DataLoader[Any] = getattr(loader, "base_dataloader", loader)
-        base.generator = torch.Generator().manual_seed(self.args.seed)
+        outliving(base).generator = torch.Generator().manual_seed(self.args.seed)
         return loader
 
     def _by_tokens(self, batches: TokenBatches) -> Any:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from ftcli.contracts import Collator
 from ftcli.core.batches.tasks import IGNORED
-from ftcli.core.distributed.loader_workers import outlive_termination
 from ftcli.core.storage.store import Rows
 from ftcli.core.training.clock import Clock, HostClock, Mark
 
@@ -30,7 +29,6 @@ class Counted:
         self.collator = collator
 
     def __call__(self, rows: Rows) -> dict[str, Any]:
-        outlive_termination()
         batch = self.collator(rows)
         if rows.idle:
             batch["labels"].fill_(IGNORED)
