@@ -60,6 +60,11 @@ def test_settings_that_need_each_other_are_switched_together() -> None:
     assert names(settings(), settings(train__per_device_train_batch_size=4, train__max_tokens_per_batch=4_096)) == [
         ("train.per_device_train_batch_size + train.max_tokens_per_batch", "code")
     ]
+    lora = settings(model__lora_r=8, model__lora_alpha=16, model__load_in_4bit=True, train__optim="adafactor", train__optim_args="a=1")
+    assert names(settings(), lora) == [
+        ("model.lora_r + model.lora_alpha + model.load_in_4bit", "code"),
+        ("train.optim + train.optim_args", "code"),
+    ]
     found = factors.compare(base, new)
     assert factors.switched(found, frozenset(["packing.strategy + loader.collator"])) == {
         "packing.strategy": None,
@@ -283,6 +288,80 @@ def test_what_cannot_be_compared_is_refused(measured: Any, tmp_path: Path) -> No
         measured(base)
     with pytest.raises(UsageError, match="takes no 'data'"):
         benchmark.run(Context.make({}), "batch", ("data",))
+
+
+def test_epochs_that_a_number_of_steps_rules_out_are_no_difference(measured: Any, tmp_path: Path) -> None:
+    """Nothing was left to attribute, and the first factor of none was asked for at the end."""
+    few, many = tmp_path / "few.toml", tmp_path / "many.toml"
+    source = tmp_path / "small.jsonl"
+    for path, epochs, collator in ((few, 1, "dynamic"), (many, 3, "dynamic"), (tmp_path / "fixed.toml", 3, "fixed")):
+        path.write_text(
+            f'[dataset]\nsources = ["{source}"]\n[loader]\ncollator = "{collator}"\n[train]\nmax_steps = 5\nnum_train_epochs = {epochs}\n'
+        )
+    with pytest.raises(UsageError, match=r"differ in nothing that changes a run: train.num_train_epochs \(1.0 and 3.0\)"):
+        measured(str(few), str(many))
+    report = measured(str(few), str(tmp_path / "fixed.toml"))
+    assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator"]
+    assert any("train.num_train_epochs (1.0 and 3.0)" in note for note in report.notes)
+
+
+def three(tmp_path: Path, monkeypatch: Any, fails: Any) -> tuple[str, str]:
+    """Two files that differ in three settings; a run fails by what `fails` says of its settings and of how many there were."""
+    source, asked = tmp_path / "small.jsonl", list[Settings]()
+    for name, collator, threads, workers in (("a", "dynamic", 1, 1), ("b", "fixed", 2, 2)):
+        (tmp_path / f"{name}.toml").write_text(
+            f'[dataset]\nsources = ["{source}"]\nbatch_size = {workers}\n[loader]\ncollator = "{collator}"\n[runtime]\nthreads = {threads}\n'
+        )
+
+    def run_path(made: Settings, *_: Any) -> Measured:
+        asked.append(made)
+        fails(made, len(asked))
+        return Measured(Cost(0.001, 0.01 * (1.5 if made.loader.collator == "fixed" else 1.0)), 2_000, 20.0, 8.0)
+
+    monkeypatch.setattr(full_path, "run_path", run_path)
+    return str(tmp_path / "a.toml"), str(tmp_path / "b.toml")
+
+
+def test_settings_that_cannot_run_apart_are_measured_as_one(measured: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def fails(made: Settings, _: int) -> None:
+        if (made.loader.collator == "fixed") != (made.runtime.threads == 2):
+            raise TrainError("a configuration cannot be run: fixed needs two threads", "")
+
+    report = measured(*three(tmp_path, monkeypatch, fails))
+    assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator + runtime.threads", "dataset.batch_size"]
+    assert report.metrics["factors"][0]["new"] == {"loader.collator": "fixed", "runtime.threads": 2}
+    assert {(m.name, m.n) for m in report.metrics["measurements"][:2]} == {("base", 4), ("new", 4)}
+    assert any("loader.collator, runtime.threads (a configuration cannot be run: fixed needs" in note for note in report.notes)
+
+
+def test_a_run_that_fails_later_ends_the_rounds_and_what_was_measured_counts(measured: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def fails(_: Settings, asked: int) -> None:
+        if asked == 2 + 2 * 8 + 3:  # in the third round
+            raise TrainError("out of memory", "")
+
+    report = measured(*three(tmp_path, monkeypatch, fails))
+    assert {each["alone"]["n"] for each in report.metrics["factors"]} == {report.metrics["total"]["n"]} == {2}
+    assert sum("left out" in note and "out of memory" in note for note in report.notes) == 1
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["in the first round", "in the third"])
+def test_an_interruption_keeps_the_complete_rounds_and_does_not_promise_to_go_on(
+    again: bool, measured: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def stops(_: Settings, asked: int) -> None:
+        if asked == 2 + 5 + 16 * again:
+            raise KeyboardInterrupt
+
+    files = three(tmp_path, monkeypatch, stops)
+    if not again:
+        with pytest.raises(KeyboardInterrupt):
+            measured(*files)
+        return
+    report = measured(*files)
+    assert (report.status, report.metrics["total"]["n"]) == ("interrupted", 2)
+    assert "does not go on" in report.error["hint"]
+    document = json.loads(Path(report.paths["json"]).read_text())
+    assert (document["status"], document["error"]["code"]) == ("interrupted", "interrupted")
 
 
 ROOT = Path(__file__).resolve().parents[1]

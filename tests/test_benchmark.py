@@ -328,5 +328,33 @@ def test_the_report_is_written_with_the_measurements(run, tmp_path, monkeypatch)
     assert "dynamic" in Path(report.paths["html"]).read_text()
 
 
+def test_an_interruption_keeps_the_rounds_that_are_complete(run, monkeypatch):
+    turns, own = [], bench_batch.collator_variant
+
+    def stopping(probe, name):
+        variant = own(probe, name)
+
+        def work():
+            turns.append(name)
+            if len(turns) == stop:
+                raise KeyboardInterrupt
+            return variant.run()
+
+        return replace(variant, run=work)
+
+    monkeypatch.setattr(bench_batch, "collator_variant", stopping)
+    stop = 6
+    report = run("batch", benchmark__variants=["dynamic", "fixed"], benchmark__repeats=5)
+    assert report.status == "interrupted"
+    assert {m.n for m in report.metrics["measurements"]} == {2}
+    assert report.metrics["ratios"][0]["n"] == 2
+    assert report.error["code"] == "interrupted"
+    assert "does not go on" in report.error["hint"]
+    turns.clear()
+    stop = 2
+    with pytest.raises(KeyboardInterrupt):
+        run("batch", benchmark__variants=["dynamic", "fixed"])
+
+
 def test_peak_memory_is_in_megabytes():
     assert 50 < peak_rss_mb() < 100_000

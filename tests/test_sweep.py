@@ -93,9 +93,63 @@ def test_no_budget_is_overrun_by_more_than_a_run_and_all_that_have_room_are_comp
 def test_the_budget_that_is_named_holds_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {PRESENT: 2.0, **{f"c{number}": 2.0 - 0.01 * number for number in range(count - 1)}}
     rates = Rates(seconds, monkeypatch, start=3.0)
-    each = search(list(seconds), PRESENT, rates, repeats=5, budget=1.0).seconds
+    found = search(list(seconds), PRESENT, rates, repeats=5, budget=1.0)
     again = Rates(seconds, monkeypatch, start=3.0)
-    assert search(list(seconds), PRESENT, again, repeats=5, budget=halving.whole_budget(count, each)).untried == []
+    assert search(list(seconds), PRESENT, again, repeats=5, budget=halving.whole_budget(count, found.seconds, found.first)).untried == []
+
+
+def test_what_the_first_run_takes_is_told_and_has_room_in_the_budget_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 2.0, **{f"c{number}": 2.0 for number in range(4)}}
+    proved = [60.0]
+
+    class Slow(Rates):
+        def __call__(self, name: str) -> Mapping[str, float]:
+            self.now += proved[0] if not self.asked else 0.0
+            return super().__call__(name)
+
+    found = search(list(seconds), PRESENT, Slow(seconds, monkeypatch), repeats=5, budget=70.0)
+    assert len(found.untried) == 4
+    assert found.first == pytest.approx(62, abs=1)
+    words = sweep._untried(found, len(seconds), 70.0)
+    assert "the first took 1 min" in words.replace("\u00a0", " ")
+    budget = float(words.split("--budget ")[-1].split()[0])
+    again = search(list(seconds), PRESENT, Slow(seconds, monkeypatch), repeats=5, budget=budget)
+    assert again.untried == []
+
+
+def test_a_candidate_that_fails_in_the_last_comparison_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 2.0, "a": 1.0, "b": 1.2, "c": 3.0}
+    rates = Rates(seconds, monkeypatch)
+
+    def run(name: str) -> Mapping[str, float]:
+        if name == "a" and rates.asked.count("a") == 3 + 2:
+            raise TrainError("out of memory", "")
+        return rates(name)
+
+    found = search(list(seconds), PRESENT, run, repeats=5)
+    assert found.dropped == {"a": "out of memory"}
+    assert found.best == "b"
+    assert found.ratio is not None
+    assert found.ratio["n"] == 5
+
+
+@pytest.mark.parametrize(("runs", "rung", "pairs"), [(4, 1, 0), (14, 2, 1), (18, 2, 3)])
+def test_an_interrupted_search_keeps_what_it_has_found(runs: int, rung: int, pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 2.0, **{f"c{number}": 1.0 + 0.1 * number for number in range(4)}}
+    rates = Rates(seconds, monkeypatch)
+
+    def run(name: str) -> Mapping[str, float]:
+        if len(rates.asked) == runs:
+            raise KeyboardInterrupt
+        return rates(name)
+
+    found = search(list(seconds), PRESENT, run, repeats=5)
+    assert found.interrupted
+    assert (len(found.rungs), found.ratio["n"] if found.ratio else 0) == (rung, pairs)
+    assert sweep._title(found, {}).startswith("interrupted") == (not pairs)
+    rates.asked[:] = [PRESENT] * runs
+    with pytest.raises(KeyboardInterrupt):
+        search(list(seconds), PRESENT, run, repeats=5)
 
 
 def test_the_runs_of_a_search_are_known_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +276,8 @@ def test_the_best_is_reported_and_saved_with_its_reason(home: Path, tmp_path: Pa
     assert report.metrics["frequency_drift"] is not None
     assert resolve({}, profile="best", environ={}).settings.dataset.num_proc == 1
     assert "faster" in (home / "best.toml").read_text()
+    assert report.command == "benchmark sweep tokenize"  # its own file: sweep train in the same folder would write over it
+    assert report.paths["html"].endswith("benchmark-sweep-tokenize.html")
     assert Path(report.paths["html"]).is_file()
 
 
@@ -236,7 +292,7 @@ def test_sources_of_more_than_texts_and_a_label_are_named(tmp_path: Path, values
 
 
 def test_a_sweep_that_compared_nothing_says_that_no_profile_was_saved(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(dropped={}, untried=[], seconds=1.0, best="a", rungs=[])
+    found = SimpleNamespace(dropped={}, untried=[], seconds=1.0, best="a", rungs=[], interrupted=False)
     monkeypatch.setattr(sweep, "_work", lambda *_: ({"a": {"dataset.num_proc": 1}}, None))
     monkeypatch.setattr(sweep, "search", lambda *_, **__: found)
     monkeypatch.setattr(sweep, "_result", lambda *_: ({"rungs": []}, {}))

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ftcli.settings import Settings
 
 EXIT_CODES = {"ok": 0, "failed": 1, "interrupted": 3}
-CONTINUE = "Run the same command again to continue."
 
 
 class BugError(FtcliError):
@@ -97,7 +96,7 @@ class Invocation:
         except FtcliError as error:
             failure = error
         except KeyboardInterrupt:
-            failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", CONTINUE if self.spec.works else "")
+            failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", self.spec.again if self.spec.works else "")
         except (SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the last net: no traceback reaches a user, nor does a panic in Rust

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,15 @@ from ftcli.core.benchmark.measure import ratio, summarise
 from ftcli.core.benchmark.pace import Pace
 from ftcli.core.figures import number, percent, quantity
 from ftcli.core.reports.tables import factor_rows
-from ftcli.errors import UsageError
+from ftcli.errors import FtcliError, UsageError
+from ftcli.records import RunStatus
 from ftcli.settings import Settings, update
 
 VOLUME = "data volume"
 
 
-def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metrics and details of the report.
+def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> tuple[dict[str, Any], dict[str, Any], RunStatus]:
+    """Metrics, details and status of the report.
 
     Args:
         files: two configurations, or the `ftcli-run.json` of two runs.
@@ -52,7 +53,8 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
         tried = {
             name: bench.run(setup) for name, setup in (("base", frozenset[str]()), ("new", bench.everything))
         }  # warm-up, and whether they run
-        plan = bench.plan(tried["base"], tried["new"])
+        plan = bench.plan = bench.planned(tried["base"], tried["new"])
+        refuse_equal(context, difference, plan)
         settings = context.settings.benchmark
         context.note(
             f"{len(first_setups(plan))} configurations a round, each in a fresh process: {number(settings.rows)} texts at most, {settings.steps} steps; "
@@ -66,9 +68,12 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
             narrow=settings.narrow,
             before_round=pace.look,
             before_phase=bench.begin_phase,
+            on_failed=bench.leave_out,
+            on_merged=bench.merge,
         )
         pace.look()
         context.progress.close()
+    plan, difference = bench.plan, bench.difference
     pairs = rounds.common(frozenset(), plan.everything)
     rates = [plan.base_volume.trained / rounds.seconds(frozenset(), plan.base_volume, pairs)]
     rates.append(plan.new_volume.trained / rounds.seconds(plan.everything, plan.new_volume, pairs))
@@ -98,11 +103,32 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
         "volume": {"base": asdict(plan.base_volume), "new": asdict(plan.new_volume), "counted": bench.exact},
     }
     head, rows = factor_rows(metrics)
-    return metrics, {"title": _title(metrics), "table": {"head": list(head), "rows": rows}}
+    details = {"title": _title(metrics), "table": {"head": list(head), "rows": rows}}
+    return metrics, details, "interrupted" if rounds.interrupted else "ok"
+
+
+def refuse_equal(context: Context, difference: Difference, plan: Plan) -> None:
+    """Say where settings of the volume change none.
+
+    Raises:
+        UsageError: there is nothing else.
+    """
+    if plan.volume_name is not None or (volume := next((each for each in difference.factors if each.kind == "volume"), None)) is None:
+        return
+    words = ", ".join(f"{key} ({old} and {volume.new[key]})" for key, old in volume.base.items())
+    if not plan.factors:
+        raise UsageError(
+            f"the configurations differ in nothing that changes a run: {words}, and as many texts are trained on",
+            "Compare two configurations that do; train.max_steps counts above the epochs.",
+        )
+    context.note(f"no difference: {words}: as many texts are trained on")
 
 
 class Bench:
     """Runs configurations between the two, with the texts of each cut once."""
+
+    plan: Plan
+    """What is measured now; it changes where factors turn out to need each other."""
 
     def __init__(self, context: Context, difference: Difference, folder: Path, ceilings: Ceilings) -> None:
         self.context, self.difference, self.folder, self.ceilings = context, difference, folder, ceilings
@@ -142,7 +168,17 @@ class Bench:
         self.context.progress.advance(1, variant=" + ".join(sorted(setup)) or "base", speed=round(measured.real_tokens_per_second))
         return measured.cost
 
-    def plan(self, base: Measured, new: Measured) -> Plan:
+    def leave_out(self, failed: Mapping[Setup, FtcliError]) -> None:
+        for setup, error in failed.items():
+            self.context.note(f"left out: {' + '.join(sorted(setup)) or 'the base'}: {error.message}")
+
+    def merge(self, plan: Plan, names: Sequence[str], why: FtcliError) -> None:
+        """Go on with factors that cannot be run apart as one."""
+        self.plan, self.difference = plan, factors.merged(self.difference, names)
+        self.found.clear()
+        self.context.note(f"measured as one, since one without the other cannot be run: {', '.join(names)} ({why.message})")
+
+    def planned(self, base: Measured, new: Measured) -> Plan:
         first = full_path.volume_of(self.difference.base, self._base_texts, base)
         second = full_path.volume_of(self.difference.new, self._new_texts, new)
         names = tuple(factor.name for factor in factors.measured(self.difference))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ftcli.core.benchmark.attribution import joint
 from ftcli.core.benchmark.ceilings import Ceilings, ceilings
 from ftcli.errors import SettingsError, UsageError
 from ftcli.records import to_json
@@ -23,6 +24,9 @@ TOGETHER = (
     ("packing.strategy", "loader.collator"),
     ("loader.num_workers", "loader.prefetch_factor", "loader.persistent_workers"),
     ("model.config", "model.config_overrides", "model.name_or_path", "model.revision", "tokenizer.path", "tokenizer.revision"),
+    (*(f"model.{name}" for name in ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "load_in_4bit", "freeze_backbone")),),
+    ("train.optim", "train.optim_args", "train.optim_target_modules"),
+    ("train.fsdp", "train.fsdp_config"),
     ("train.bf16", "train.fp16"),
     ("train.torch_compile", "train.torch_compile_backend", "train.torch_compile_mode"),
     (
@@ -174,6 +178,15 @@ def compare(base: Settings, new: Settings) -> Difference:
 def measured(difference: Difference) -> tuple[Factor, ...]:
     """The factors whose cost is timed."""
     return tuple(factor for factor in difference.factors if factor.kind != "volume")
+
+
+def merged(difference: Difference, names: Sequence[str]) -> Difference:
+    """The same with these factors as one."""
+    chosen = [factor for factor in difference.factors if factor.name in names]
+    kind: Kind = "data" if any(factor.kind == "data" for factor in chosen) else "code"
+    sides = [{key: value for factor in chosen for key, value in getattr(factor, side).items()} for side in ("base", "new")]
+    left = [factor for factor in difference.factors if factor.name not in names]
+    return replace(difference, factors=(*left, Factor(joint(names), kind, *sides)))
 
 
 def switched(difference: Difference, names: Sequence[str] | frozenset[str]) -> dict[str, Any]:
