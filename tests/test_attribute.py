@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from ftcli.commands import benchmark
@@ -15,6 +17,7 @@ from ftcli.context import Context
 from ftcli.core.benchmark import factors, full_path
 from ftcli.core.benchmark.attribution import Cost, Volume
 from ftcli.core.benchmark.full_path import Measured, Texts
+from ftcli.core.benchmark.spread import Spread
 from ftcli.core.publishing.publish import MANIFEST_NAME
 from ftcli.core.reports.report import render_html
 from ftcli.errors import SettingsError, TrainError, UsageError
@@ -99,16 +102,55 @@ def test_configurations_are_read_from_files_and_from_runs_and_the_command_line_c
 # -- one run ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_texts_are_cut_and_all_are_counted(tmp_path: Path) -> None:
+def test_texts_from_everywhere_are_cut_and_all_are_counted(tmp_path: Path) -> None:
     source = write(tmp_path / "data.jsonl", corpus(30), ["a", "b", "c"] * 10)
     context = Context.make({"dataset.sources": [str(source)], "dataset.label_column": "label"})
     texts = full_path.cut(context, context.settings, tmp_path / "cut", 12)
     assert (texts.rows, texts.trained, texts.exact, texts.prepared) == (30, 30, True, False)
     rows = [json.loads(line) for line in texts.path.read_text().splitlines()]
-    assert [row["text"] for row in rows] == corpus(12)
-    assert rows[1]["label"] == "b"
+    places = [corpus(30).index(row["text"]) for row in rows]
+    assert len(places) == 12
+    assert places == sorted(set(places))
+    assert [row["label"] for row in rows] == ["abc"[place % 3] for place in places]
+    again = full_path.cut(context, context.settings, tmp_path / "again", 12)
+    assert again.path.read_text() == texts.path.read_text()
+    whole = full_path.cut(context, context.settings, tmp_path / "whole", 99)
+    assert [json.loads(line)["text"] for line in whole.path.read_text().splitlines()] == corpus(30)
     with pytest.raises(UsageError, match="names no data"):
         full_path.cut(context, Settings(), tmp_path / "cut", 12)
+
+
+@pytest.mark.parametrize("counted", [10**9, 10])
+def test_of_data_that_are_sorted_by_label_all_labels_are_cut(counted: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """The first rows of such a file have one label, and the run was refused for a column that is fine."""
+    source = write(tmp_path / "data.jsonl", corpus(400), [label for label in "abcd" for _ in range(100)])
+    values = {"dataset.sources": [str(source)], "dataset.label_column": "label", "dataset.shard_bytes": 1_000}
+    context = Context.make(values)
+    monkeypatch.setattr(full_path, "COUNTED_BYTES", counted)
+    texts = full_path.cut(context, context.settings, tmp_path / "cut", 40)
+    labels = [json.loads(line)["label"] for line in texts.path.read_text().splitlines()]
+    assert len(labels) == 40
+    assert set(labels) == set("abcd")
+
+
+def test_rows_of_a_stream_do_not_depend_on_its_batches_and_come_from_all_of_it() -> None:
+    stream = pa.record_batch({"row": list(range(5_000))})
+    found = []
+    for size in (7, 640, 5_000):
+        spread = Spread(50)
+        for begin in range(0, len(stream), size):
+            spread.add(stream.slice(begin, size))
+            assert len(spread._kept) <= 100
+        found.append([row["row"] for row in spread])
+    assert found[0] == found[1] == found[2] == sorted(found[0])
+    assert np.histogram(found[0], 5, (0, 5_000))[0].min() >= 4
+
+
+def test_shards_are_taken_here_and_there() -> None:
+    shards: Any = list(range(6))
+    assert full_path.here_and_there(shards) == [0, 4, 2, 1, 5, 3]
+    assert full_path.here_and_there(shards[:1]) == [0]
+    assert full_path.here_and_there([]) == []
 
 
 def test_of_large_sources_the_number_is_estimated(tmp_path: Path, monkeypatch: Any) -> None:
