@@ -94,6 +94,13 @@ def test_configurations_are_read_from_files_and_from_runs_and_the_command_line_c
     assert factors.read_settings(tmp_path / "a.toml", {"dataset.num_proc": 5}).dataset.num_proc == 5
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "empty.json").write_text('{"schema": "ftcli.report/1"}')
+    for name, held in (("words", '"x"'), ("bare", '{"train.seed": 1}'), ("orphan", '{"train.seed": {"value": 1}}')):
+        (tmp_path / f"{name}.json").write_text(f'{{"schema": "ftcli.report/1", "settings": {held}}}')
+        with pytest.raises(SettingsError, match=f"{name}.json is no report of a run"):
+            factors.read_settings(tmp_path / f"{name}.json", {})
+    with pytest.raises(SettingsError) as missing:
+        factors.read_settings(tmp_path / "none.toml", {})
+    assert "--config" not in missing.value.hint
     for name, words in (("broken", "cannot be read"), ("empty", "holds no settings"), ("none", "does not exist")):
         with pytest.raises(SettingsError, match=words):
             factors.read_settings(tmp_path / f"{name}.json", {})

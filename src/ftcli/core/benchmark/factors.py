@@ -122,6 +122,8 @@ def read_settings(path: Path, over: Mapping[str, Any]) -> Settings:
     Raises:
         SettingsError: the file is missing, cannot be read or has an unknown setting.
     """
+    if not path.is_file():
+        raise SettingsError(f"{path} does not exist", "attribute compares two files: configurations, or the ftcli-run.json of two runs.")
     laid = {key: (value, "argument") for key, value in over.items()}
     recorded = _recorded(path)
     if recorded is None:
@@ -142,12 +144,17 @@ def _recorded(path: Path) -> dict[str, Mapping[str, Any]] | None:
         return None
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
     if not isinstance(document, dict) or "schema" not in document:
         return None
-    known = {f"{section}.{name}" for section, name, _ in walk()}
-    return {key: item for key, item in (document.get("settings") or {}).items() if item["origin"] != "default" and key in known}
+    known, settings = {f"{section}.{name}" for section, name, _ in walk()}, document.get("settings") or {}
+    if not isinstance(settings, dict) or not all(isinstance(item, dict) and {"value", "origin"} <= set(item) for item in settings.values()):
+        raise SettingsError(
+            f"{path} is no report of a run, or a damaged one: its settings are not all a value with its origin",
+            "Give a run's ftcli-run.json or report.json, or a configuration.",
+        )
+    return {key: item for key, item in settings.items() if item["origin"] != "default" and key in known}
 
 
 def compare(base: Settings, new: Settings) -> Difference:
