@@ -14,7 +14,7 @@ import pytest
 
 from ftcli.commands import benchmark
 from ftcli.context import Context
-from ftcli.core.benchmark import factors, full_path
+from ftcli.core.benchmark import factors, full_path, hands
 from ftcli.core.benchmark.attribution import Cost, Volume
 from ftcli.core.benchmark.full_path import Measured, Texts
 from ftcli.core.benchmark.spread import Spread
@@ -352,6 +352,24 @@ def test_epochs_that_a_number_of_steps_rules_out_are_no_difference(measured: Any
     report = measured(str(few), str(tmp_path / "fixed.toml"))
     assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator"]
     assert any("train.num_train_epochs (1.0 and 3.0)" in note for note in report.notes)
+
+
+def test_workers_that_few_rows_cannot_tell_are_not_measured(measured: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    source = write(tmp_path / "many.jsonl", corpus(400))
+    for workers, collator in ((1, "dynamic"), (2, "fixed"), (3, "dynamic")):
+        (tmp_path / f"{workers}.toml").write_text(
+            f'[dataset]\nsources = ["{source}"]\nnum_proc = {workers}\nshard_bytes = 2000\n[loader]\ncollator = "{collator}"\n'
+        )
+    files = [str(tmp_path / f"{workers}.toml") for workers in (1, 2, 3)]
+    report = measured(*files[:2], **{"benchmark.rows": 50})
+    assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator"]
+    assert [each["setting"] for each in report.metrics["unmeasured"]] == ["dataset.num_proc"]
+    assert any("dataset.num_proc (1 and 2)" in note and "--rows" in note for note in report.notes)
+    with pytest.raises(UsageError, match=r"do not differ in any setting but dataset.num_proc, which is not measured \(50 rows"):
+        measured(files[0], files[2], **{"benchmark.rows": 50})
+    monkeypatch.setattr(hands, "SHARD_BYTES", 100)
+    found = measured(*files[:2], **{"benchmark.rows": 50})
+    assert {each["name"] for each in found.metrics["factors"]} == {"dataset.num_proc", "loader.collator"}
 
 
 def three(tmp_path: Path, monkeypatch: Any, fails: Any) -> tuple[str, str]:

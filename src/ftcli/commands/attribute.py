@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ftcli.context import Context
-from ftcli.core.benchmark import factors, full_path
+from ftcli.core.benchmark import factors, full_path, hands
 from ftcli.core.benchmark.attribution import Cost, Plan, Setup, attribute, first_setups
 from ftcli.core.benchmark.ceilings import Ceilings
 from ftcli.core.benchmark.factors import Difference
@@ -22,7 +22,7 @@ from ftcli.core.figures import number, percent, quantity
 from ftcli.core.reports.tables import factor_rows
 from ftcli.errors import FtcliError, UsageError
 from ftcli.records import RunStatus
-from ftcli.settings import Settings, update
+from ftcli.settings import update
 
 VOLUME = "data volume"
 
@@ -46,15 +46,16 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
     base, new = (factors.read_settings(path, _given(context)) for path in paths)
     difference = factors.compare(base, new)
     factors.refuse_nothing(difference, paths)
-    for key, (old, now, why) in difference.unmeasured.items():
-        context.note(f"not measured: {key} ({old} and {now}): {why}")
     with tempfile.TemporaryDirectory(prefix="ftcli-attribute-") as folder:
         bench = Bench(context, difference, Path(folder), frozenset[Any]().union(*map(factors.read_ceilings, paths)))
+        for key, (old, now, why) in bench.difference.unmeasured.items():
+            context.note(f"not measured: {key} ({old} and {now}): {why}")
+        factors.refuse_nothing(bench.difference, paths)
         tried = {
             name: bench.run(setup) for name, setup in (("base", frozenset[str]()), ("new", bench.everything))
         }  # warm-up, and whether they run
         plan = bench.plan = bench.planned(tried["base"], tried["new"])
-        refuse_equal(context, difference, plan)
+        refuse_equal(context, bench.difference, plan)
         settings = context.settings.benchmark
         context.note(
             f"{len(first_setups(plan))} configurations a round, each in a fresh process: {number(settings.rows)} texts at most, {settings.steps} steps; "
@@ -131,8 +132,7 @@ class Bench:
     """What is measured now; it changes where factors turn out to need each other."""
 
     def __init__(self, context: Context, difference: Difference, folder: Path, ceilings: Ceilings) -> None:
-        self.context, self.difference, self.folder, self.ceilings = context, difference, folder, ceilings
-        self.everything: Setup = frozenset(factor.name for factor in factors.measured(difference))
+        self.context, self.folder, self.ceilings = context, folder, ceilings
         self.variables = full_path.environment(context)
         self.options = full_path.plugin_options(context)
         self.found: dict[Setup, list[Measured]] = {}
@@ -140,9 +140,23 @@ class Bench:
         data = any(factor.kind == "data" for factor in difference.factors)
         self._base_texts = full_path.cut(context, difference.base, folder / "base", rows)
         self._new_texts = full_path.cut(context, difference.new, folder / "new", rows) if data else self._base_texts
+        self._most, self.difference = self._hands(difference)
+        self.everything: Setup = frozenset(factor.name for factor in factors.measured(self.difference))
         self.exact = self._base_texts.exact and self._new_texts.exact
         if not self.exact:
             context.note("the number of texts is estimated from their bytes")
+
+    def _hands(self, difference: Difference) -> tuple[int, Difference]:
+        """The most workers that one of both runs has, and the difference without their number where the texts are too few to tell."""
+        sides = ((difference.base, self._base_texts), (difference.new, self._new_texts))
+        counts = [hands.workers(settings, texts, self.context.machine.cores, self.ceilings) for settings, texts in sides]
+        few = next(filter(None, (hands.too_few(texts, max(counts)) for _, texts in sides if not texts.prepared)), None)
+        if few is None:
+            return max(counts), difference
+        if any(factor.name == hands.WORKERS for factor in difference.factors) and counts[0] != counts[1]:
+            return max(counts), factors.without(difference, hands.WORKERS, few)
+        self.context.note(f"texts are prepared by fewer workers than in the whole run: {few}")
+        return max(counts), difference
 
     def begin_phase(self, setups: int) -> None:
         """Show how far the phase is: first every difference by itself, then their sums and pairs, which only the first shows the need for."""
@@ -154,13 +168,12 @@ class Bench:
         data = [factor.name for factor in self.difference.factors if factor.kind == "data"]
         return self._new_texts if set(data) & setup else self._base_texts
 
-    def settings(self, setup: Setup) -> Settings:
-        """The configuration, as it is measured."""
-        whole = update(self.difference.base, factors.switched(self.difference, setup))
-        return full_path.scaled(whole, self._texts(setup), self.folder / "run" / "output", self.context.settings.benchmark.steps)
-
     def run(self, setup: Setup) -> Measured:
-        return full_path.run_path(self.settings(setup), self.folder / "run", self.variables, self.options, self.ceilings)
+        """The configuration, as it is measured."""
+        whole, texts = update(self.difference.base, factors.switched(self.difference, setup)), self._texts(setup)
+        made, ceilings = hands.given(whole, texts, self.context.machine.cores, self.ceilings, self._most)
+        made = full_path.scaled(made, texts, self.folder / "run" / "output", self.context.settings.benchmark.steps)
+        return full_path.run_path(made, self.folder / "run", self.variables, self.options, ceilings)
 
     def cost(self, setup: Setup) -> Cost:
         measured = self.run(setup)

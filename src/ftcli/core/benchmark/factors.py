@@ -187,6 +187,13 @@ def measured(difference: Difference) -> tuple[Factor, ...]:
     return tuple(factor for factor in difference.factors if factor.kind != "volume")
 
 
+def without(difference: Difference, key: str, why: str) -> Difference:
+    """The same with a factor of one setting among those that are not measured."""
+    old, now = (to_json(get(side, key)) for side in (difference.base, difference.new))
+    left = tuple(factor for factor in difference.factors if factor.name != key)
+    return replace(difference, factors=left, unmeasured={**difference.unmeasured, key: (old, now, why)})
+
+
 def merged(difference: Difference, names: Sequence[str]) -> Difference:
     """The same with these factors as one."""
     chosen = [factor for factor in difference.factors if factor.name in names]
@@ -208,5 +215,6 @@ def _factor(name: str, kind: Kind, keys: Sequence[str], differing: Mapping[str, 
 def refuse_nothing(difference: Difference, paths: Sequence[Path]) -> None:
     """Raises `UsageError` when nothing that differs can be measured."""
     if not difference.factors:
-        also = f" but {', '.join(difference.unmeasured)}, which change no speed" if difference.unmeasured else ""
+        also = "; ".join(f"{key}, which is not measured ({why})" for key, (_, _, why) in difference.unmeasured.items())
+        also = also and f" but {also}"
         raise UsageError(f"{paths[0]} and {paths[1]} do not differ in any setting{also}", "Compare two configurations that do.")

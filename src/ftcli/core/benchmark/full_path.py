@@ -39,6 +39,13 @@ class Texts:
     exact: bool
     """Whether they were counted; else estimated from the bytes."""
     prepared: bool
+    cut: int = 0
+    """Rows of the file."""
+    bytes: int = 0
+    """Of the file."""
+    shards: int = 1
+    """Of all sources, as the whole run cuts them."""
+    source_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +101,20 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
             break
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "texts.jsonl"
-    with target.open("w", encoding="utf-8") as out:
-        for row in spread:
-            out.write(json.dumps({columns[key]: value for key, value in row.items()}, ensure_ascii=False) + "\n")
+    lines = [json.dumps({columns[key]: value for key, value in row.items()}, ensure_ascii=False) + "\n" for row in spread]
+    target.write_text("".join(lines), encoding="utf-8")
     scale = total / read if read else 1.0
-    return Texts(target, round(seen * scale), round(trained * scale), exact=read >= total, prepared=False)
+    return Texts(
+        target,
+        round(seen * scale),
+        round(trained * scale),
+        exact=read >= total,
+        prepared=False,
+        cut=len(lines),
+        bytes=target.stat().st_size,
+        shards=len(plan.shards),
+        source_bytes=plan.bytes,
+    )
 
 
 def here_and_there(shards: Sequence[ShardPlan]) -> list[ShardPlan]:
