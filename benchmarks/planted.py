@@ -58,7 +58,6 @@ def cases() -> Mapping[str, tuple[Tree, Tree, Sequence[str]]]:
     training, preparing = ("--rows", "1000", "--steps", "12"), ("--rows", "40000", "--steps", "3")
     few = {"train": {"max_steps": 3}}  # measured: of an epoch of 140 s preparing is 2, and a slow tokenizer no difference
     single = {"runtime": {"threads": 1}}  # measured: else one worker computes with as many threads as two have together, 1.01 x
-    fine = {"shard_bytes": 2_000_000}
     return {
         "sleep": ({"loader": {"collator": "dynamic"}}, {"loader": {"collator": "sleepy"}}, training),
         "padding": (
@@ -67,8 +66,8 @@ def cases() -> Mapping[str, tuple[Tree, Tree, Sequence[str]]]:
             training,
         ),
         "workers": (
-            {"dataset": {"num_proc": 2, **fine}, "tokenizer": {"engine": "hf"}, **single, **few},
-            {"dataset": {"num_proc": 1, **fine}, "tokenizer": {"engine": "hf"}, **single, **few},
+            {"dataset": {"num_proc": 2}, "tokenizer": {"engine": "hf"}, **single, **few},
+            {"dataset": {"num_proc": 1}, "tokenizer": {"engine": "hf"}, **single, **few},
             preparing,
         ),
         "tokenizer": ({"tokenizer": {"engine": "auto"}, **few}, {"tokenizer": {"engine": "hf"}, **few}, preparing),

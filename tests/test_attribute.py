@@ -8,13 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from ftcli.commands import benchmark
 from ftcli.context import Context
-from ftcli.core.benchmark import factors, full_path
+from ftcli.core.benchmark import factors, full_path, hands
 from ftcli.core.benchmark.attribution import Cost, Volume
 from ftcli.core.benchmark.full_path import Measured, Texts
+from ftcli.core.benchmark.spread import Spread
 from ftcli.core.publishing.publish import MANIFEST_NAME
 from ftcli.core.reports.report import render_html
 from ftcli.errors import SettingsError, TrainError, UsageError
@@ -60,6 +63,11 @@ def test_settings_that_need_each_other_are_switched_together() -> None:
     assert names(settings(), settings(train__per_device_train_batch_size=4, train__max_tokens_per_batch=4_096)) == [
         ("train.per_device_train_batch_size + train.max_tokens_per_batch", "code")
     ]
+    lora = settings(model__lora_r=8, model__lora_alpha=16, model__load_in_4bit=True, train__optim="adafactor", train__optim_args="a=1")
+    assert names(settings(), lora) == [
+        ("model.lora_r + model.lora_alpha + model.load_in_4bit", "code"),
+        ("train.optim + train.optim_args", "code"),
+    ]
     found = factors.compare(base, new)
     assert factors.switched(found, frozenset(["packing.strategy + loader.collator"])) == {
         "packing.strategy": None,
@@ -86,6 +94,13 @@ def test_configurations_are_read_from_files_and_from_runs_and_the_command_line_c
     assert factors.read_settings(tmp_path / "a.toml", {"dataset.num_proc": 5}).dataset.num_proc == 5
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "empty.json").write_text('{"schema": "ftcli.report/1"}')
+    for name, held in (("words", '"x"'), ("bare", '{"train.seed": 1}'), ("orphan", '{"train.seed": {"value": 1}}')):
+        (tmp_path / f"{name}.json").write_text(f'{{"schema": "ftcli.report/1", "settings": {held}}}')
+        with pytest.raises(SettingsError, match=f"{name}.json is no report of a run"):
+            factors.read_settings(tmp_path / f"{name}.json", {})
+    with pytest.raises(SettingsError) as missing:
+        factors.read_settings(tmp_path / "none.toml", {})
+    assert "--config" not in missing.value.hint
     for name, words in (("broken", "cannot be read"), ("empty", "holds no settings"), ("none", "does not exist")):
         with pytest.raises(SettingsError, match=words):
             factors.read_settings(tmp_path / f"{name}.json", {})
@@ -94,16 +109,55 @@ def test_configurations_are_read_from_files_and_from_runs_and_the_command_line_c
 # -- one run ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_texts_are_cut_and_all_are_counted(tmp_path: Path) -> None:
+def test_texts_from_everywhere_are_cut_and_all_are_counted(tmp_path: Path) -> None:
     source = write(tmp_path / "data.jsonl", corpus(30), ["a", "b", "c"] * 10)
     context = Context.make({"dataset.sources": [str(source)], "dataset.label_column": "label"})
     texts = full_path.cut(context, context.settings, tmp_path / "cut", 12)
     assert (texts.rows, texts.trained, texts.exact, texts.prepared) == (30, 30, True, False)
     rows = [json.loads(line) for line in texts.path.read_text().splitlines()]
-    assert [row["text"] for row in rows] == corpus(12)
-    assert rows[1]["label"] == "b"
+    places = [corpus(30).index(row["text"]) for row in rows]
+    assert len(places) == 12
+    assert places == sorted(set(places))
+    assert [row["label"] for row in rows] == ["abc"[place % 3] for place in places]
+    again = full_path.cut(context, context.settings, tmp_path / "again", 12)
+    assert again.path.read_text() == texts.path.read_text()
+    whole = full_path.cut(context, context.settings, tmp_path / "whole", 99)
+    assert [json.loads(line)["text"] for line in whole.path.read_text().splitlines()] == corpus(30)
     with pytest.raises(UsageError, match="names no data"):
         full_path.cut(context, Settings(), tmp_path / "cut", 12)
+
+
+@pytest.mark.parametrize("counted", [10**9, 10])
+def test_of_data_that_are_sorted_by_label_all_labels_are_cut(counted: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """The first rows of such a file have one label, and the run was refused for a column that is fine."""
+    source = write(tmp_path / "data.jsonl", corpus(400), [label for label in "abcd" for _ in range(100)])
+    values = {"dataset.sources": [str(source)], "dataset.label_column": "label", "dataset.shard_bytes": 1_000}
+    context = Context.make(values)
+    monkeypatch.setattr(full_path, "COUNTED_BYTES", counted)
+    texts = full_path.cut(context, context.settings, tmp_path / "cut", 40)
+    labels = [json.loads(line)["label"] for line in texts.path.read_text().splitlines()]
+    assert len(labels) == 40
+    assert set(labels) == set("abcd")
+
+
+def test_rows_of_a_stream_do_not_depend_on_its_batches_and_come_from_all_of_it() -> None:
+    stream = pa.record_batch({"row": list(range(5_000))})
+    found = []
+    for size in (7, 640, 5_000):
+        spread = Spread(50)
+        for begin in range(0, len(stream), size):
+            spread.add(stream.slice(begin, size))
+            assert len(spread._kept) <= 100
+        found.append([row["row"] for row in spread])
+    assert found[0] == found[1] == found[2] == sorted(found[0])
+    assert np.histogram(found[0], 5, (0, 5_000))[0].min() >= 4
+
+
+def test_shards_are_taken_here_and_there() -> None:
+    shards: Any = list(range(6))
+    assert full_path.here_and_there(shards) == [0, 4, 2, 1, 5, 3]
+    assert full_path.here_and_there(shards[:1]) == [0]
+    assert full_path.here_and_there([]) == []
 
 
 def test_of_large_sources_the_number_is_estimated(tmp_path: Path, monkeypatch: Any) -> None:
@@ -283,6 +337,98 @@ def test_what_cannot_be_compared_is_refused(measured: Any, tmp_path: Path) -> No
         measured(base)
     with pytest.raises(UsageError, match="takes no 'data'"):
         benchmark.run(Context.make({}), "batch", ("data",))
+
+
+def test_epochs_that_a_number_of_steps_rules_out_are_no_difference(measured: Any, tmp_path: Path) -> None:
+    """Nothing was left to attribute, and the first factor of none was asked for at the end."""
+    few, many = tmp_path / "few.toml", tmp_path / "many.toml"
+    source = tmp_path / "small.jsonl"
+    for path, epochs, collator in ((few, 1, "dynamic"), (many, 3, "dynamic"), (tmp_path / "fixed.toml", 3, "fixed")):
+        path.write_text(
+            f'[dataset]\nsources = ["{source}"]\n[loader]\ncollator = "{collator}"\n[train]\nmax_steps = 5\nnum_train_epochs = {epochs}\n'
+        )
+    with pytest.raises(UsageError, match=r"differ in nothing that changes a run: train.num_train_epochs \(1.0 and 3.0\)"):
+        measured(str(few), str(many))
+    report = measured(str(few), str(tmp_path / "fixed.toml"))
+    assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator"]
+    assert any("train.num_train_epochs (1.0 and 3.0)" in note for note in report.notes)
+
+
+def test_workers_that_few_rows_cannot_tell_are_not_measured(measured: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    source = write(tmp_path / "many.jsonl", corpus(400))
+    for workers, collator in ((1, "dynamic"), (2, "fixed"), (3, "dynamic")):
+        (tmp_path / f"{workers}.toml").write_text(
+            f'[dataset]\nsources = ["{source}"]\nnum_proc = {workers}\nshard_bytes = 2000\n[loader]\ncollator = "{collator}"\n'
+        )
+    files = [str(tmp_path / f"{workers}.toml") for workers in (1, 2, 3)]
+    report = measured(*files[:2], **{"benchmark.rows": 50})
+    assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator"]
+    assert [each["setting"] for each in report.metrics["unmeasured"]] == ["dataset.num_proc"]
+    assert any("dataset.num_proc (1 and 2)" in note and "--rows" in note for note in report.notes)
+    with pytest.raises(UsageError, match=r"do not differ in any setting but dataset.num_proc, which is not measured \(50 rows"):
+        measured(files[0], files[2], **{"benchmark.rows": 50})
+    monkeypatch.setattr(hands, "SHARD_BYTES", 100)
+    found = measured(*files[:2], **{"benchmark.rows": 50})
+    assert {each["name"] for each in found.metrics["factors"]} == {"dataset.num_proc", "loader.collator"}
+
+
+def three(tmp_path: Path, monkeypatch: Any, fails: Any) -> tuple[str, str]:
+    """Two files that differ in three settings; a run fails by what `fails` says of its settings and of how many there were."""
+    source, asked = tmp_path / "small.jsonl", list[Settings]()
+    for name, collator, threads, workers in (("a", "dynamic", 1, 1), ("b", "fixed", 2, 2)):
+        (tmp_path / f"{name}.toml").write_text(
+            f'[dataset]\nsources = ["{source}"]\nbatch_size = {workers}\n[loader]\ncollator = "{collator}"\n[runtime]\nthreads = {threads}\n'
+        )
+
+    def run_path(made: Settings, *_: Any) -> Measured:
+        asked.append(made)
+        fails(made, len(asked))
+        return Measured(Cost(0.001, 0.01 * (1.5 if made.loader.collator == "fixed" else 1.0)), 2_000, 20.0, 8.0)
+
+    monkeypatch.setattr(full_path, "run_path", run_path)
+    return str(tmp_path / "a.toml"), str(tmp_path / "b.toml")
+
+
+def test_settings_that_cannot_run_apart_are_measured_as_one(measured: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def fails(made: Settings, _: int) -> None:
+        if (made.loader.collator == "fixed") != (made.runtime.threads == 2):
+            raise TrainError("a configuration cannot be run: fixed needs two threads", "")
+
+    report = measured(*three(tmp_path, monkeypatch, fails))
+    assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator + runtime.threads", "dataset.batch_size"]
+    assert report.metrics["factors"][0]["new"] == {"loader.collator": "fixed", "runtime.threads": 2}
+    assert {(m.name, m.n) for m in report.metrics["measurements"][:2]} == {("base", 4), ("new", 4)}
+    assert any("loader.collator, runtime.threads (a configuration cannot be run: fixed needs" in note for note in report.notes)
+
+
+def test_a_run_that_fails_later_ends_the_rounds_and_what_was_measured_counts(measured: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    def fails(_: Settings, asked: int) -> None:
+        if asked == 2 + 2 * 8 + 3:  # in the third round
+            raise TrainError("out of memory", "")
+
+    report = measured(*three(tmp_path, monkeypatch, fails))
+    assert {each["alone"]["n"] for each in report.metrics["factors"]} == {report.metrics["total"]["n"]} == {2}
+    assert sum("left out" in note and "out of memory" in note for note in report.notes) == 1
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["in the first round", "in the third"])
+def test_an_interruption_keeps_the_complete_rounds_and_does_not_promise_to_go_on(
+    again: bool, measured: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def stops(_: Settings, asked: int) -> None:
+        if asked == 2 + 5 + 16 * again:
+            raise KeyboardInterrupt
+
+    files = three(tmp_path, monkeypatch, stops)
+    if not again:
+        with pytest.raises(KeyboardInterrupt):
+            measured(*files)
+        return
+    report = measured(*files)
+    assert (report.status, report.metrics["total"]["n"]) == ("interrupted", 2)
+    assert "does not go on" in report.error["hint"]
+    document = json.loads(Path(report.paths["json"]).read_text())
+    assert (document["status"], document["error"]["code"]) == ("interrupted", "interrupted")
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,6 +11,7 @@ import pytest
 
 from ftcli.core.benchmark import attribution as core
 from ftcli.core.benchmark.attribution import Cost, Plan, Setup, Volume, attribute
+from ftcli.errors import TrainError
 
 ONE = Volume(1_000.0, 1_000.0)
 DECOYS = {"writer": (1.0, 1.0), "logging": (1.0, 1.01), "pin": (1.0, 1.0)}
@@ -154,3 +155,29 @@ def test_one_round_decides_nothing() -> None:
     _, table = attribute(Plan(("a",), ONE, ONE), Model({"a": (1.0, 2.0)}, 0), repeats=1)
     assert table["total"]["verdict"].startswith("not decided")
     assert table["factors"][0]["share"] is None
+
+
+def test_of_sums_and_pairs_those_that_cannot_run_are_left_out_and_the_others_stay() -> None:
+    factors = {"a": (1.0, 2.0), "b": (1.0, 1.5), "c": (1.0, 1.0), "d": (1.0, 1.0)}
+    model, told = Model(factors, 0), list[Setup]()
+
+    def cost(setup: Setup) -> Cost:
+        if setup == frozenset("ab"):
+            raise TrainError("out of memory", "")
+        return model(setup)
+
+    rounds, table = attribute(Plan(tuple(factors), ONE, ONE), cost, repeats=4, on_failed=told.extend)
+    assert told == [frozenset("ab")]
+    by_name = {each["name"]: each for each in table["factors"]}
+    assert (by_name["b"]["cumulative"]["verdict"], by_name["b"]["alone"]["n"]) == ("not measured", 4)
+    assert not rounds.interrupted
+
+
+def test_new_settings_that_cannot_run_are_an_error() -> None:
+    def cost(setup: Setup) -> Cost:
+        if len(setup) == 2:
+            raise TrainError("out of memory", "")
+        return Cost(0.0, 1.0)
+
+    with pytest.raises(TrainError, match="out of memory"):
+        attribute(Plan(("a", "b"), ONE, ONE), cost, repeats=4)

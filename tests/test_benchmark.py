@@ -19,7 +19,7 @@ from ftcli.core.benchmark import bench_batch, bench_train, limits
 from ftcli.core.benchmark.measure import peak_rss_mb
 from ftcli.core.engines import proof
 from ftcli.core.verify.probe import Probe
-from ftcli.errors import EngineError, FtcliError, SettingsError, UsageError
+from ftcli.errors import DataError, EngineError, FtcliError, SettingsError, UsageError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Measurement, Report
 from ftcli.settings import update
@@ -204,6 +204,15 @@ def test_steps_are_measured_by_collator_and_precision(run, tmp_path):
     assert any("on cpu" in note for note in report.notes)
 
 
+def test_an_optimizer_step_has_as_many_batches_as_are_accumulated(run, tmp_path, monkeypatch):
+    taken, own = [], torch.optim.AdamW.step
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self, *given: taken.append(1) or own(self, *given))
+    values = {"model__config": write_config(tmp_path / "config.json", "qwen3"), "train__per_device_train_batch_size": 4}
+    report = run("train", benchmark__variants=["fixed/fp32"], benchmark__repeats=1, train__gradient_accumulation_steps=3, **values)
+    assert len(taken) == round(work(report, "fixed/fp32", "steps")) == 2
+    assert round(work(report, "fixed/fp32", "slots")) == 2 * 3 * 4 * 64
+
+
 def test_the_default_steps_are_those_of_the_data(run, tmp_path):
     model = write_config(tmp_path / "config.json", "qwen3")
     report = run("train", "packs", model__config=model, benchmark__repeats=1, train__bf16=False)
@@ -247,6 +256,39 @@ def test_engines_are_measured_on_the_first_rows_with_the_reference_first(run, fo
     assert any("24 rows" in note for note in report.notes)
     more = run("tokenize", benchmark__variants=["hf"], benchmark__rows=500, dataset__sources=[str(folder / "data.jsonl")])
     assert round(work(more, "hf", "examples")) == 60
+
+
+def test_megabytes_are_those_of_the_text(run, folder):
+    report = run("tokenize", benchmark__variants=["hf"], dataset__sources=[str(folder / "data.jsonl")])
+    assert work(report, "hf", "MB") * 1e6 == pytest.approx(sum(len(text.encode()) for text in corpus(24)))
+
+
+def test_both_texts_of_a_pair_are_encoded(run, folder, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps({"text": one, "other": one * 2, "label": "a"}) + "\n" for one in corpus(24)))
+    values = {"dataset__sources": [str(path)], "dataset__text_pair_column": "other", "dataset__label_column": "label"}
+    report = run("tokenize", benchmark__variants=["hf"], **values)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    texts = [*corpus(24), *(text * 2 for text in corpus(24))]
+    assert round(work(report, "hf", "tokens")) == sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))
+    assert round(work(report, "hf", "examples")) == 24
+    assert any("24 rows of two texts" in note for note in report.notes)
+
+
+def test_conversations_are_encoded_as_the_chat_template_writes_them(run, tmp_path):
+    template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
+    (tiny_tokenizer(tmp_path / "chat") / "chat_template.jinja").write_text(template)
+    said = [{"role": "user", "content": "order a parcel"}, {"role": "assistant", "content": "it is done"}]
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    values = {"dataset__sources": [str(tmp_path / "chat.jsonl")], "train__mode": "sft", "tokenizer__path": str(tmp_path / "chat")}
+    report = run("tokenize", benchmark__variants=["hf"], **values)
+    assert work(report, "hf", "MB") * 1e6 == pytest.approx(len("<user>order a parcel\n<assistant>it is done\n"))
+    assert any("1 rows as the chat template writes them" in note for note in report.notes)
+
+
+def test_texts_that_give_no_token_are_named(run, tmp_path):
+    with pytest.raises(DataError, match="the first 5 rows give no token"):
+        run("tokenize", benchmark__variants=["hf"], dataset__sources=[str(write(tmp_path / "empty.jsonl", [""] * 5))])
 
 
 @pytest.mark.slow
@@ -326,6 +368,34 @@ def test_the_report_is_written_with_the_measurements(run, tmp_path, monkeypatch)
     assert document["command"] == "benchmark batch"
     assert {"name", "unit", "median", "low", "high", "n"} <= document["metrics"]["measurements"][0].keys()
     assert "dynamic" in Path(report.paths["html"]).read_text()
+
+
+def test_an_interruption_keeps_the_rounds_that_are_complete(run, monkeypatch):
+    turns, own = [], bench_batch.collator_variant
+
+    def stopping(probe, name):
+        variant = own(probe, name)
+
+        def work():
+            turns.append(name)
+            if len(turns) == stop:
+                raise KeyboardInterrupt
+            return variant.run()
+
+        return replace(variant, run=work)
+
+    monkeypatch.setattr(bench_batch, "collator_variant", stopping)
+    stop = 6
+    report = run("batch", benchmark__variants=["dynamic", "fixed"], benchmark__repeats=5)
+    assert report.status == "interrupted"
+    assert {m.n for m in report.metrics["measurements"]} == {2}
+    assert report.metrics["ratios"][0]["n"] == 2
+    assert report.error["code"] == "interrupted"
+    assert "does not go on" in report.error["hint"]
+    turns.clear()
+    stop = 2
+    with pytest.raises(KeyboardInterrupt):
+        run("batch", benchmark__variants=["dynamic", "fixed"])
 
 
 def test_peak_memory_is_in_megabytes():

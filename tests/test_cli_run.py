@@ -258,6 +258,17 @@ def test_a_bug_leaves_its_traceback_in_a_file_and_none_on_the_screen(monkeypatch
     assert path.is_relative_to(Path(os.environ["XDG_CACHE_HOME"]))
 
 
+def test_a_benchmark_that_has_nothing_to_report_yet_does_not_promise_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> Report:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ftcli.commands.benchmark.run", stopped)
+    result = run("benchmark", "batch", "--json")
+
+    assert result.exit_code == 3
+    assert result.report["error"]["hint"].startswith("A benchmark does not go on where it stopped")
+
+
 def test_a_command_that_reports_its_own_interruption_is_told_and_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(context: Context, **_: object) -> Report:
         error = InterruptedRun("stopped after step 87", "Go on with --resume-from-checkpoint.")

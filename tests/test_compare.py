@@ -127,6 +127,34 @@ def test_a_file_that_is_no_report_is_refused(text: str | None, tmp_path: Path) -
         against.read_report(path)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"metrics": []},
+        {"metrics": [1]},
+        {"metrics": {"measurements": [1]}},
+        {"metrics": {"measurements": {"a": 1}}},
+        {"metrics": {"measurements": [{"name": "a"}]}},
+        {"metrics": {"measurements": [{"name": "a", "unit": "s", "median": "fast"}]}},
+        {"metrics": {"measurements": [{"name": "a", "unit": "s", "median": 1, "samples": ["x"]}]}},
+        {"command": None},
+        {"command": ""},
+        {"machine": "mine"},
+        {"machine": {"load_average": "high"}},
+        {"machine": {"versions": "new"}},
+        {"settings": {"train.seed": 1}},
+        {"details": {"pace": {"cpu_seconds": ["x"]}}},
+        {"details": {"pace": {"others": "many"}}},
+        {"details": [1]},
+    ],
+    ids=str,
+)
+def test_a_damaged_report_is_refused_by_its_name(damage: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({**report({"x": [1.0, 2.0]}), **damage}))
+    with pytest.raises(DataError, match=r"a\.json is no report of ftcli benchmark"):
+        against.read_report(tmp_path / "a.json")
+
+
 def test_the_command_ends_with_1_on_a_regression_and_shows_other_machines(tmp_path: Path) -> None:
     files = {
         "a": report({"x": around(100, 1)}),
@@ -149,6 +177,38 @@ def test_the_command_ends_with_1_on_a_regression_and_shows_other_machines(tmp_pa
     assert "0 of 1 figures are worse" in better.stdout
     assert "faster" in better.stdout
     assert testing.run("benchmark", "compare", "a.json", cwd=tmp_path).exit_code == 2
+
+
+def made_with(document: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+    found = {
+        "benchmark.rows": 100,
+        "train.per_device_train_batch_size": 8,
+        "runtime.report_dir": "a",
+        "benchmark.repeats": 5,
+        "train.optim": "x",
+    }
+    found |= {key.replace("__", "."): value for key, value in values.items()}
+    return {**document, "settings": {key: {"value": value, "origin": "default"} for key, value in found.items()}}
+
+
+def test_other_work_is_no_regression_and_the_settings_that_make_it_are_named(tmp_path: Path) -> None:
+    first, worse = made_with(report({"x": around(100, 1)})), report({"x": around(50, 2)})
+    same = made_with(worse, runtime__report_dir="b", benchmark__repeats=9, model__lora_r=8)
+    other = made_with(worse, benchmark__rows=50, train__per_device_train_batch_size=16)
+    for second, keys in ((same, []), (other, ["benchmark.rows", "train.per_device_train_batch_size"])):
+        assert [key for key, *_ in against.settings_differ(first, second)] == keys
+    tokenize = [{**each, "command": "benchmark tokenize"} for each in (first, made_with(worse, train__optim="y"))]
+    assert against.settings_differ(*tokenize) == []  # how a step is computed says nothing of encoding
+    assert [key for key, *_ in against.settings_differ(*({**each, "command": "benchmark train"} for each in tokenize))] == ["train.optim"]
+    assert verdicts(first, same) == {"x": ("slower", True)}
+    assert verdicts(first, other) == {"x": ("not decided: the settings differ: benchmark.rows, train.per_device_train_batch_size", False)}
+    for name, document in (("a", first), ("b", other)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    done = testing.run("benchmark", "compare", "a.json", "b.json", "--json", cwd=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert done.report["metrics"]["settings_differ"] == ["benchmark.rows", "train.per_device_train_batch_size"]
+    assert any("benchmark.rows: 100 and 50" in note for note in done.report["notes"])
+    assert "The settings differ" in Path(tmp_path / done.report["paths"]["html"]).read_text()
 
 
 def test_what_others_took_is_what_this_process_and_its_children_did_not(monkeypatch: pytest.MonkeyPatch) -> None:

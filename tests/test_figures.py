@@ -41,6 +41,11 @@ from ftcli.core import figures
         (figures.between(9190.0, 9368.0, "examples/s"), "9,190 to 9,368 examples/s"),
         (figures.between(0.05, 1.25, "s"), "50 ms to 1.25 s"),
         (figures.between(0.97, 1.04, "×"), "0.97× to 1.04×"),
+        (figures.between(90, 150, "s"), "1 min 30 s to 2 min 30 s"),
+        (figures.between(12, 59.99, "s"), "12 s to 1 min 00 s"),
+        (figures.between(3_700, 7_300, "s"), "1 h 01 min to 2 h 01 min"),
+        (figures.between(1.5, 12, "s"), "1.5 to 12 s"),
+        (figures.between(None, 1.25, "s"), "unknown to 1.25 s"),
     ],
 )
 def test_figures_read_well(shown: str, expected: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from ftcli.commands import benchmark, sweep
 from ftcli.context import Context
-from ftcli.core.benchmark import full_path, halving, pace, saved_profile
+from ftcli.core.benchmark import full_path, halving, hands, pace, saved_profile
 from ftcli.core.benchmark.grids import PRESENT, candidates, name_of
 from ftcli.core.benchmark.halving import search
 from ftcli.errors import FtcliError, TrainError, UsageError
@@ -93,9 +93,63 @@ def test_no_budget_is_overrun_by_more_than_a_run_and_all_that_have_room_are_comp
 def test_the_budget_that_is_named_holds_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {PRESENT: 2.0, **{f"c{number}": 2.0 - 0.01 * number for number in range(count - 1)}}
     rates = Rates(seconds, monkeypatch, start=3.0)
-    each = search(list(seconds), PRESENT, rates, repeats=5, budget=1.0).seconds
+    found = search(list(seconds), PRESENT, rates, repeats=5, budget=1.0)
     again = Rates(seconds, monkeypatch, start=3.0)
-    assert search(list(seconds), PRESENT, again, repeats=5, budget=halving.whole_budget(count, each)).untried == []
+    assert search(list(seconds), PRESENT, again, repeats=5, budget=halving.whole_budget(count, found.seconds, found.first)).untried == []
+
+
+def test_what_the_first_run_takes_is_told_and_has_room_in_the_budget_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 2.0, **{f"c{number}": 2.0 for number in range(4)}}
+    proved = [60.0]
+
+    class Slow(Rates):
+        def __call__(self, name: str) -> Mapping[str, float]:
+            self.now += proved[0] if not self.asked else 0.0
+            return super().__call__(name)
+
+    found = search(list(seconds), PRESENT, Slow(seconds, monkeypatch), repeats=5, budget=70.0)
+    assert len(found.untried) == 4
+    assert found.first == pytest.approx(62, abs=1)
+    words = sweep._untried(found, len(seconds), 70.0)
+    assert "the first took 1 min" in words.replace("\u00a0", " ")
+    budget = float(words.split("--budget ")[-1].split()[0])
+    again = search(list(seconds), PRESENT, Slow(seconds, monkeypatch), repeats=5, budget=budget)
+    assert again.untried == []
+
+
+def test_a_candidate_that_fails_in_the_last_comparison_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 2.0, "a": 1.0, "b": 1.2, "c": 3.0}
+    rates = Rates(seconds, monkeypatch)
+
+    def run(name: str) -> Mapping[str, float]:
+        if name == "a" and rates.asked.count("a") == 3 + 2:
+            raise TrainError("out of memory", "")
+        return rates(name)
+
+    found = search(list(seconds), PRESENT, run, repeats=5)
+    assert found.dropped == {"a": "out of memory"}
+    assert found.best == "b"
+    assert found.ratio is not None
+    assert found.ratio["n"] == 5
+
+
+@pytest.mark.parametrize(("runs", "rung", "pairs"), [(4, 1, 0), (14, 2, 1), (18, 2, 3)])
+def test_an_interrupted_search_keeps_what_it_has_found(runs: int, rung: int, pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {PRESENT: 2.0, **{f"c{number}": 1.0 + 0.1 * number for number in range(4)}}
+    rates = Rates(seconds, monkeypatch)
+
+    def run(name: str) -> Mapping[str, float]:
+        if len(rates.asked) == runs:
+            raise KeyboardInterrupt
+        return rates(name)
+
+    found = search(list(seconds), PRESENT, run, repeats=5)
+    assert found.interrupted
+    assert (len(found.rungs), found.ratio["n"] if found.ratio else 0) == (rung, pairs)
+    assert sweep._title(found, {}).startswith("interrupted") == (not pairs)
+    rates.asked[:] = [PRESENT] * runs
+    with pytest.raises(KeyboardInterrupt):
+        search(list(seconds), PRESENT, run, repeats=5)
 
 
 def test_the_runs_of_a_search_are_known_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +259,8 @@ def test_the_best_is_reported_and_saved_with_its_reason(home: Path, tmp_path: Pa
         return {"tokens": 400.0 / (settings.dataset.num_proc or 4), "rows": 20.0, "seconds": float(noise.lognormal(0, 0.02))}
 
     monkeypatch.setattr(sweep, "_tokenized", tokenized)
+    monkeypatch.setattr(hands, "workers", lambda settings, *_: settings.dataset.num_proc or 4)  # as of large sources
+    monkeypatch.setattr(hands, "SHARD_BYTES", 100)
     monkeypatch.setattr(pace, "_best", lambda _: (0.01, 0.01))  # 40 looks at the machine take 9 s
     source = write(tmp_path / "data.jsonl", corpus(20))
     values = {
@@ -222,7 +278,54 @@ def test_the_best_is_reported_and_saved_with_its_reason(home: Path, tmp_path: Pa
     assert report.metrics["frequency_drift"] is not None
     assert resolve({}, profile="best", environ={}).settings.dataset.num_proc == 1
     assert "faster" in (home / "best.toml").read_text()
+    assert report.command == "benchmark sweep tokenize"  # its own file: sweep train in the same folder would write over it
+    assert report.paths["html"].endswith("benchmark-sweep-tokenize.html")
     assert Path(report.paths["html"]).is_file()
+
+
+LARGE = full_path.Texts(Path("t.jsonl"), 10, 10, exact=True, prepared=False, cut=100, bytes=20_000_000, shards=9, source_bytes=10**9)
+
+
+@pytest.mark.parametrize(
+    ("asked", "texts", "number"),
+    [
+        (None, LARGE, 4),
+        (8, LARGE, 8),  # a user's own
+        (12, LARGE, 4),  # a profile's
+        (16, LARGE, 9),
+        (None, replace(LARGE, source_bytes=10**7), 1),
+        (8, replace(LARGE, shards=1), 1),
+    ],
+)
+def test_the_texts_of_a_benchmark_have_the_workers_of_the_whole_run(asked: int | None, texts: full_path.Texts, number: int) -> None:
+    """The texts were one small file: whatever num_proc was, one worker prepared them, and it made no difference."""
+    known = frozenset({(hands.WORKERS, 12)})
+    settings = context(dataset__num_proc=asked).settings
+    assert hands.workers(settings, texts, 4, known) == number
+    made, bounds = hands.given(settings, texts, 4, known, most=number)
+    if number == 1:
+        assert (made, bounds) == (settings, known)
+        return
+    assert made.dataset.num_proc == number
+    assert made.dataset.shard_bytes == max(1_000_000, 20_000_000 // (4 * number))
+    assert ((hands.WORKERS, number) in bounds) == (asked in (None, 12))
+
+
+def test_how_many_rows_tell_the_workers_is_said() -> None:
+    assert hands.too_few(LARGE, 10) is None
+    assert hands.too_few(LARGE, 1) is None
+    assert "--rows 160 would do" in (hands.too_few(LARGE, 16) or "")
+
+
+def test_workers_that_few_rows_cannot_tell_are_not_tried(tmp_path: Path) -> None:
+    source = write(tmp_path / "data.jsonl", corpus(400))
+    for values, words in (({}, "so small that one"), ({"dataset.num_proc": 2, "dataset.shard_bytes": 2_000}, "--rows")):
+        made = Context.make({"dataset.sources": [str(source)], "tokenizer.path": "anything", "benchmark.rows": 50, **values})
+        grid, _ = sweep._work(made, "tokenize", tmp_path)
+        assert not any(hands.WORKERS in changed for changed in grid.values())
+        assert len(grid) > 4
+        assert "the number of workers is not tried" in made.notes[-1]
+        assert words in made.notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +339,7 @@ def test_sources_of_more_than_texts_and_a_label_are_named(tmp_path: Path, values
 
 
 def test_a_sweep_that_compared_nothing_says_that_no_profile_was_saved(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(dropped={}, untried=[], seconds=1.0, best="a", rungs=[])
+    found = SimpleNamespace(dropped={}, untried=[], seconds=1.0, best="a", rungs=[], interrupted=False)
     monkeypatch.setattr(sweep, "_work", lambda *_: ({"a": {"dataset.num_proc": 1}}, None))
     monkeypatch.setattr(sweep, "search", lambda *_, **__: found)
     monkeypatch.setattr(sweep, "_result", lambda *_: ({"rungs": []}, {}))

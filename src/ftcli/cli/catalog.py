@@ -196,6 +196,7 @@ BENCHMARK = CommandSpec(
     ),
     shows=(*RUN, "benchmark"),
     hides=("dataset.output_dir", "train.output_dir"),
+    again="A benchmark does not go on where it stopped: run it again, for example with a --budget in seconds.",
     own=(
         Own("action", "What to measure.", choices=("tokenize", "batch", "train", "sweep", "attribute", "compare"), required=True),
         Own("what", "sweep: tokenize, batch or train. attribute: the two configurations. compare: the two reports.", "words", default=()),

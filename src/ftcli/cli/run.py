@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"ok": 0, "failed": 1, "interrupted": 3}
 EXITED = "Code that is loaded must raise an error instead of calling sys.exit: mend the plugin or the model's code, or leave it out."
-CONTINUE = "Run the same command again to continue."
 
 
 def _repeats(spec: CommandSpec, environ: Mapping[str, str]) -> bool:
@@ -108,7 +107,7 @@ class Invocation:
         except FtcliError as error:
             failure = error
         except KeyboardInterrupt:
-            failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", CONTINUE if self.spec.works else "")
+            failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", self.spec.again if self.spec.works else "")
         except SystemExit as error:  # of a plugin or a model's own code; its code 0 would say that the command did its work
             failure = FtcliError(f"the command was ended from within: {reason_of(error)}", EXITED)
         except GeneratorExit:

@@ -49,6 +49,8 @@ class CommandSpec:
     """Whether positional arguments are sources, as with --dataset."""
     works: bool = True
     """Whether it does work that can be interrupted and continued: then a last line says how it ended and how long it took."""
+    again: str = "Run the same command again to continue."
+    """What to do after an interruption, of a command that works."""
     computes: bool = True
     """Whether the environment is set up before it runs."""
     loads_plugins: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ftcli.context import Context
-from ftcli.core.benchmark import factors, full_path
+from ftcli.core.benchmark import factors, full_path, hands
 from ftcli.core.benchmark.attribution import Cost, Plan, Setup, attribute, first_setups
 from ftcli.core.benchmark.ceilings import Ceilings
 from ftcli.core.benchmark.factors import Difference
@@ -20,14 +20,15 @@ from ftcli.core.benchmark.measure import ratio, summarise
 from ftcli.core.benchmark.pace import Pace
 from ftcli.core.figures import number, percent, quantity
 from ftcli.core.reports.tables import factor_rows
-from ftcli.errors import UsageError
-from ftcli.settings import Settings, update
+from ftcli.errors import FtcliError, UsageError
+from ftcli.records import RunStatus
+from ftcli.settings import update
 
 VOLUME = "data volume"
 
 
-def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metrics and details of the report.
+def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> tuple[dict[str, Any], dict[str, Any], RunStatus]:
+    """Metrics, details and status of the report.
 
     Args:
         files: two configurations, or the `ftcli-run.json` of two runs.
@@ -45,14 +46,16 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
     base, new = (factors.read_settings(path, _given(context)) for path in paths)
     difference = factors.compare(base, new)
     factors.refuse_nothing(difference, paths)
-    for key, (old, now, why) in difference.unmeasured.items():
-        context.note(f"not measured: {key} ({old} and {now}): {why}")
     with tempfile.TemporaryDirectory(prefix="ftcli-attribute-") as folder:
         bench = Bench(context, difference, Path(folder), frozenset[Any]().union(*map(factors.read_ceilings, paths)))
+        for key, (old, now, why) in bench.difference.unmeasured.items():
+            context.note(f"not measured: {key} ({old} and {now}): {why}")
+        factors.refuse_nothing(bench.difference, paths)
         tried = {
             name: bench.run(setup) for name, setup in (("base", frozenset[str]()), ("new", bench.everything))
         }  # warm-up, and whether they run
-        plan = bench.plan(tried["base"], tried["new"])
+        plan = bench.plan = bench.planned(tried["base"], tried["new"])
+        refuse_equal(context, bench.difference, plan)
         settings = context.settings.benchmark
         context.note(
             f"{len(first_setups(plan))} configurations a round, each in a fresh process: {number(settings.rows)} texts at most, {settings.steps} steps; "
@@ -66,9 +69,12 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
             narrow=settings.narrow,
             before_round=pace.look,
             before_phase=bench.begin_phase,
+            on_failed=bench.leave_out,
+            on_merged=bench.merge,
         )
         pace.look()
         context.progress.close()
+    plan, difference = bench.plan, bench.difference
     pairs = rounds.common(frozenset(), plan.everything)
     rates = [plan.base_volume.trained / rounds.seconds(frozenset(), plan.base_volume, pairs)]
     rates.append(plan.new_volume.trained / rounds.seconds(plan.everything, plan.new_volume, pairs))
@@ -98,15 +104,35 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
         "volume": {"base": asdict(plan.base_volume), "new": asdict(plan.new_volume), "counted": bench.exact},
     }
     head, rows = factor_rows(metrics)
-    return metrics, {"title": _title(metrics), "table": {"head": list(head), "rows": rows}}
+    details = {"title": _title(metrics), "table": {"head": list(head), "rows": rows}}
+    return metrics, details, "interrupted" if rounds.interrupted else "ok"
+
+
+def refuse_equal(context: Context, difference: Difference, plan: Plan) -> None:
+    """Say where settings of the volume change none.
+
+    Raises:
+        UsageError: there is nothing else.
+    """
+    if plan.volume_name is not None or (volume := next((each for each in difference.factors if each.kind == "volume"), None)) is None:
+        return
+    words = ", ".join(f"{key} ({old} and {volume.new[key]})" for key, old in volume.base.items())
+    if not plan.factors:
+        raise UsageError(
+            f"the configurations differ in nothing that changes a run: {words}, and as many texts are trained on",
+            "Compare two configurations that do; train.max_steps counts above the epochs.",
+        )
+    context.note(f"no difference: {words}: as many texts are trained on")
 
 
 class Bench:
     """Runs configurations between the two, with the texts of each cut once."""
 
+    plan: Plan
+    """What is measured now; it changes where factors turn out to need each other."""
+
     def __init__(self, context: Context, difference: Difference, folder: Path, ceilings: Ceilings) -> None:
-        self.context, self.difference, self.folder, self.ceilings = context, difference, folder, ceilings
-        self.everything: Setup = frozenset(factor.name for factor in factors.measured(difference))
+        self.context, self.folder, self.ceilings = context, folder, ceilings
         self.variables = full_path.environment(context)
         self.options = full_path.plugin_options(context)
         self.found: dict[Setup, list[Measured]] = {}
@@ -114,9 +140,23 @@ class Bench:
         data = any(factor.kind == "data" for factor in difference.factors)
         self._base_texts = full_path.cut(context, difference.base, folder / "base", rows)
         self._new_texts = full_path.cut(context, difference.new, folder / "new", rows) if data else self._base_texts
+        self._most, self.difference = self._hands(difference)
+        self.everything: Setup = frozenset(factor.name for factor in factors.measured(self.difference))
         self.exact = self._base_texts.exact and self._new_texts.exact
         if not self.exact:
             context.note("the number of texts is estimated from their bytes")
+
+    def _hands(self, difference: Difference) -> tuple[int, Difference]:
+        """The most workers that one of both runs has, and the difference without their number where the texts are too few to tell."""
+        sides = ((difference.base, self._base_texts), (difference.new, self._new_texts))
+        counts = [hands.workers(settings, texts, self.context.machine.cores, self.ceilings) for settings, texts in sides]
+        few = next(filter(None, (hands.too_few(texts, max(counts)) for _, texts in sides if not texts.prepared)), None)
+        if few is None:
+            return max(counts), difference
+        if any(factor.name == hands.WORKERS for factor in difference.factors) and counts[0] != counts[1]:
+            return max(counts), factors.without(difference, hands.WORKERS, few)
+        self.context.note(f"texts are prepared by fewer workers than in the whole run: {few}")
+        return max(counts), difference
 
     def begin_phase(self, setups: int) -> None:
         """Show how far the phase is: first every difference by itself, then their sums and pairs, which only the first shows the need for."""
@@ -128,13 +168,12 @@ class Bench:
         data = [factor.name for factor in self.difference.factors if factor.kind == "data"]
         return self._new_texts if set(data) & setup else self._base_texts
 
-    def settings(self, setup: Setup) -> Settings:
-        """The configuration, as it is measured."""
-        whole = update(self.difference.base, factors.switched(self.difference, setup))
-        return full_path.scaled(whole, self._texts(setup), self.folder / "run" / "output", self.context.settings.benchmark.steps)
-
     def run(self, setup: Setup) -> Measured:
-        return full_path.run_path(self.settings(setup), self.folder / "run", self.variables, self.options, self.ceilings)
+        """The configuration, as it is measured."""
+        whole, texts = update(self.difference.base, factors.switched(self.difference, setup)), self._texts(setup)
+        made, ceilings = hands.given(whole, texts, self.context.machine.cores, self.ceilings, self._most)
+        made = full_path.scaled(made, texts, self.folder / "run" / "output", self.context.settings.benchmark.steps)
+        return full_path.run_path(made, self.folder / "run", self.variables, self.options, ceilings)
 
     def cost(self, setup: Setup) -> Cost:
         measured = self.run(setup)
@@ -142,7 +181,17 @@ class Bench:
         self.context.progress.advance(1, variant=" + ".join(sorted(setup)) or "base", speed=round(measured.real_tokens_per_second))
         return measured.cost
 
-    def plan(self, base: Measured, new: Measured) -> Plan:
+    def leave_out(self, failed: Mapping[Setup, FtcliError]) -> None:
+        for setup, error in failed.items():
+            self.context.note(f"left out: {' + '.join(sorted(setup)) or 'the base'}: {error.message}")
+
+    def merge(self, plan: Plan, names: Sequence[str], why: FtcliError) -> None:
+        """Go on with factors that cannot be run apart as one."""
+        self.plan, self.difference = plan, factors.merged(self.difference, names)
+        self.found.clear()
+        self.context.note(f"measured as one, since one without the other cannot be run: {', '.join(names)} ({why.message})")
+
+    def planned(self, base: Measured, new: Measured) -> Plan:
         first = full_path.volume_of(self.difference.base, self._base_texts, base)
         second = full_path.volume_of(self.difference.new, self._new_texts, new)
         names = tuple(factor.name for factor in factors.measured(self.difference))

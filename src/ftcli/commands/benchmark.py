@@ -11,9 +11,10 @@ from ftcli.core.benchmark.pace import CROWDED, Pace
 from ftcli.core.figures import percent
 from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import filed
-from ftcli.errors import UsageError
+from ftcli.errors import InterruptedRun, UsageError
 from ftcli.records import Measurement, Report, RunStatus
 
+ANEW = "A benchmark does not go on where it stopped: run it again for the rest, for example with a --budget in seconds."
 UNSTEADY = 0.1
 """Drift of the fixed loop that is worth a note."""
 
@@ -37,11 +38,10 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
         from ftcli.commands.attribute import measure_attribution
 
         pace = Pace()
-        metrics, details = measure_attribution(context, what, pace)
+        metrics, details, status = measure_attribution(context, what, pace)
         say_machine(context, pace)
-        return written(
-            context, action, {"action": action, **metrics, "frequency_drift": pace.drift}, {**details, "pace": pace.to_details()}
-        )
+        metrics = {"action": action, **metrics, "frequency_drift": pace.drift}
+        return written(context, action, metrics, {**details, "pace": pace.to_details()}, status)
     if action == "compare":
         from ftcli.commands.compare import compare_reports
 
@@ -51,11 +51,10 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
         from ftcli.commands.sweep import sweep
 
         pace = Pace()
-        metrics, details = sweep(context, what, pace)
+        metrics, details, status = sweep(context, what, pace)
         say_machine(context, pace)
-        return written(
-            context, action, {"action": action, **metrics, "frequency_drift": pace.drift}, {**details, "pace": pace.to_details()}
-        )
+        metrics = {"action": action, **metrics, "frequency_drift": pace.drift}
+        return written(context, f"sweep {what[0]}", metrics, {**details, "pace": pace.to_details()}, status)
     if what:
         raise UsageError(f"benchmark {action} takes no {what[0]!r}", f"Data are given as --dataset {what[0]}.")
     makers: Mapping[str, Callable[[Context], Sequence[Variant]]] = {"tokenize": _engines, "batch": _collators, "train": _steps}
@@ -66,7 +65,7 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
     variants = makers[action](context)
     rounds = settings.warmup + settings.repeats
     context.progress.start(f"benchmark {action}", None if settings.budget else rounds * len(variants), "runs")
-    pace = Pace()
+    pace, complete = Pace(), list[int]()
     measurements, ratios = measure(
         variants,
         repeats=settings.repeats,
@@ -75,12 +74,13 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
         narrow=settings.narrow,
         pace=pace,
         on_run=lambda name, seconds: context.progress.advance(1, variant=name, seconds=round(seconds, 3)),
+        on_interrupted=complete.append,
     )
     context.progress.close()
     say_machine(context, pace)
-    limits = _limits(context, variants, measurements)
+    limits = [] if complete else _limits(context, variants, measurements)
     metrics = {"action": action, "measurements": measurements, "ratios": ratios, "limits": limits, "frequency_drift": pace.drift}
-    return written(context, action, metrics, {"pace": pace.to_details()})
+    return written(context, action, metrics, {"pace": pace.to_details()}, "interrupted" if complete else "ok")
 
 
 def _limits(context: Context, variants: Sequence[Variant], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
@@ -111,8 +111,11 @@ def say_machine(context: Context, pace: Pace) -> None:
 
 def written(context: Context, action: str, metrics: Mapping[str, Any], details: Mapping[str, Any], status: RunStatus = "ok") -> Report:
     """The report, with its HTML and JSON in the report folder."""
-    report = context.report(f"benchmark {action}", metrics, details=details, status=status)
-    return filed(report, context.settings.runtime.report_dir, f"benchmark-{action}", context.note)
+    error = None
+    if status == "interrupted":
+        error = InterruptedRun(f"ftcli benchmark {action} was interrupted: the report holds what was complete by then", ANEW)
+    report = context.report(f"benchmark {action}", metrics, details=details, status=status, error=error)
+    return filed(report, context.settings.runtime.report_dir, f"benchmark {action}".replace(" ", "-"), context.note)
 
 
 def _engines(context: Context) -> Sequence[Variant]:

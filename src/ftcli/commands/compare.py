@@ -30,12 +30,22 @@ def compare_reports(context: Context, files: Sequence[str]) -> tuple[dict[str, A
         context.note(
             "the reports come from different machines or versions: " + "; ".join(f"{key}: {old} and {new}" for key, old, new in cards)
         )
+    changed = against.settings_differ(first, second)
+    if changed:
+        words = "; ".join(f"{key}: {old} and {new}" for key, old, new in changed)
+        context.note(f"the reports were made with other settings, so that their work is not the same: {words}")
     busy = [f"{load:.1f}" for each in (first, second) if (load := (each.get("machine") or {}).get("load_average")) is not None]
     context.note(f"load when they began: {' and '.join(busy)}" if busy else "the reports say nothing of the load")
     if crowd := against.crowded(first, second):
         context.note(f"{crowd}: what differs is not told from them; measure on a quiet machine")
     regressions = [f"{row['name']}, {row['unit']}" for row in rows if row["regression"]]
-    metrics = {"measurements": [], "ratios": rows, "regressions": len(regressions), "machines_differ": [key for key, *_ in cards]}
+    metrics = {
+        "measurements": [],
+        "ratios": rows,
+        "regressions": len(regressions),
+        "machines_differ": [key for key, *_ in cards],
+        "settings_differ": [key for key, *_ in changed],
+    }
     head = ["variant", "unit", "second / first", "95 % interval", "n", "verdict"]
     cells = [
         [
@@ -49,4 +59,6 @@ def compare_reports(context: Context, files: Sequence[str]) -> tuple[dict[str, A
         for row in rows
     ]
     title = f"{len(regressions)} of {len(rows)} figures are worse beyond the noise" + (f": {'; '.join(regressions)}" if regressions else "")
-    return metrics, {"title": title, "table": {"head": head, "rows": cells}, "cards": cards}, bool(regressions)
+    if changed:
+        title = f"not decided: the settings differ ({', '.join(key for key, *_ in changed)})"
+    return metrics, {"title": title, "table": {"head": head, "rows": cells}, "cards": cards, "changed": changed}, bool(regressions)

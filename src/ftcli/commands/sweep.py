@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftcli.context import Context
-from ftcli.core.benchmark import full_path, saved_profile
+from ftcli.core.benchmark import full_path, hands, saved_profile
 from ftcli.core.benchmark.ceilings import Ceilings, ceilings
-from ftcli.core.benchmark.grids import PRESENT, Values, candidates, name_of
+from ftcli.core.benchmark.grids import PRESENT, Values, candidates, name_of, without
 from ftcli.core.benchmark.halving import Found, rungs_runs, search, whole_budget
 from ftcli.core.figures import between, number, percent, quantity
 from ftcli.errors import SettingsError, UsageError
+from ftcli.records import RunStatus
 from ftcli.settings import Settings, get, update
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ Run = Callable[[Settings], Mapping[str, float]]
 """Does the work of one candidate; amounts by unit, the one that counts first, and "seconds"."""
 
 
-def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metrics and details of the report; the best settings are saved as a profile where `benchmark.save_profile` says so. `pace` looks at the machine between
+def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, Any], dict[str, Any], RunStatus]:
+    """Metrics, details and status of the report; the best settings are saved as a profile where `benchmark.save_profile` says so. `pace` looks at the machine between
     the runs.
 
     Raises:
@@ -73,22 +74,32 @@ def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, 
     for why, names in reasons.items():
         context.note(f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''} left out: {why}")
     if found.untried:
-        whole = whole_budget(len(grid), found.seconds)
-        context.note(
-            f"{number(len(found.untried))} of {number(len(grid))} candidates were not tried, those that change the most: a run takes {quantity(found.seconds, 's')}, and --budget {budget:g} holds no more beside the last comparison; --budget {whole:.0f} would hold all"
-        )
+        context.note(_untried(found, len(grid), budget))
     swept = dict.fromkeys(key for values in grid.values() for key in values)
     best = {**{key: get(settings, key) for key in swept}, **grid[found.best]}
     metrics, details = _result(found, best)
     if sizes := [key for key in grid[found.best] if key.startswith("train.") and what[0] == "batch"]:
         context.note(f"{', '.join(sizes)}: that makes other optimizer steps, not only batches sooner")
-    if path is not None and save and metrics["rungs"]:
+    status: RunStatus = "interrupted" if found.interrupted else "ok"
+    if path is not None and save and metrics["rungs"] and status == "ok":
         saved_profile.write(path, f"Measured: benchmark sweep {what[0]}", _justified(context, found), best)
         context.note(f"saved: ftcli … --profile {save} ({path})")
         metrics["profile"] = str(path)
     elif save:
-        context.note(f"nothing was compared, so no profile {save} was saved")
-    return metrics, details
+        context.note(f"{'interrupted' if found.interrupted else 'nothing was compared'}, so no profile {save} was saved")
+    return metrics, details, status
+
+
+def _untried(found: Found, candidates: int, budget: float | None) -> str:
+    """How many were not tried and why, in words."""
+    words = f"{number(len(found.untried))} of {number(candidates)} candidates were not tried, those that change the most"
+    if budget is None or found.interrupted:
+        return words
+    whole = whole_budget(candidates, found.seconds, found.first)
+    return (
+        f"{words}: a run takes {quantity(found.seconds, 's')}, the first took {quantity(found.first, 's')}, and --budget {budget:g} holds "
+        f"no more beside the last comparison; --budget {whole:.0f} would hold all"
+    )
 
 
 def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values], Run]:
@@ -106,15 +117,25 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
         return grid, _no_fuller(lambda settings: loading(probe, settings))
     engines = list(dict.fromkeys([context.settings.tokenizer.engine, *context.plugins.registry("engine").names()]))
     grid = candidates(context, what, engines=engines, collators=(), on_gpu=bool(context.machine.gpus))
-    texts = full_path.cut(context, context.settings, folder / "texts", context.settings.benchmark.rows)
+    texts, cores = full_path.cut(context, context.settings, folder / "texts", context.settings.benchmark.rows), context.machine.cores
     variables, options = full_path.environment(context), full_path.plugin_options(context)
     bounds = ceilings({key: (found.value, found.origin) for key, found in context.resolved.origins.items()})
+    most = max(hands.workers(update(context.settings, dict(values)), texts, cores, bounds) for values in grid.values())
     if what == "tokenize":
-        return grid, lambda settings: _tokenized(settings, texts, folder / "run", variables, options, bounds)
+        if (few := hands.too_few(texts, most)) or most == 1:
+            grid = without(grid, hands.WORKERS)
+            context.note(f"the number of workers is not tried: {few or 'the sources are so small that one prepares them'}")
+
+        def tokenize(settings: Settings) -> Mapping[str, float]:
+            made, known = hands.given(settings, texts, cores, bounds, most)
+            return _tokenized(made, texts, folder / "run", variables, options, known)
+
+        return grid, tokenize
 
     def train(settings: Settings) -> Mapping[str, float]:
-        scaled = full_path.scaled(settings, texts, folder / "run" / "output", settings.benchmark.steps)
-        measured = full_path.run_path(scaled, folder / "run", variables, options, bounds)
+        made, known = hands.given(settings, texts, cores, bounds, most)
+        scaled = full_path.scaled(made, texts, folder / "run" / "output", settings.benchmark.steps)
+        measured = full_path.run_path(scaled, folder / "run", variables, options, known)
         return {"real tokens": measured.real_tokens_per_second, "seconds": 1.0}
 
     return grid, train
@@ -179,6 +200,8 @@ def _result(found: Found, best: Values) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def _title(found: Found, best: Values) -> str:
+    if found.interrupted and found.ratio is None:
+        return "interrupted: the best was not yet compared with the present settings"
     if found.best != PRESENT:
         assert found.ratio is not None
         return f"best: {found.best} (faster, {quantity(found.ratio['median'], '×')} the present settings)"

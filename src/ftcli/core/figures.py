@@ -78,7 +78,8 @@ def between(low: float | None, high: float | None, unit: str) -> str:
     """An interval, with the unit once where both ends have the same."""
     first, last = quantity(low, unit), quantity(high, unit)
     figure, gap, same = first.partition(GAP)
-    return f"{figure if gap and last.endswith(gap + same) else first} to {last}"
+    once = first.count(GAP) == last.count(GAP) == 1 and last.endswith(gap + same)  # "1 min 30 s" ends as seconds do, and is none
+    return f"{figure if once else first} to {last}"
 
 
 def _scaled(count: float | None, base: int, units: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ftcli.core.benchmark.factors import LEARNING, PLACES, RHYTHM
 from ftcli.core.benchmark.measure import RESAMPLES, SURE, verdict_of
 from ftcli.core.benchmark.pace import CROWDED
 from ftcli.core.benchmark.student import difference_interval
@@ -21,6 +22,15 @@ from ftcli.records import REPORT_SCHEMA
 CARD = ("cpu_model", "cores", "memory_bytes", "disk_kind", "gpus", "platform", "python")
 """What of a machine has to be equal for its figures to be compared without a word."""
 UNDECIDED = "not decided: the machine changed"
+OTHER_WORK = "not decided: the settings differ"
+ENCODING = ("dataset.", "tokenizer.", "packing.", "runtime.", "benchmark.rows")
+OF_WORK = {
+    "tokenize": ENCODING,
+    "batch": (*ENCODING, "loader.", "train.mode", "train.per_device_train_batch_size", "train.max_tokens_per_batch"),
+}
+"""How settings begin of which a benchmark makes its work; everything counts for those that train."""
+HOW_LONG = frozenset(f"benchmark.{name}" for name in ("repeats", "warmup", "budget", "narrow", "tolerance", "variants", "save_profile"))
+"""Settings of a benchmark that say how long it measures, or which variants: those of both reports are compared."""
 MOMENT = 0.1
 """By which the same work differs from one process to the next on an idle machine. Real comparisons of equal reports (8 runs each, 2 virtual cores)
 that found a difference: 21 of 80 by their runs alone; of 80 others 6 beyond what the pace and other processes explain, none beyond this as well."""
@@ -37,9 +47,54 @@ def read_report(path: Path) -> Mapping[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}", "Give the .json that ftcli benchmark wrote beside its page.") from error
-    if not isinstance(document, dict) or document.get("schema") != REPORT_SCHEMA or not (document.get("metrics") or {}).get("measurements"):
-        raise DataError(f"{path} is no report of ftcli benchmark", "Give the .json that ftcli benchmark wrote beside its page.")
-    return document
+    if not _whole(document):
+        raise DataError(
+            f"{path} is no report of ftcli benchmark, or a damaged one", "Give the .json that ftcli benchmark wrote beside its page."
+        )
+    return document  # type: ignore[no-any-return]  # a dict, by `_whole`
+
+
+def _whole(document: Any) -> bool:
+    """Whether everything that is read of a report has its shape."""
+    if not isinstance(document, dict) or document.get("schema") != REPORT_SCHEMA or not isinstance(document.get("command"), str):
+        return False
+    parts = [document.get(name) or {} for name in ("metrics", "machine", "settings", "details")]
+    if not document["command"].split() or not all(isinstance(part, dict) for part in parts):
+        return False
+    metrics, machine, settings, details = parts
+    versions, pace, rows = machine.get("versions") or {}, details.get("pace") or {}, metrics.get("measurements")
+    return (
+        isinstance(versions, dict)
+        and isinstance(pace, dict)
+        and _numbers(pace.get("cpu_seconds") or [])
+        and _numbers([pace.get("others"), machine.get("load_average")])
+        and all(isinstance(item, dict) and "value" in item for item in settings.values())
+        and isinstance(rows, list)
+        and bool(rows)
+        and all(map(_measured, rows))
+    )
+
+
+def _measured(row: Any) -> bool:
+    named = isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("name", "unit"))
+    return named and _numbers(row.get("samples") or []) and _numbers([row.get("median")])
+
+
+def _numbers(values: Any) -> bool:
+    """Whether it is a list of numbers; unknown ones are null."""
+    return isinstance(values, list) and all(isinstance(each, int | float | None) for each in values)
+
+
+def settings_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of the settings that change the work and are not the same: name, first, second. Those count that both reports hold."""
+    one, two = (each.get("settings") or {} for each in (first, second))
+    counted = OF_WORK.get(str(first["command"]).split()[-1], "")
+    unmeasured = PLACES | LEARNING | RHYTHM | HOW_LONG
+    return [
+        [key, _words(one[key]["value"]), _words(two[key]["value"])]
+        for key in sorted(set(one) & set(two) - unmeasured)
+        if one[key]["value"] != two[key]["value"] and key.startswith(counted) and not key.startswith("tracking.")
+    ]
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float) -> tuple[list[dict[str, Any]], list[str]]:
@@ -48,7 +103,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: floa
     A rate is compared as it is and seconds the other way round, so that above 1 is always faster. Where a variant has rates its seconds
     are left out: the rates say the same.
 
-    A difference is not decided where the machine can be its cause (`_explained`).
+    A difference is not decided where the machine can be its cause (`_explained`), and nothing where the settings make other work.
 
     Args:
         tolerance: share by which a figure may be slower without being a regression.
@@ -73,6 +128,9 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: floa
     with_rates = {name for name, unit in shared if unit != "seconds"}
     explained = _explained(first, second)
     rows = [_row(key, old[key], new[key], tolerance, explained) for key in shared if key[1] != "seconds" or key[0] not in with_rates]
+    if other := [key for key, *_ in settings_differ(first, second)]:
+        verdict = f"{OTHER_WORK}: {', '.join(other)}"
+        rows = [{**row, "verdict": verdict, "regression": False} for row in rows]
     return rows, [f"{name}, {unit}" for name, unit in (*old, *new) if ((name, unit) in old) != ((name, unit) in new)]
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from ftcli.core.benchmark.measure import LEAST_RUNS, SURE, interval, middle, verdict_of
 from ftcli.core.benchmark.student import ratio_interval
+from ftcli.errors import FtcliError
 
 Setup = frozenset[str]
 """Names of the factors that are set as in the new configuration; all others as in the base."""
@@ -50,6 +52,8 @@ class Rounds:
     """What each setup cost in each round; rounds of one setup are paired with the same rounds of another."""
 
     costs: dict[Setup, dict[int, Cost]] = field(default_factory=dict)
+    interrupted: bool = False
+    """Whether a signal ended them: what was measured until then is there."""
 
     def seconds(self, setup: Setup, volume: Volume, rounds: Iterable[int]) -> Floats:
         return np.array([self.costs[setup][number].of(volume) for number in rounds])
@@ -57,6 +61,12 @@ class Rounds:
     def common(self, *setups: Setup) -> list[int]:
         """Rounds in which all of them were measured."""
         return sorted(set.intersection(*(set(self.costs.get(setup, {})) for setup in setups)))
+
+    def trim(self, setups: Sequence[Setup]) -> None:
+        """Drop the rounds in which one of them is missing."""
+        whole = set(self.common(*setups))
+        for setup, found in self.costs.items():
+            self.costs[setup] = {number: cost for number, cost in found.items() if number in whole}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +98,38 @@ def first_setups(plan: Plan) -> list[Setup]:
     return list(dict.fromkeys([frozenset(), *singles, *(plan.everything - single for single in singles), plan.everything]))
 
 
+def inseparable(plan: Plan, failed: Iterable[Setup]) -> tuple[str, ...]:
+    """The factors that cannot be new alone, or as in the base alone: each of them needs another. All, where one seems to need itself."""
+    known = set(failed)
+    found = tuple(name for name in plan.factors if known & {frozenset([name]), plan.everything - {name}})
+    return found if len(found) > 1 else plan.factors
+
+
+def merged(plan: Plan, names: Sequence[str]) -> Plan:
+    """The plan with these factors as one."""
+    return replace(plan, factors=(*(name for name in plan.factors if name not in names), joint(names)))
+
+
+def joint(names: Sequence[str]) -> str:
+    """The name of factors that are switched together."""
+    return " + ".join(names)
+
+
 def run_rounds(
     setups: Sequence[Setup],
     cost: Callable[[Setup], Cost],
     into: Rounds,
     *,
+    failed: dict[Setup, FtcliError],
     repeats: int,
     until: float | None = None,
     narrow: Callable[[], bool] = lambda: False,
     before_round: Callable[[], None] = lambda: None,
 ) -> int:
-    """Measure all setups once a round, in turn forwards and backwards, each round starting at another one.
+    """Measure all setups once a round, in turn forwards and backwards, each round starting at another one. A round in which one fails is the last.
 
     Args:
+        failed: gets the setups of that round that cannot be run, with why.
         repeats: rounds; with a deadline the fewest, unless it passes before.
         until: `time.perf_counter()` at which no further round begins that would end after it; one is always done.
         narrow: whether the intervals are narrow enough, asked after `repeats` rounds where there is a deadline.
@@ -110,14 +139,17 @@ def run_rounds(
     """
     first = 1 + max((number for found in into.costs.values() for number in found), default=-1)
     done, took = 0, 0.0
-    while done < repeats or until is not None:
+    while not failed and (done < repeats or until is not None):
         began = time.perf_counter()
         if done and until is not None and (began + took > until or (done >= max(repeats, LEAST_RUNS) and narrow())):
             break
         before_round()
         order = [*setups[done % len(setups) :], *setups[: done % len(setups)]]
         for setup in order if done % 2 == 0 else order[::-1]:
-            into.costs.setdefault(setup, {})[first + done] = cost(setup)
+            try:
+                into.costs.setdefault(setup, {})[first + done] = cost(setup)
+            except FtcliError as error:
+                failed[setup] = error
         done, took = done + 1, time.perf_counter() - began
     return done
 
@@ -243,32 +275,58 @@ def attribute(
     narrow: float = 0.02,
     before_round: Callable[[], None] = lambda: None,
     before_phase: Callable[[int], None] = lambda _: None,
+    on_failed: Callable[[Mapping[Setup, FtcliError]], None] = lambda _: None,
+    on_merged: Callable[[Plan, Sequence[str], FtcliError], None] = lambda *_: None,
 ) -> tuple[Rounds, Mapping[str, Any]]:
     """Measure in two phases (alone and taken back; then cumulative and pairs) and make the table.
+
+    Factors that cannot be run apart are measured as one. A run that fails later, and a signal, end the rounds: what was measured counts.
 
     Args:
         warmup: rounds of the base before, not counted.
         budget: seconds; a third of them is kept for the second phase, which two factors do not need.
         narrow: see `ftcli.core.benchmark.measure.measure`.
         before_phase: told how many setups a round of the phase has.
+        on_failed: told the runs that failed and are left out.
+        on_merged: told the plan that goes on, the factors that are one in it, and why.
+
+    Raises:
+        FtcliError: the base or the new configuration cannot be run.
+        KeyboardInterrupt: before the first round was complete.
     """
     begin, rounds = time.perf_counter(), Rounds()
-    for _ in range(warmup):
-        cost(frozenset())
-    until = None if budget is None else begin + budget * (2 / 3 if len(plan.factors) > 2 else 1)
-    first = first_setups(plan)
-    before_phase(len(first))
-    run_rounds(
-        first,
-        cost,
-        rounds,
-        repeats=repeats,
-        until=until,
-        narrow=lambda: widest(plan, rounds) <= narrow,
-        before_round=before_round,
-    )
-    if more := second_setups(plan, rounds):
-        until = None if budget is None else begin + budget
-        before_phase(len(more))
-        run_rounds(more, cost, rounds, repeats=repeats, until=until, narrow=lambda: True, before_round=before_round)
+    try:
+        for _ in range(warmup):
+            cost(frozenset())
+        while True:
+            failed: dict[Setup, FtcliError] = {}
+            until = None if budget is None else begin + budget * (2 / 3 if len(plan.factors) > 2 else 1)
+            first = first_setups(plan)
+            before_phase(len(first))
+            narrowed = partial(_narrowed, plan, rounds, narrow)
+            run_rounds(first, cost, rounds, failed=failed, repeats=repeats, until=until, narrow=narrowed, before_round=before_round)
+            if all(setup in rounds.costs for setup in first):
+                break
+            if error := failed.get(frozenset()) or failed.get(plan.everything):
+                raise error
+            names, rounds = inseparable(plan, failed), Rounds()
+            plan = merged(plan, names)
+            on_merged(plan, names, next(iter(failed.values())))
+        rounds.trim(first)
+        on_failed(failed)
+        more, until = second_setups(plan, rounds), None if budget is None else begin + budget
+        while more:
+            before_phase(len(more))
+            failed = {}
+            run_rounds(more, cost, rounds, failed=failed, repeats=repeats, until=until, narrow=lambda: True, before_round=before_round)
+            more = [setup for setup in more if setup not in failed] if failed else []
+            on_failed(failed)
+    except KeyboardInterrupt:
+        if not rounds.common(*first_setups(plan)):
+            raise
+        rounds.interrupted = True
     return rounds, attribution(plan, rounds)
+
+
+def _narrowed(plan: Plan, rounds: Rounds, narrow: float) -> bool:
+    return widest(plan, rounds) <= narrow

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from typing import Any
 
 import pyarrow as pa
 
 from ftcli.context import Context
+from ftcli.core.benchmark.floor import text_bytes
 from ftcli.core.benchmark.limits import Limit, copied_bytes_per_second
 from ftcli.core.benchmark.measure import Variant
 from ftcli.core.engines.backend import prepare_backend
 from ftcli.core.engines.engine import EngineChoice, choose_engine, load_encoder
 from ftcli.core.engines.proof import Reference, differing_rows
-from ftcli.core.reading.read import make_plan, read_shard
-from ftcli.errors import EngineError, MissingExtraError, UsageError
+from ftcli.core.prepare.dialogue import template_of
+from ftcli.core.reading.read import Plan, make_plan, read_shard
+from ftcli.errors import DataError, EngineError, MissingExtraError, UsageError
 
 REFERENCE = "hf"
 
@@ -25,6 +28,7 @@ def variants(context: Context) -> list[Variant]:
 
     Raises:
         UsageError: no source or no tokenizer.
+        DataError: the rows hold no text.
         EngineError: an engine that was asked for is not exact here.
     """
     settings = context.settings
@@ -32,8 +36,9 @@ def variants(context: Context) -> list[Variant]:
         raise UsageError(
             "benchmark tokenize needs --dataset SOURCE and --tokenizer-path DIR", "Any file that `ftcli tokenize` reads will do."
         )
-    texts = _rows(context)
     tokenizer = context.plugins.load_tokenizer(settings)
+    taken = _taken(context, tokenizer)
+    texts = taken.texts
     asked = list(dict.fromkeys(settings.benchmark.variants or ()))
     names = asked or [REFERENCE, *(name for name in context.plugins.registry("engine").names() if name != REFERENCE)]
     sample = texts.slice(0, 500).to_pylist()
@@ -51,23 +56,34 @@ def variants(context: Context) -> list[Variant]:
                 cache_dir=context.cache_dir,
                 sample=sample,
                 threads=context.machine.cores,
-                add_special_tokens=settings.tokenizer.add_special_tokens,
+                add_special_tokens=settings.tokenizer.add_special_tokens and not taken.bare,
                 reference=shared,
             )
         except (EngineError, MissingExtraError) as error:
             if asked:
                 raise
             context.note(f"{name} is left out: {error.message}")
-    size = int(texts.nbytes)
-    found = [_variant(name, choice, context, texts, size) for name, choice in choices.items()]
+    found = [_variant(name, choice, context, taken) for name, choice in choices.items()]
     context.note(
-        f"{len(texts):,} rows, {size / 1e6:.1f} MB of text in memory; ids compared on all of them; the same rows in every run, so that what an engine caches is warm; {context.machine.cores} threads"
+        f"{taken.rows:,} rows{taken.words}, {text_bytes(texts) / 1e6:.1f} MB of text in memory; ids compared on all of them; the same rows in every run, so that what an engine caches is warm; {context.machine.cores} threads"
     )
     return found
 
 
-def _variant(name: str, choice: EngineChoice, context: Context, texts: pa.Array, size: int) -> Variant:
-    encoder = load_encoder(choice.spec, context.plugins)
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What is encoded: the texts of some rows, which hold two each where there are pairs."""
+
+    texts: pa.Array
+    rows: int
+    words: str = ""
+    """What they are, if not plain texts."""
+    bare: bool = False
+    """Whether the tokenizer's own tokens are not added to each: a chat template has written them, and those around pairs come later."""
+
+
+def _variant(name: str, choice: EngineChoice, context: Context, taken: _Taken) -> Variant:
+    encoder, texts, size = load_encoder(choice.spec, context.plugins), taken.texts, text_bytes(taken.texts)
     encoded = encoder.encode_whole(texts)
     if encoder.failures:
         raise EngineError(encoder.failures[0], "Report it; use --tokenizer-engine hf meanwhile.")
@@ -81,10 +97,14 @@ def _variant(name: str, choice: EngineChoice, context: Context, texts: pa.Array,
                 f"{name} differs from the reference in row {int(wrong[0])}", "Report it; use --tokenizer-engine hf meanwhile."
             )
     tokens = len(encoded.ids)
+    if not tokens:
+        raise DataError(
+            f"the first {taken.rows:,} rows give no token: their texts are empty", "Give other data, or more of them with --rows."
+        )
 
     def run() -> Mapping[str, float]:
         encoder.encode_whole(texts)
-        return {"tokens": tokens, "examples": len(texts), "MB": size / 1e6}
+        return {"tokens": tokens, "examples": taken.rows, "MB": size / 1e6}
 
     def beside(rate: float) -> Limit:
         best = copied_bytes_per_second() / 1e6
@@ -93,15 +113,30 @@ def _variant(name: str, choice: EngineChoice, context: Context, texts: pa.Array,
     return Variant(name, run, beside)
 
 
-def _rows(context: Context) -> pa.Array:
-    """The first rows (those of the train split come first), as one large_string array."""
+def _taken(context: Context, tokenizer: Any) -> _Taken:
+    """The first rows (those of the train split come first), as `ftcli tokenize` gives them to the engine."""
     settings, formats = context.settings, context.plugins.registry("source")
     plan = make_plan(settings, formats, context.progress)
-    wanted, found = settings.benchmark.rows, []
+    found = pa.concat_tables([pa.Table.from_batches([batch]) for batch in _first_rows(context, plan)])
+    texts = [found.column(name).combine_chunks() for name in ("text", "pair") if name in found.column_names]
+    if plan.columns.chat is not None:
+        rendered = template_of(tokenizer, settings).render(texts[0].to_pylist()).texts
+        said = pa.array([text for text in rendered if text is not None], pa.large_string())
+        return _Taken(said, found.num_rows, " as the chat template writes them", bare=True)
+    if plan.columns.pair is not None:
+        return _Taken(pa.concat_arrays(texts), found.num_rows, " of two texts", bare=True)
+    return _Taken(texts[0], found.num_rows)
+
+
+def _first_rows(context: Context, plan: Plan) -> list[pa.RecordBatch]:
+    wanted, found = context.settings.benchmark.rows, []
     for shard in plan.shards:
-        for _, batch in read_shard(shard, plan.columns, settings, formats):
-            found.append(batch.column("text").slice(0, wanted))
+        for _, batch in read_shard(shard, plan.columns, context.settings, context.plugins.registry("source")):
+            texts = batch.select([name for name in ("text", "pair") if name in batch.schema.names])
+            found.append(texts.slice(0, wanted))
             wanted -= len(found[-1])
             if wanted <= 0:
-                return pa.concat_arrays(found)
-    return pa.concat_arrays(found)
+                return found
+    if not found:
+        raise DataError("the sources hold no row", "Give other data.")
+    return found

@@ -74,7 +74,9 @@ def _variant(name: str, probe: Probe, model: torch.nn.Module, start: Mapping[str
             f"the variant {name!r} is not COLLATOR/PRECISION", f"Precisions: {', '.join(PRECISIONS)}; for example bucketed/bf16."
         )
     train = probe.settings.train
-    batches = batches_of(probe, collator_name, probe.settings)[: probe.settings.benchmark.steps]
+    each = train.gradient_accumulation_steps
+    batches = batches_of(probe, collator_name, probe.settings)[: probe.settings.benchmark.steps * each]
+    steps = [batches[begin : begin + each] for begin in range(0, len(batches), each)]
     collator, dataset = probe.make_collator(collator_name), StoreDataset(probe.train_split)
     figures = counted(probe, batches)
 
@@ -82,19 +84,21 @@ def _variant(name: str, probe: Probe, model: torch.nn.Module, start: Mapping[str
         model.load_state_dict(start)
         optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=train.learning_rate, fused=True)
         slots = 0
-        for rows in batches:
-            batch = {key: value.to(device) for key, value in collator(dataset.__getitems__(rows)).items()}
-            slots += batch["input_ids"].numel()
-            with torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext():
-                logits = model(**inputs_of(batch)).logits
-                loss = probe.task.loss(logits, batch["labels"], count_targets(batch["labels"]))
-            torch.autograd.backward(loss)
+        for step in steps:
+            together = [collator(dataset.__getitems__(rows)) for rows in step]
+            targets = sum(count_targets(batch["labels"]) for batch in together)
+            for given in together:
+                batch = {key: value.to(device) for key, value in given.items()}
+                slots += batch["input_ids"].numel()
+                with torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext():
+                    loss = probe.task.loss(model(**inputs_of(batch)).logits, batch["labels"], targets)
+                torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(model.parameters(), train.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        return {**figures, "slots": slots, "steps": len(batches)}
+        return {**figures, "slots": slots, "steps": len(steps)}
 
     def beside(rate: float) -> Limit:
         threads = torch.get_num_threads()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ftcli.core.benchmark.attribution import joint
 from ftcli.core.benchmark.ceilings import Ceilings, ceilings
 from ftcli.errors import SettingsError, UsageError
 from ftcli.records import to_json
@@ -23,6 +24,9 @@ TOGETHER = (
     ("packing.strategy", "loader.collator"),
     ("loader.num_workers", "loader.prefetch_factor", "loader.persistent_workers"),
     ("model.config", "model.config_overrides", "model.name_or_path", "model.revision", "tokenizer.path", "tokenizer.revision"),
+    (*(f"model.{name}" for name in ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "load_in_4bit", "freeze_backbone")),),
+    ("train.optim", "train.optim_args", "train.optim_target_modules"),
+    ("train.fsdp", "train.fsdp_config"),
     ("train.bf16", "train.fp16"),
     ("train.torch_compile", "train.torch_compile_backend", "train.torch_compile_mode"),
     (
@@ -118,6 +122,8 @@ def read_settings(path: Path, over: Mapping[str, Any]) -> Settings:
     Raises:
         SettingsError: the file is missing, cannot be read or has an unknown setting.
     """
+    if not path.is_file():
+        raise SettingsError(f"{path} does not exist", "attribute compares two files: configurations, or the ftcli-run.json of two runs.")
     laid = {key: (value, "argument") for key, value in over.items()}
     recorded = _recorded(path)
     if recorded is None:
@@ -138,12 +144,17 @@ def _recorded(path: Path) -> dict[str, Mapping[str, Any]] | None:
         return None
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
     if not isinstance(document, dict) or "schema" not in document:
         return None
-    known = {f"{section}.{name}" for section, name, _ in walk()}
-    return {key: item for key, item in (document.get("settings") or {}).items() if item["origin"] != "default" and key in known}
+    known, settings = {f"{section}.{name}" for section, name, _ in walk()}, document.get("settings") or {}
+    if not isinstance(settings, dict) or not all(isinstance(item, dict) and {"value", "origin"} <= set(item) for item in settings.values()):
+        raise SettingsError(
+            f"{path} is no report of a run, or a damaged one: its settings are not all a value with its origin",
+            "Give a run's ftcli-run.json or report.json, or a configuration.",
+        )
+    return {key: item for key, item in settings.items() if item["origin"] != "default" and key in known}
 
 
 def compare(base: Settings, new: Settings) -> Difference:
@@ -176,6 +187,22 @@ def measured(difference: Difference) -> tuple[Factor, ...]:
     return tuple(factor for factor in difference.factors if factor.kind != "volume")
 
 
+def without(difference: Difference, key: str, why: str) -> Difference:
+    """The same with a factor of one setting among those that are not measured."""
+    old, now = (to_json(get(side, key)) for side in (difference.base, difference.new))
+    left = tuple(factor for factor in difference.factors if factor.name != key)
+    return replace(difference, factors=left, unmeasured={**difference.unmeasured, key: (old, now, why)})
+
+
+def merged(difference: Difference, names: Sequence[str]) -> Difference:
+    """The same with these factors as one."""
+    chosen = [factor for factor in difference.factors if factor.name in names]
+    kind: Kind = "data" if any(factor.kind == "data" for factor in chosen) else "code"
+    sides = [{key: value for factor in chosen for key, value in getattr(factor, side).items()} for side in ("base", "new")]
+    left = [factor for factor in difference.factors if factor.name not in names]
+    return replace(difference, factors=(*left, Factor(joint(names), kind, *sides)))
+
+
 def switched(difference: Difference, names: Sequence[str] | frozenset[str]) -> dict[str, Any]:
     """ "section.field" values that turn the first configuration into the one with the named factors of the second."""
     return {key: value for factor in measured(difference) if factor.name in names for key, value in factor.new.items()}
@@ -188,5 +215,6 @@ def _factor(name: str, kind: Kind, keys: Sequence[str], differing: Mapping[str, 
 def refuse_nothing(difference: Difference, paths: Sequence[Path]) -> None:
     """Raises `UsageError` when nothing that differs can be measured."""
     if not difference.factors:
-        also = f" but {', '.join(difference.unmeasured)}, which change no speed" if difference.unmeasured else ""
+        also = "; ".join(f"{key}, which is not measured ({why})" for key, (_, _, why) in difference.unmeasured.items())
+        also = also and f" but {also}"
         raise UsageError(f"{paths[0]} and {paths[1]} do not differ in any setting{also}", "Compare two configurations that do.")

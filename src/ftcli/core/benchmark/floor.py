@@ -130,7 +130,7 @@ def _encode_sample(job: Job, size: int, deadline: float, shard: ShardPlan) -> Sa
         return None
     clock = time.perf_counter()
     encoded = encoder.encode(rows)
-    return _bytes(rows), len(encoded.ids), time.perf_counter() - clock
+    return text_bytes(rows), len(encoded.ids), time.perf_counter() - clock
 
 
 def _first(texts: pa.Array, size: int) -> pa.Array:
@@ -139,7 +139,8 @@ def _first(texts: pa.Array, size: int) -> pa.Array:
     return texts.slice(0, int(np.searchsorted(ends[1:] - ends[0], size)) + 1)
 
 
-def _bytes(texts: pa.Array) -> int:
+def text_bytes(texts: pa.Array) -> int:
+    """Bytes of the texts of a large_string array, without its offsets."""
     ends = np.frombuffer(texts.buffers()[1], np.int64)[texts.offset : texts.offset + len(texts) + 1]
     return int(ends[-1] - ends[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,18 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.benchmark.attribution import Cost, Volume
 from ftcli.core.benchmark.ceilings import Ceilings, write_profile
+from ftcli.core.benchmark.spread import Spread
 from ftcli.core.processes import tied
 from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.environment import compute
 from ftcli.errors import TrainError, UsageError
 from ftcli.fields import variable_of
-from ftcli.records import MANIFEST_NAME, to_json
+from ftcli.records import MANIFEST_NAME, ShardPlan, to_json
 from ftcli.settings import Settings, get, update, walk
 from ftcli.sources import CLI_ONLY
 
 COUNTED_BYTES = 500_000_000
-"""Sources up to this size are read to count their rows (some seconds); of larger ones the rows are estimated from those that were read."""
+"""Sources up to this size are read whole (some seconds); of larger ones about as much is, from here and there, and the rows are estimated from that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,13 @@ class Texts:
     exact: bool
     """Whether they were counted; else estimated from the bytes."""
     prepared: bool
+    cut: int = 0
+    """Rows of the file."""
+    bytes: int = 0
+    """Of the file."""
+    shards: int = 1
+    """Of all sources, as the whole run cuts them."""
+    source_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,9 @@ class Measured:
 
 
 def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
-    """The first `rows` training texts with their labels as JSON lines in `folder`; prepared data stay where they are.
+    """`rows` training texts from all of the sources with their labels, as JSON lines in `folder`; prepared data stay where they are.
+
+    Of sources that are too large to be read whole they come from shards here and there.
 
     Raises:
         UsageError: there is no source, or one of more than texts and one label.
@@ -76,29 +86,41 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
     formats = context.plugins.registry("source")
     plan = make_plan(settings, formats)
     names = (settings.dataset.text_column, settings.dataset.label_column)
-    size, seen, trained, read = plan.bytes, 0, 0, 0
+    columns = {"text": names[0], "pair": plan.columns.pair, "label": names[1]}
+    columns = {key: name for key, name in columns.items() if name is not None}
+    total, seen, trained, read, spread = sum(shard.size for shard in plan.shards), 0, 0, 0, Spread(rows)
+    shards = plan.shards if plan.bytes <= COUNTED_BYTES else here_and_there(plan.shards)
+    for shard in shards:
+        for _, batch in read_shard(shard, plan.columns, settings, formats):
+            seen += len(batch)
+            if shard.split == "train":
+                trained += len(batch)
+                spread.add(batch.select(list(columns)))
+        read += shard.size
+        if plan.bytes > COUNTED_BYTES <= plan.bytes * read / total and trained >= rows:
+            break
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "texts.jsonl"
-    with target.open("w", encoding="utf-8") as out:
-        for shard in plan.shards:
-            for _, batch in read_shard(shard, plan.columns, settings, formats):
-                if trained < rows and shard.split == "train":
-                    part = batch.slice(0, rows - trained)
-                    cells = {names[0]: part.column("text").to_pylist()}
-                    if plan.columns.pair is not None:
-                        cells[plan.columns.pair] = part.column("pair").to_pylist()
-                    if names[1] is not None:
-                        cells[names[1]] = part.column("label").to_pylist()
-                    for row in zip(*cells.values(), strict=True):
-                        out.write(json.dumps(dict(zip(cells, row, strict=True)), ensure_ascii=False) + "\n")
-                seen += len(batch)
-                trained += len(batch) if shard.split == "train" else 0
-            read += shard.size
-            if size > COUNTED_BYTES and trained >= rows:
-                break
-    exact = read >= sum(shard.size for shard in plan.shards)
-    scale = 1.0 if exact else sum(shard.size for shard in plan.shards) / read
-    return Texts(target, round(seen * scale), round(trained * scale), exact=exact, prepared=False)
+    lines = [json.dumps({columns[key]: value for key, value in row.items()}, ensure_ascii=False) + "\n" for row in spread]
+    target.write_text("".join(lines), encoding="utf-8")
+    scale = total / read if read else 1.0
+    return Texts(
+        target,
+        round(seen * scale),
+        round(trained * scale),
+        exact=read >= total,
+        prepared=False,
+        cut=len(lines),
+        bytes=target.stat().st_size,
+        shards=len(plan.shards),
+        source_bytes=plan.bytes,
+    )
+
+
+def here_and_there(shards: Sequence[ShardPlan]) -> list[ShardPlan]:
+    """The same, so that any number of the first of them lie apart: the first, the middle one, those in the middle of both halves …"""
+    bits = max(1, (len(shards) - 1).bit_length())
+    return [shards[place] for place in sorted(range(len(shards)), key=lambda place: f"{place:0{bits}b}"[::-1])]
 
 
 def volume_of(settings: Settings, texts: Texts, found: Measured) -> Volume:

@@ -38,6 +38,11 @@ def candidates(context: Context, what: str, *, engines: Sequence[str], collators
     return {PRESENT: {}, **{name_of(values): values for values in sorted(changes, key=len) if values}}
 
 
+def without(grid: Mapping[str, Values], key: str) -> dict[str, Values]:
+    """The candidates that leave a setting as it is."""
+    return {name: values for name, values in grid.items() if key not in values}
+
+
 def name_of(values: Values) -> str:
     """A candidate in words: "num_proc=2, engine=hf"."""
     return ", ".join(f"{key.partition('.')[2]}={_word(value)}" for key, value in values.items())

@@ -37,7 +37,11 @@ class Found:
     untried: list[str] = field(default_factory=list)
     """Candidates for which the budget had no room."""
     seconds: float = 0.0
-    """What a run takes, its start included: the mean of all."""
+    """What a run takes, its start included: the mean of all but the first."""
+    first: float = 0.0
+    """What the first run took, which warms up and is not counted."""
+    interrupted: bool = False
+    """Whether a signal ended the search: what was measured until then is there."""
 
 
 def search(
@@ -61,10 +65,13 @@ def search(
         run: does a candidate's work once and returns how much of each unit it did (the first unit counts) with its own "seconds".
         budget: seconds for everything; without one no rung is cut short.
 
+    A candidate that fails in the last comparison gives way to the next best. A signal ends the search with what it has found.
+
     Raises:
         FtcliError: the present settings cannot be run.
+        KeyboardInterrupt: before they were measured.
     """
-    begun, runs = time.perf_counter(), 0
+    begun, warm, runs = time.perf_counter(), 0.0, 0
     found = Found(present, rates := {name: list[float]() for name in candidates})
     dropped = found.dropped
 
@@ -82,32 +89,42 @@ def search(
             rates[name].append(_rate(done))
             on_run(name, rates[name][-1])
 
-    run(present)  # what only a first run does (an engine's proof, compiled kernels) is no part of what each of them takes
-    warm = time.perf_counter()
-    once(present)
-    end, alive = float("inf"), [present, *(name for name in candidates if name != present)]
-    if budget is not None:
-        each = time.perf_counter() - warm
-        end = begun + min(SEARCH * budget, budget - COMPARED * each)
-        alive = alive[: _fitting(len(alive), int((end - warm) / each) if each else len(alive) ** 2)]
-    while len(alive) > 2 or (len(alive) == 2 and not rates[alive[1]]):
-        found.rungs.append(list(alive))
-        for turn in range(2 ** (len(found.rungs) - 1)):
-            for name in alive if turn % 2 == 0 else reversed(alive):
-                if name not in dropped and time.perf_counter() < end and len(rates[name]) < 2 ** len(found.rungs) - 1:
-                    once(name)
-        alive = [name for name in _ordered(alive, rates) if rates[name] and name not in dropped]
-        if time.perf_counter() >= end:
-            break
-        alive = alive[: max(1, (len(alive) + 1) // 2)]
-    best = _ordered(alive or [present], rates)[0]
-    found.seconds = (time.perf_counter() - warm) / runs
+    def rungs() -> list[str]:
+        """Measure, and halve until two are left; those."""
+        end, alive = float("inf"), [present, *(name for name in candidates if name != present)]
+        if budget is not None:
+            each = time.perf_counter() - warm
+            end = begun + min(SEARCH * budget, budget - COMPARED * each)
+            alive = alive[: _fitting(len(alive), int((end - warm) / each) if each else len(alive) ** 2)]
+        while len(alive) > 2 or (len(alive) == 2 and not rates[alive[1]]):
+            found.rungs.append(list(alive))
+            for turn in range(2 ** (len(found.rungs) - 1)):
+                for name in alive if turn % 2 == 0 else reversed(alive):
+                    if name not in dropped and time.perf_counter() < end and len(rates[name]) < 2 ** len(found.rungs) - 1:
+                        once(name)
+            alive = [name for name in _ordered(alive, rates) if rates[name] and name not in dropped]
+            if time.perf_counter() >= end:
+                break
+            alive = alive[: max(1, (len(alive) + 1) // 2)]
+        return alive
+
+    try:
+        run(present)  # what only a first run does (an engine's proof, compiled kernels) is no part of what each of them takes
+        warm = time.perf_counter()
+        found.first = warm - begun
+        once(present)
+        alive = rungs()
+        found.seconds = (time.perf_counter() - warm) / runs
+        while (best := _ordered(alive or [present], rates)[0]) != present and not found.interrupted:
+            left = None if budget is None else max(0.001, budget - (time.perf_counter() - begun))
+            if _compared(found, best, run, repeats, left, on_run):
+                break
+            alive = [name for name in candidates if rates[name] and name not in dropped]
+    except KeyboardInterrupt:
+        if not rates[present]:
+            raise
+        found.interrupted = True
     found.untried = [name for name in candidates if not rates[name] and name not in dropped]
-    if best != present:
-        left = None if budget is None else max(0.001, budget - (time.perf_counter() - begun))
-        found.measurements, (found.ratio,) = _compared(present, best, run, repeats, left, on_run)
-        if found.ratio["verdict"] == "faster":
-            found.best = best
     return found
 
 
@@ -119,9 +136,10 @@ def rungs_runs(candidates: int) -> int:
     return total
 
 
-def whole_budget(candidates: int, each: float) -> float:
-    """Seconds in which all of them are tried, if a run takes `each`."""
-    return (max(rungs_runs(candidates) / SEARCH, rungs_runs(candidates) + COMPARED) + 2) * each  # the warm-up, and one for rounding
+def whole_budget(candidates: int, each: float, first: float) -> float:
+    """Seconds in which all of them are tried, if the first run takes `first` and every other `each`."""
+    searched = first + rungs_runs(candidates) * each
+    return max(searched / SEARCH, searched + COMPARED * each) + each  # one for rounding
 
 
 def _fitting(candidates: int, runs: int) -> int:
@@ -139,19 +157,37 @@ def _ordered(names: Sequence[str], rates: Mapping[str, Sequence[float]]) -> list
 
 
 def _compared(
-    present: str,
+    found: Found,
     best: str,
     run: Callable[[str], Mapping[str, float]],
     repeats: int,
     budget: float | None,
     on_run: Callable[[str, float], None],
-) -> tuple[list[Measurement], list[dict[str, Any]]]:
-    """Both in turn; a run's own seconds count, not those of starting it."""
+) -> bool:
+    """Compare the best candidate with the present settings, which `found` names, in turn; a run's own seconds count, not those of starting it.
+    False where the candidate cannot be run."""
+    present = found.best
 
     def told(name: str) -> Mapping[str, float]:
-        done = run(name)
+        try:
+            done = run(name)
+        except FtcliError as error:
+            if name != present:
+                found.dropped[name] = error.message
+            raise
         on_run(name, _rate(done))
         return done
 
+    def interrupted(_: int) -> None:
+        found.interrupted = True
+
     variants = [Variant(name, partial(told, name)) for name in (present, best)]
-    return measure(variants, repeats=repeats, warmup=0, budget=budget)
+    try:
+        found.measurements, (found.ratio,) = measure(variants, repeats=repeats, warmup=0, budget=budget, on_interrupted=interrupted)
+    except FtcliError:
+        if best not in found.dropped:
+            raise
+        return False
+    if found.ratio["verdict"] == "faster":
+        found.best = best
+    return True

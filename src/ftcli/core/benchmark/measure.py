@@ -53,6 +53,7 @@ def measure(
     narrow: float = NARROW,
     on_run: Callable[[str, float], None] = lambda _, __: None,
     pace: Pace | None = None,
+    on_interrupted: Callable[[int], None] | None = None,
 ) -> tuple[list[Measurement], list[dict[str, Any]]]:
     """Run all variants in turn, round by round (A B A B …), so that drift of the machine meets all of them.
 
@@ -64,6 +65,8 @@ def measure(
         narrow: what is narrow enough: half of the interval's width over its middle.
         on_run: called with name and seconds after every run, warm-up too.
         pace: looks at the machine before every timed round.
+        on_interrupted: told how many rounds were complete when a signal came, and then those count; without it, or before the first, the
+            interruption goes on.
 
     Returns:
         Per variant and unit the work per second ("real tokens/s" first) and last "seconds", then the ratio of every variant to the first.
@@ -72,28 +75,43 @@ def measure(
     work: dict[str, list[Mapping[str, float]]] = {variant.name: [] for variant in variants}
     begin = last = time.perf_counter()
     most, look = warmup + (repeats if budget is None else MOST_ROUNDS), max(repeats, LEAST_RUNS)
-    for round_ in range(most):
-        now = time.perf_counter()
-        done_rounds = round_ - warmup
-        if budget is not None and done_rounds > 0:
-            spent = now - begin + (now - last) > budget
-            if spent or ((looks := done_rounds >= look) and _widest(seconds) <= narrow):
-                break
-            look = done_rounds + 1 + done_rounds // 10 if looks else look
-        last = now
-        if pace is not None and done_rounds >= 0:
-            pace.look()
-        for variant in variants:
-            clock = time.perf_counter()
-            done = variant.run()
-            elapsed = time.perf_counter() - clock
-            elapsed = done.get("seconds", elapsed)
-            on_run(variant.name, elapsed)
-            if done_rounds >= 0:
-                seconds[variant.name].append(elapsed)
-                work[variant.name].append(done)
+    try:
+        for round_ in range(most):
+            now = time.perf_counter()
+            done_rounds = round_ - warmup
+            if budget is not None and done_rounds > 0:
+                spent = now - begin + (now - last) > budget
+                if spent or ((looks := done_rounds >= look) and _widest(seconds) <= narrow):
+                    break
+                look = done_rounds + 1 + done_rounds // 10 if looks else look
+            last = now
+            if pace is not None and done_rounds >= 0:
+                pace.look()
+            for variant in variants:
+                clock = time.perf_counter()
+                done = variant.run()
+                elapsed = time.perf_counter() - clock
+                elapsed = done.get("seconds", elapsed)
+                on_run(variant.name, elapsed)
+                if done_rounds >= 0:
+                    seconds[variant.name].append(elapsed)
+                    work[variant.name].append(done)
+    except KeyboardInterrupt:
+        complete = min(map(len, work.values()))
+        if on_interrupted is None or not complete:
+            raise
+        on_interrupted(complete)
+        for times, amounts in zip(seconds.values(), work.values(), strict=True):
+            del times[complete:], amounts[complete:]
     if pace is not None:
         pace.look()
+    return _summary(seconds, work)
+
+
+def _summary(
+    seconds: Mapping[str, Sequence[float]], work: Mapping[str, Sequence[Mapping[str, float]]]
+) -> tuple[list[Measurement], list[dict[str, Any]]]:
+    """What `measure` returns, of every variant's runs."""
     measurements = []
     for name, times in seconds.items():
         measurements += [
