@@ -92,6 +92,27 @@ def test_an_address_of_another_kind_makes_no_directory_of_its_name(words: tuple[
     assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
 
 
+@pytest.mark.parametrize("address", ["s3://", "s3:", "s3:///bucket/name", "gs:///name", "hdfs://"])
+def test_an_address_without_a_bucket_is_no_output(address: str, tmp_path: Path) -> None:
+    """As an empty variable leaves it: s3://$BUCKET/name."""
+    (tmp_path / "data.txt").write_text("one\ntwo\n")
+    words = ("tokenize", "data.txt", "--tokenizer-path", "tokenizer")
+    for more, variables in ((("--output-dir", address), {}), ((), {"DATASET_OUTPUT_DIR": address})):
+        ended = run(*words, *more, cwd=tmp_path, env=variables)
+        assert (ended.exit_code, address in ended.stderr, "no bucket" in ended.stderr) == (2, True, True), ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
+
+
+@pytest.mark.parametrize("address", ["s3://", "s3:///bucket/name"])
+def test_an_address_without_a_bucket_is_no_source_and_no_folder(address: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no bucket") as caught:
+        url_of(address)
+    assert "s3://bucket/name" in caught.value.hint
+    ended = run("sample-data", "--rows", "10", "--output", address, cwd=tmp_path)
+    assert (ended.exit_code, "no bucket" in ended.stderr or "into a directory" in ended.stderr) == (2, True), ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("flag", ["--report-dir", "--cache-dir"])
 def test_reports_and_caches_are_put_into_directories(flag: str, tmp_path: Path) -> None:
     ended = run("verify", "env", flag, "s3://bucket/x", cwd=tmp_path)
@@ -134,6 +155,57 @@ def test_an_object_is_copied_once_and_again_when_it_changes(raw: Server, setting
     del raw.objects[KEYS[1]]
     mirrored("s3://bucket/raw/train", settings)
     assert not (Path(path) / "b.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["part[1].jsonl", "what?.jsonl", "all*.jsonl"])
+def test_an_object_with_signs_of_a_pattern_in_its_name_is_itself(s3: Server, settings: Settings, name: str) -> None:
+    for key in (name, "part1.jsonl", "whats.jsonl", "all1.jsonl", "set[2]/a.jsonl"):
+        s3.put(f"bucket/raw/{key}", lines(len(key)))
+    assert found(settings, f"s3://bucket/raw/{name}") == [(f"bucket/raw/{name}", "train")]
+    assert found(settings, "s3://bucket/raw/set[2]") == [("bucket/raw/set[2]/a.jsonl", "train")]
+    assert ("bucket/raw/part1.jsonl", "train") in found(settings, "s3://bucket/raw/part[1-3].jsonl")
+
+
+def test_a_prefix_becomes_an_object_and_an_object_a_prefix(s3: Server, settings: Settings) -> None:
+    s3.put("bucket/raw/x.jsonl", lines(0))
+    s3.put("bucket/raw/deep/y.jsonl/z.jsonl", lines(1))
+    mirrored("s3://bucket/raw", settings)
+    s3.objects.clear()
+    s3.put("bucket/raw/x.jsonl/z.jsonl", lines(2))
+    s3.put("bucket/raw/deep", lines(3))
+    path = Path(mirrored("s3://bucket/raw", settings)[0])
+    assert (path / "x.jsonl/z.jsonl").read_bytes() == lines(2)
+    assert (path / "deep").read_bytes() == lines(3)
+    s3.objects.clear()
+    s3.put("bucket/raw/x.jsonl", lines(4))
+    s3.put("bucket/raw/deep/y.jsonl", lines(5))
+    assert Path(mirrored("s3://bucket/raw/x.jsonl", settings)[0]).read_bytes() == lines(4)
+    assert (Path(mirrored("s3://bucket/raw/deep", settings)[0]) / "y.jsonl").read_bytes() == lines(5)
+
+
+def test_emptied_prefixes_leave_no_folders(raw: Server, settings: Settings) -> None:
+    path = Path(mirrored("s3://bucket/raw", settings)[0])
+    for key in KEYS[:2]:
+        del raw.objects[key]
+    mirrored("s3://bucket/raw", settings)
+    assert not (path / "train").exists()
+    assert (path / "test").is_dir()
+
+
+def test_an_object_with_objects_below_it_is_named(s3: Server, settings: Settings) -> None:
+    s3.put("bucket/raw/x", lines(0))
+    s3.put("bucket/raw/x/y.jsonl", lines(1))
+    both = r"s3://bucket/raw/x is an object, and has objects below it, such as s3://bucket/raw/x/y.jsonl"
+    with pytest.raises(DataError, match=both):
+        mirrored("s3://bucket/raw", settings)
+    mirrored("s3://bucket/raw/x", settings)  # alone it has its place
+    with pytest.raises(DataError, match=both):
+        mirrored("s3://bucket/raw/x/y.jsonl", settings)
+    del s3.objects["bucket/raw/x"]
+    mirrored("s3://bucket/raw/x/y.jsonl", settings)
+    s3.put("bucket/raw/x", lines(0))
+    with pytest.raises(DataError, match=both):
+        mirrored("s3://bucket/raw/x", settings)
 
 
 def test_an_object_that_changes_while_it_is_read_is_read_again(raw: Server, settings: Settings) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ftcli.core.files.manifest import hash_bytes
 from ftcli.errors import DataError, FtcliError, MissingExtraError, UsageError
-from ftcli.fields import ADDRESS
+from ftcli.fields import ADDRESS, NAMELESS
 from ftcli.masking import masked
 
 EXTRAS = {
@@ -51,8 +51,10 @@ def url_of(path: str | Path) -> str | None:
     """The URL of an object store that a word is, in one spelling; None: it is something else.
 
     Raises:
-        UsageError: a name or secret stands in it.
+        UsageError: a name or secret stands in it, or no bucket.
     """
+    if NAMELESS.fullmatch(str(path)) and str(path).partition(":")[0] in EXTRAS:
+        raise UsageError(f"{path} names no bucket", "Is a variable in it empty? An address is written as s3://bucket/name.")
     match = URL.fullmatch(str(path))
     if match is None:
         return None
