@@ -7,11 +7,13 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import fsspec  # noqa: F401 - the module that is patched below
 import pytest
 
+from ftcli.commands import tokenize
 from ftcli.context import Quiet
 from ftcli.core.files import mirror, objects
 from ftcli.core.files.lease import Lease
@@ -20,15 +22,17 @@ from ftcli.core.files.objects import url_of
 from ftcli.core.publishing import ranks
 from ftcli.core.reading.find import Finder
 from ftcli.core.storage.store import Store
-from ftcli.errors import DataError, MissingExtraError, UsageError
+from ftcli.errors import DataError, MissingExtraError, PublishError, UsageError
 from ftcli.pluginmanager import Plugins
-from ftcli.records import MANIFEST_NAME
+from ftcli.records import MANIFEST_NAME, Report
 from ftcli.settings import Settings, update
 from ftcli.testing import run, tiny_tokenizer
 from s3_server import KEY, SECRET, Server
 from timing import PATIENCE, until
-from tokenizing import corpus
+from tokenizing import context, corpus, manifest, small_tokenizers, without_plots
 
+kinds = small_tokenizers
+no_html = without_plots
 URL = "s3://bucket/sets/name"
 KEYS = ("bucket/raw/train/a.jsonl", "bucket/raw/train/b.jsonl", "bucket/raw/test/c.jsonl", "bucket/raw/README.md")
 
@@ -282,6 +286,33 @@ def test_without_s3fs_the_extra_is_named(settings: Settings, monkeypatch: pytest
     with pytest.raises(MissingExtraError, match=r"s3://bucket/x: s3:// needs s3fs") as caught:
         mirrored("s3://bucket/x", settings)
     assert caught.value.hint == "pip install 'ftcli[s3]'"
+
+
+@pytest.mark.usefixtures("no_html")
+def test_parts_with_a_cache_folder_each_are_of_one_job(raw: Server, kinds: Mapping[str, Path], tmp_path: Path) -> None:
+    def tokenized(cache: str, part: str | None, finish: bool = False, out: str = "out") -> Report:
+        values = {"runtime__cache_dir": tmp_path / cache, "dataset__shard_bytes": 300}
+        return tokenize.run(context(kinds["bpe"], ["s3://bucket/raw/train"], tmp_path / out, **values), part, finish)
+
+    for number in (1, 2):
+        tokenized(f"cache-{number}", f"{number}/2")
+        raw.clock += 1000  # copied at another time
+    tokenized("cache-3", None, finish=True)
+    whole = tokenized("cache-1", None, out="whole")
+    assert manifest(tmp_path / "out")["content_hash"] == whole.metrics["content_hash"]
+
+
+@pytest.mark.usefixtures("no_html")
+def test_parts_that_read_other_versions_of_an_object_are_of_two_jobs(raw: Server, kinds: Mapping[str, Path], tmp_path: Path) -> None:
+    def tokenized(cache: str, part: str | None, finish: bool = False) -> Report:
+        values = {"runtime__cache_dir": tmp_path / cache, "dataset__shard_bytes": 300}
+        return tokenize.run(context(kinds["bpe"], ["s3://bucket/raw/train"], tmp_path / "out", **values), part, finish)
+
+    tokenized("cache-1", "1/2")
+    raw.put(KEYS[0], b"".join(reversed(raw.objects[KEYS[0]].data.splitlines(keepends=True))))
+    tokenized("cache-2", "2/2")
+    with pytest.raises(PublishError, match=r"1/2 .* not finished|1 of 2 parts are not finished: 1/2"):
+        tokenized("cache-2", None, finish=True)
 
 
 @pytest.mark.usefixtures("nursery")

@@ -92,7 +92,7 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
             Footprint() as footprint,
         ):
             waits = part is None and bool(this_rank())  # of the ranks that prepare one output; each makes a part of its own
-            recipe = _settle(context, executor, apart, early, Stamps() if part or finish else hashes, light, waits=waits)
+            recipe = _settle(context, executor, apart, early, Stamps(context.settings) if part or finish else hashes, light, waits=waits)
             if part is not None or finish:
                 _refuse_today(context, recipe)
             if part is not None:

@@ -89,7 +89,7 @@ def _named(store: ObjectStore, url: str) -> tuple[list[Object], bool]:
 def origin(path: str, settings: Settings) -> Mapping[str, str]:
     """URL and version of the object that a file is a copy of; empty where it is none."""
     root = cache_folder(settings).absolute() / OBJECTS
-    if not Path(path).is_relative_to(root) or (version := _there(Path(path))) is None:
+    if not path.startswith(f"{root}/") or (version := _there(Path(path))) is None:
         return {}
     scheme, _, key = Path(path).relative_to(root).as_posix().partition("/")
     return {"url": f"{scheme}://{key}", "version": version}

@@ -157,13 +157,14 @@ class PartDesk:
         plan, files = recipe.plan, self.part.files(recipe.plan)
         owned = [number for number, owns in files.items() if owns]
         taken = dict(zip(owned, hash_sources([plan.found[number] for number in owned], hashes, context.progress), strict=True))
+        paths = {number: plan.files[number].path for number in files}
         seen = {
-            number: Sighting.of(plan.hashes[plan.files[number].path].stamp, taken[number].xxh3 if number in taken else None)
-            for number in files
+            number: Sighting.of(path, plan.hashes[path].stamp, context.settings, taken[number].xxh3 if number in taken else None)
+            for number, path in paths.items()
         }
-        check_unchanged(plan.hashes, [plan.files[number].path for number in files])
+        check_unchanged(plan.hashes, list(paths.values()))
         before = _sightings(self.directory, self.part) or {}
-        stale = {plan.files[number].path for number, sighting in seen.items() if number in before and not before[number].same(sighting)}
+        stale = {paths[number] for number, sighting in seen.items() if number in before and not before[number].same(sighting)}
         for shard in self.part.shards(plan):
             if any(piece.path in stale for piece in shard.pieces):
                 forget(self.directory, shard_name(shard))
@@ -245,7 +246,7 @@ def adopt(context: Context, recipe: Recipe, hashes: SourceHashes) -> Recipe:
     for part in everybody:
         for number, sighting in (_sightings(directory, part, complete=True) or {}).items():
             seen.setdefault(number, {})[str(part)] = sighting
-    agreed = [agree(file.path, seen[number], hashes) for number, file in enumerate(recipe.plan.files)]
+    agreed = [agree(file.path, seen[number], hashes, context.settings) for number, file in enumerate(recipe.plan.files)]
     whole = _with_hashes(context, recipe, agreed)
     attempt = attempt_of(target, whole.fingerprint)
     with writing(recipe.output):
