@@ -13,8 +13,8 @@ from pathlib import Path
 import fsspec  # noqa: F401 - the module that is patched below
 import pytest
 
-from ftcli.commands import tokenize
-from ftcli.context import Quiet
+from ftcli.commands import inspect, tokenize
+from ftcli.context import Context, Quiet
 from ftcli.core.files import mirror, objects
 from ftcli.core.files.lease import Lease
 from ftcli.core.files.mirror import mirrored, origin
@@ -139,6 +139,19 @@ def test_objects_prefixes_and_patterns_are_read_as_files(raw: Server, settings: 
     ]
     assert sorted(found(settings, "s3://bucket/raw")) == [(KEYS[2], "test"), (KEYS[0], "train"), (KEYS[1], "train")]
     assert found(settings, "validation=s3://bucket/raw/test/c.jsonl") == [(KEYS[2], "validation")]
+
+
+def test_an_address_in_capitals_is_told_in_small_letters(settings: Settings) -> None:
+    with pytest.raises(DataError, match="S3://bucket/raw: no such file") as caught:
+        found(settings, "S3://bucket/raw")
+    assert caught.value.hint == "Did you mean s3://bucket/raw?"
+
+
+def test_inspect_asks_for_the_tokenizer_of_sources_in_a_store(raw: Server, settings: Settings) -> None:
+    for source in ("s3://bucket/raw/x y.jsonl", f"train=s3://{KEYS[0]}"):
+        with pytest.raises(UsageError, match=f"^{source.partition('=')[2] or source} is not prepared") as caught:
+            inspect.run(Context.make({"dataset.sources": [source], "runtime.cache_dir": settings.runtime.cache_dir}))
+        assert "--tokenizer-path" in caught.value.hint
 
 
 def test_an_object_is_copied_once_and_again_when_it_changes(raw: Server, settings: Settings) -> None:
@@ -313,6 +326,26 @@ def test_parts_that_read_other_versions_of_an_object_are_of_two_jobs(raw: Server
     tokenized("cache-2", "2/2")
     with pytest.raises(PublishError, match=r"1/2 .* not finished|1 of 2 parts are not finished: 1/2"):
         tokenized("cache-2", None, finish=True)
+
+
+@pytest.mark.usefixtures("no_html")
+def test_another_set_in_the_store_is_said_by_every_part_and_costs_the_finish_nothing(
+    raw: Server, kinds: Mapping[str, Path], tmp_path: Path
+) -> None:
+    def tokenized(part: str | None, finish: bool = False, **values: object) -> Report:
+        values = {"runtime__cache_dir": tmp_path / "cache", "dataset__output_dir": Path(URL), **values}
+        return tokenize.run(context(kinds["bpe"], [f"s3://{KEYS[0]}"], tmp_path / "out", **values), part, finish)
+
+    tokenized(None, packing__min_length=3)
+    with pytest.raises(PublishError, match=rf"{URL} holds other prepared data \(packing.min_length: 3 there, 1 now\)"):
+        tokenized("1/1")
+    tokenized("1/1", runtime__overwrite=True)
+    for _ in range(2):
+        with pytest.raises(PublishError, match=f"{URL} holds prepared data of another fingerprint") as caught:
+            tokenized(None, finish=True)
+        assert "--finish --overwrite" in caught.value.hint
+        assert [path for path in (tmp_path / "cache/outgoing").iterdir() if path.name.endswith(".parts")]
+    assert tokenized(None, finish=True, runtime__overwrite=True).metrics["rows_read"] == 20
 
 
 @pytest.mark.usefixtures("nursery")

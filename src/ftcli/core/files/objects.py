@@ -63,6 +63,13 @@ def url_of(path: str | Path) -> str | None:
     return f"{match[1]}://{match[2]}"
 
 
+def in_small_letters(address: str) -> str:
+    """What may have been meant by S3://bucket/name, in words; "" where the letters are not the matter."""
+    scheme, _, rest = address.partition(":")
+    url = url_of(f"{scheme.lower()}:{rest}")
+    return f"Did you mean {url}?" if url and scheme != scheme.lower() else ""
+
+
 def output_of(path: Path) -> str | None:
     """The URL of an object store that data are to be published in; None: it is a directory.
 
