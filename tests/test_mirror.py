@@ -7,12 +7,14 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import fsspec  # noqa: F401 - the module that is patched below
 import pytest
 
-from ftcli.context import Quiet
+from ftcli.commands import inspect, tokenize
+from ftcli.context import Context, Quiet
 from ftcli.core.files import mirror, objects
 from ftcli.core.files.lease import Lease
 from ftcli.core.files.mirror import mirrored, origin
@@ -20,15 +22,17 @@ from ftcli.core.files.objects import url_of
 from ftcli.core.publishing import ranks
 from ftcli.core.reading.find import Finder
 from ftcli.core.storage.store import Store
-from ftcli.errors import DataError, MissingExtraError, UsageError
+from ftcli.errors import DataError, MissingExtraError, PublishError, UsageError
 from ftcli.pluginmanager import Plugins
-from ftcli.records import MANIFEST_NAME
+from ftcli.records import MANIFEST_NAME, Report
 from ftcli.settings import Settings, update
 from ftcli.testing import run, tiny_tokenizer
 from s3_server import KEY, SECRET, Server
 from timing import PATIENCE, until
-from tokenizing import corpus
+from tokenizing import context, corpus, manifest, small_tokenizers, without_plots
 
+kinds = small_tokenizers
+no_html = without_plots
 URL = "s3://bucket/sets/name"
 KEYS = ("bucket/raw/train/a.jsonl", "bucket/raw/train/b.jsonl", "bucket/raw/test/c.jsonl", "bucket/raw/README.md")
 
@@ -92,6 +96,27 @@ def test_an_address_of_another_kind_makes_no_directory_of_its_name(words: tuple[
     assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
 
 
+@pytest.mark.parametrize("address", ["s3://", "s3:", "s3:///bucket/name", "gs:///name", "hdfs://"])
+def test_an_address_without_a_bucket_is_no_output(address: str, tmp_path: Path) -> None:
+    """As an empty variable leaves it: s3://$BUCKET/name."""
+    (tmp_path / "data.txt").write_text("one\ntwo\n")
+    words = ("tokenize", "data.txt", "--tokenizer-path", "tokenizer")
+    for more, variables in ((("--output-dir", address), {}), ((), {"DATASET_OUTPUT_DIR": address})):
+        ended = run(*words, *more, cwd=tmp_path, env=variables)
+        assert (ended.exit_code, address in ended.stderr, "no bucket" in ended.stderr) == (2, True, True), ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
+
+
+@pytest.mark.parametrize("address", ["s3://", "s3:///bucket/name"])
+def test_an_address_without_a_bucket_is_no_source_and_no_folder(address: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no bucket") as caught:
+        url_of(address)
+    assert "s3://bucket/name" in caught.value.hint
+    ended = run("sample-data", "--rows", "10", "--output", address, cwd=tmp_path)
+    assert (ended.exit_code, "no bucket" in ended.stderr or "into a directory" in ended.stderr) == (2, True), ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("flag", ["--report-dir", "--cache-dir"])
 def test_reports_and_caches_are_put_into_directories(flag: str, tmp_path: Path) -> None:
     ended = run("verify", "env", flag, "s3://bucket/x", cwd=tmp_path)
@@ -116,6 +141,19 @@ def test_objects_prefixes_and_patterns_are_read_as_files(raw: Server, settings: 
     assert found(settings, "validation=s3://bucket/raw/test/c.jsonl") == [(KEYS[2], "validation")]
 
 
+def test_an_address_in_capitals_is_told_in_small_letters(settings: Settings) -> None:
+    with pytest.raises(DataError, match="S3://bucket/raw: no such file") as caught:
+        found(settings, "S3://bucket/raw")
+    assert caught.value.hint == "Did you mean s3://bucket/raw?"
+
+
+def test_inspect_asks_for_the_tokenizer_of_sources_in_a_store(raw: Server, settings: Settings) -> None:
+    for source in ("s3://bucket/raw/x y.jsonl", f"train=s3://{KEYS[0]}"):
+        with pytest.raises(UsageError, match=f"^{source.partition('=')[2] or source} is not prepared") as caught:
+            inspect.run(Context.make({"dataset.sources": [source], "runtime.cache_dir": settings.runtime.cache_dir}))
+        assert "--tokenizer-path" in caught.value.hint
+
+
 def test_an_object_is_copied_once_and_again_when_it_changes(raw: Server, settings: Settings) -> None:
     path = mirrored("s3://bucket/raw/train", settings)[0]
     reads = raw.count("GET", ".jsonl")
@@ -134,6 +172,57 @@ def test_an_object_is_copied_once_and_again_when_it_changes(raw: Server, setting
     del raw.objects[KEYS[1]]
     mirrored("s3://bucket/raw/train", settings)
     assert not (Path(path) / "b.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["part[1].jsonl", "what?.jsonl", "all*.jsonl"])
+def test_an_object_with_signs_of_a_pattern_in_its_name_is_itself(s3: Server, settings: Settings, name: str) -> None:
+    for key in (name, "part1.jsonl", "whats.jsonl", "all1.jsonl", "set[2]/a.jsonl"):
+        s3.put(f"bucket/raw/{key}", lines(len(key)))
+    assert found(settings, f"s3://bucket/raw/{name}") == [(f"bucket/raw/{name}", "train")]
+    assert found(settings, "s3://bucket/raw/set[2]") == [("bucket/raw/set[2]/a.jsonl", "train")]
+    assert ("bucket/raw/part1.jsonl", "train") in found(settings, "s3://bucket/raw/part[1-3].jsonl")
+
+
+def test_a_prefix_becomes_an_object_and_an_object_a_prefix(s3: Server, settings: Settings) -> None:
+    s3.put("bucket/raw/x.jsonl", lines(0))
+    s3.put("bucket/raw/deep/y.jsonl/z.jsonl", lines(1))
+    mirrored("s3://bucket/raw", settings)
+    s3.objects.clear()
+    s3.put("bucket/raw/x.jsonl/z.jsonl", lines(2))
+    s3.put("bucket/raw/deep", lines(3))
+    path = Path(mirrored("s3://bucket/raw", settings)[0])
+    assert (path / "x.jsonl/z.jsonl").read_bytes() == lines(2)
+    assert (path / "deep").read_bytes() == lines(3)
+    s3.objects.clear()
+    s3.put("bucket/raw/x.jsonl", lines(4))
+    s3.put("bucket/raw/deep/y.jsonl", lines(5))
+    assert Path(mirrored("s3://bucket/raw/x.jsonl", settings)[0]).read_bytes() == lines(4)
+    assert (Path(mirrored("s3://bucket/raw/deep", settings)[0]) / "y.jsonl").read_bytes() == lines(5)
+
+
+def test_emptied_prefixes_leave_no_folders(raw: Server, settings: Settings) -> None:
+    path = Path(mirrored("s3://bucket/raw", settings)[0])
+    for key in KEYS[:2]:
+        del raw.objects[key]
+    mirrored("s3://bucket/raw", settings)
+    assert not (path / "train").exists()
+    assert (path / "test").is_dir()
+
+
+def test_an_object_with_objects_below_it_is_named(s3: Server, settings: Settings) -> None:
+    s3.put("bucket/raw/x", lines(0))
+    s3.put("bucket/raw/x/y.jsonl", lines(1))
+    both = r"s3://bucket/raw/x is an object, and has objects below it, such as s3://bucket/raw/x/y.jsonl"
+    with pytest.raises(DataError, match=both):
+        mirrored("s3://bucket/raw", settings)
+    mirrored("s3://bucket/raw/x", settings)  # alone it has its place
+    with pytest.raises(DataError, match=both):
+        mirrored("s3://bucket/raw/x/y.jsonl", settings)
+    del s3.objects["bucket/raw/x"]
+    mirrored("s3://bucket/raw/x/y.jsonl", settings)
+    s3.put("bucket/raw/x", lines(0))
+    with pytest.raises(DataError, match=both):
+        mirrored("s3://bucket/raw/x", settings)
 
 
 def test_an_object_that_changes_while_it_is_read_is_read_again(raw: Server, settings: Settings) -> None:
@@ -210,6 +299,53 @@ def test_without_s3fs_the_extra_is_named(settings: Settings, monkeypatch: pytest
     with pytest.raises(MissingExtraError, match=r"s3://bucket/x: s3:// needs s3fs") as caught:
         mirrored("s3://bucket/x", settings)
     assert caught.value.hint == "pip install 'ftcli[s3]'"
+
+
+@pytest.mark.usefixtures("no_html")
+def test_parts_with_a_cache_folder_each_are_of_one_job(raw: Server, kinds: Mapping[str, Path], tmp_path: Path) -> None:
+    def tokenized(cache: str, part: str | None, finish: bool = False, out: str = "out") -> Report:
+        values = {"runtime__cache_dir": tmp_path / cache, "dataset__shard_bytes": 300}
+        return tokenize.run(context(kinds["bpe"], ["s3://bucket/raw/train"], tmp_path / out, **values), part, finish)
+
+    for number in (1, 2):
+        tokenized(f"cache-{number}", f"{number}/2")
+        raw.clock += 1000  # copied at another time
+    tokenized("cache-3", None, finish=True)
+    whole = tokenized("cache-1", None, out="whole")
+    assert manifest(tmp_path / "out")["content_hash"] == whole.metrics["content_hash"]
+
+
+@pytest.mark.usefixtures("no_html")
+def test_parts_that_read_other_versions_of_an_object_are_of_two_jobs(raw: Server, kinds: Mapping[str, Path], tmp_path: Path) -> None:
+    def tokenized(cache: str, part: str | None, finish: bool = False) -> Report:
+        values = {"runtime__cache_dir": tmp_path / cache, "dataset__shard_bytes": 300}
+        return tokenize.run(context(kinds["bpe"], ["s3://bucket/raw/train"], tmp_path / "out", **values), part, finish)
+
+    tokenized("cache-1", "1/2")
+    raw.put(KEYS[0], b"".join(reversed(raw.objects[KEYS[0]].data.splitlines(keepends=True))))
+    tokenized("cache-2", "2/2")
+    with pytest.raises(PublishError, match=r"1/2 .* not finished|1 of 2 parts are not finished: 1/2"):
+        tokenized("cache-2", None, finish=True)
+
+
+@pytest.mark.usefixtures("no_html")
+def test_another_set_in_the_store_is_said_by_every_part_and_costs_the_finish_nothing(
+    raw: Server, kinds: Mapping[str, Path], tmp_path: Path
+) -> None:
+    def tokenized(part: str | None, finish: bool = False, **values: object) -> Report:
+        values = {"runtime__cache_dir": tmp_path / "cache", "dataset__output_dir": Path(URL), **values}
+        return tokenize.run(context(kinds["bpe"], [f"s3://{KEYS[0]}"], tmp_path / "out", **values), part, finish)
+
+    tokenized(None, packing__min_length=3)
+    with pytest.raises(PublishError, match=rf"{URL} holds other prepared data \(packing.min_length: 3 there, 1 now\)"):
+        tokenized("1/1")
+    tokenized("1/1", runtime__overwrite=True)
+    for _ in range(2):
+        with pytest.raises(PublishError, match=f"{URL} holds prepared data of another fingerprint") as caught:
+            tokenized(None, finish=True)
+        assert "--finish --overwrite" in caught.value.hint
+        assert [path for path in (tmp_path / "cache/outgoing").iterdir() if path.name.endswith(".parts")]
+    assert tokenized(None, finish=True, runtime__overwrite=True).metrics["rows_read"] == 20
 
 
 @pytest.mark.usefixtures("nursery")

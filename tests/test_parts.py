@@ -229,6 +229,43 @@ def test_finish_without_parts_says_what_differs(world: World) -> None:
     assert "packing.min_length: 1 there, 3 now" in error.message
 
 
+def test_a_source_that_was_touched_is_said_to_be_of_another_time(world: World) -> None:
+    world.run("1/3")
+    os.utime(world.sources[2], ns=(1, 1))
+    message = refusal(world, finish=True).message
+    assert "1 of 4 files differ, the first is number 3: another modification time or name" in message
+    assert "content" not in message
+
+
+def test_another_set_in_the_output_is_said_by_every_part_and_costs_the_finish_nothing(world: World) -> None:
+    world.run(packing__min_length=3)
+    error = refusal(world, "1/3")
+    assert "packing.min_length: 3 there, 1 now" in error.message
+    assert "--overwrite" in error.hint
+    assert left_behind(world.out) == []
+    world.parts(runtime__overwrite=True)
+    parts = world.working
+    for _ in range(2):
+        error = refusal(world, finish=True)
+        assert "holds prepared data of another fingerprint" in error.message
+        assert ("--finish --overwrite" in error.hint, "another output" in error.hint) == (True, False)
+        assert world.working == parts
+    world.run(finish=True, runtime__overwrite=True)
+    assert same(world.plain(), world.out)
+
+
+def test_a_finish_that_was_begun_names_overwrite_alone(world: World) -> None:
+    world.run(packing__min_length=3)
+    world.parts(runtime__overwrite=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenize, "_prepare", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            world.run(finish=True, runtime__overwrite=True)
+    assert world.working.name.endswith(".attempt")
+    error = refusal(world, finish=True)
+    assert ("--finish --overwrite" in error.hint, "another output" in error.hint) == (True, False)
+
+
 def test_a_part_that_was_started_with_other_options_is_named(world: World) -> None:
     world.parts([1, 2])
     mine = world.working

@@ -110,6 +110,29 @@ def test_a_list_of_strings_is_the_texts_and_a_list_of_lists_has_columns_by_numbe
     assert bad[0].hint == "Columns: 0, 1. The columns have no names and are counted: --text-column 0 --label-column 1."
 
 
+@pytest.mark.parametrize(
+    ("table", "text", "label"),
+    [
+        (pd.DataFrame([list(pair) for pair in EXPECTED]), "0", "1"),
+        (dict(enumerate([TEXTS, LABELS])), "0", "1"),
+        (pd.DataFrame({("a", "text"): TEXTS, ("a", "label"): LABELS}), "('a', 'text')", "('a', 'label')"),
+    ],
+    ids=["DataFrame", "dict", "MultiIndex"],
+)
+def test_columns_that_are_no_strings_are_named_as_they_are_shown(tmp_path: Path, table: Any, text: str, label: str) -> None:
+    file = write(tmp_path / "a.pkl", pickle.dumps(table))
+    assert read(file, text_column=text, label_column=label, trust_pickle=True) == (EXPECTED, [])
+    assert f"Columns: {text}, {label}." in refused(file, trust_pickle=True).hint
+
+
+def test_rows_by_number_and_tables_without_columns_are_told_apart_from_counted_columns(tmp_path: Path) -> None:
+    rows = {number: {"text": text, "label": 1} for number, text in enumerate(TEXTS)}
+    for table in (rows, {f"id-{number}": row for number, row in rows.items()}):
+        error = refused(write(tmp_path / "a.pkl", pickle.dumps(table)))
+        assert ("holds a dict of rows" in error.message, error.hint) == (True, "Pickle its rows as a list: list(d.values()).")
+    assert "counted" not in refused(write(tmp_path / "b.pkl", pickle.dumps({})), text_column="0").hint
+
+
 def test_many_rows_come_in_batches_of_bounded_size(tmp_path: Path) -> None:
     long = "x" * (tabular.BATCH_CHARACTERS // 4)
     texts = [f"{number}" for number in range(25_000)] + [long] * 10 + ["end"]
@@ -217,7 +240,6 @@ def test_labels_alone_are_read_without_looking_at_the_text(tmp_path: Path) -> No
         ({"text": ["a", "b"], "label": [1]}, "the columns have different lengths: 2, 1"),
         ({"texts": ["a"], "label": [1]}, "no column 'text'"),
         ({"text": "abc", "label": [1]}, "column 'text' is 'abc' (a string), not a list"),
-        ({"text": ["a"], 5: [1]}, "no column '5'"),
         (3, "holds a int, not a table"),
         ({"text", "label"}, "holds a set, not a table"),
     ],
@@ -225,7 +247,7 @@ def test_labels_alone_are_read_without_looking_at_the_text(tmp_path: Path) -> No
 def test_what_is_no_table_is_refused(tmp_path: Path, table: Any, reason: str) -> None:
     file = write(tmp_path / "a.pkl", pickle.dumps(table))
     with pytest.raises(DataError) as caught:
-        read(file, Columns("text", "5" if "5" in reason else "label", "int"))
+        read(file, Columns("text", "label", "int"))
     assert caught.value.message.startswith(f"{file}: ")
     assert reason in caught.value.message
     assert [row.reason for row in read(write(tmp_path / "b.pkl", pickle.dumps([{0: "a"}])), text_column="0")[1]] == ["no column '0'"]

@@ -13,8 +13,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
-ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-"""How an address begins. A `Path` leaves one slash of two; one letter before the colon is a drive."""
+ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?:/|$)")
+"""How an address begins. A `Path` leaves one slash of two, and none at the end; one letter before the colon is a drive."""
+NAMELESS = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:(/*|///.*)", re.DOTALL)
+"""An address without a bucket, as an empty variable leaves it. A `Path` would show neither that nor where the name begins."""
+NO_BUCKET = "it names no bucket (is a variable in it empty?); an address is written as s3://bucket/name"
 
 
 def _share(value: Any) -> Any:
@@ -101,6 +104,8 @@ class Section(BaseModel):
             raise ValueError("a number is wanted, and neither true nor false (YAML reads yes, no, on and off as these)")
         if value == "" and Path in kinds:
             raise ValueError("it is empty: give a path, or leave it out")
+        if isinstance(value, str) and Path in kinds and NAMELESS.fullmatch(value):
+            raise ValueError(NO_BUCKET)
         return value
 
     @field_validator("*")

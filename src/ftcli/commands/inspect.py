@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
+from ftcli.core.files.objects import url_of
 from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.inspect.look import described, learned
 from ftcli.core.inspect.look_raw import of_sources
@@ -54,8 +55,9 @@ def run(
     if output is not None:
         check_document(output, read=sources)
     picked = Picked.of_words(rows, random, seed)
-    first = Path(sources[0].partition("=")[2] if sources[0].partition("=")[0] in SPLITS else sources[0])
-    if not context.settings.tokenizer.path and not first.exists():
+    named = sources[0].partition("=")[2] if sources[0].partition("=")[0] in SPLITS else sources[0]
+    first = Path(named)
+    if not context.settings.tokenizer.path and url_of(named) is None and not first.exists():
         raise StoreError(f"{first} is not there", "Name prepared data, or sources together with --tokenizer-path.")
     counts: dict[str, int] = {}
     ready = [source for source in sources if (Path(source) / MANIFEST_NAME).exists()]
@@ -70,7 +72,7 @@ def run(
         refuse_run(first, StoreError)
         if not context.settings.tokenizer.path:
             raise UsageError(
-                f"{sources[0]} is not prepared ({MANIFEST_NAME} is missing), and sources need a tokenizer",
+                f"{named} is not prepared ({MANIFEST_NAME} is missing), and sources need a tokenizer",
                 "Add --tokenizer-path, and the options of ftcli tokenize that you mean to use.",
             )
         looked, spelling, counts = of_sources(context, split, picked)

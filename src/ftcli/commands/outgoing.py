@@ -22,6 +22,7 @@ from ftcli.core.files.manifest import hash_bytes, read_manifest
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.publishing.fetched_set import local_folder
+from ftcli.core.publishing.place import ELSEWHERE, FINISH, refuse_part
 from ftcli.core.publishing.ranks import Beating, Wait
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.core.reading.receipt import makes_the_same
@@ -36,11 +37,14 @@ Prepare = Callable[[Context, Callable[[Recipe], None]], Report]
 """`tokenize` into a directory; the function is to be called when the fingerprint is settled, before the work."""
 
 
-def run_outgoing(context: Context, url: str, prepare: Prepare, reused: Callable[[Mapping[str, Any]], Report]) -> Report:
+def run_outgoing(
+    context: Context, url: str, prepare: Prepare, reused: Callable[[Mapping[str, Any]], Report], *, finish: bool = False
+) -> Report:
     """Prepare and publish, or find that these data are published already.
 
     Args:
         reused: the report on data that are there, by their manifest.
+        finish: what parts made is published.
 
     Raises:
         PublishError: another set is there or came there meanwhile, the store keeps no conditions, or it fails; what is finished is kept.
@@ -68,7 +72,7 @@ def run_outgoing(context: Context, url: str, prepare: Prepare, reused: Callable[
         def check(recipe: Recipe) -> None:
             settled.append(recipe)
             if not overwrite:
-                shelf.refuse(recipe.fingerprint, recipe.inputs)
+                shelf.refuse(recipe.fingerprint, recipe.inputs, FINISH if finish else ELSEWHERE)
 
         report = prepare(_inside(context, local), check)
         with writing(local):
@@ -77,15 +81,22 @@ def run_outgoing(context: Context, url: str, prepare: Prepare, reused: Callable[
         lease.leave()
 
 
-def run_outgoing_part(context: Context, url: str, make: Callable[[Context], Report]) -> Report:
+def run_outgoing_part(context: Context, url: str, make: Prepare) -> Report:
     """Make a part in the cache folder; the store is only asked whether it would take the set.
 
     Raises:
         PublishError: it would not.
         FtcliError: as `ftcli tokenize --shard`.
     """
-    Shelf.look(url, PublishError, damaged=context.settings.runtime.overwrite).prove()
-    return make(_inside(context, _local(context, url)))
+    overwrite = context.settings.runtime.overwrite
+    shelf = Shelf.look(url, PublishError, damaged=overwrite)
+    shelf.prove()
+
+    def check(recipe: Recipe) -> None:
+        if shelf.manifest and not overwrite:
+            refuse_part(url, shelf.manifest, recipe.inputs)
+
+    return make(_inside(context, _local(context, url)), check)
 
 
 def _local(context: Context, url: str) -> Path:

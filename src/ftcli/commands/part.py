@@ -6,6 +6,7 @@ from ftcli.context import Context
 from ftcli.contracts import Executor
 from ftcli.core.benchmark.measure import peak_rss_mb
 from ftcli.core.files.durable import free_bytes
+from ftcli.core.files.manifest import read_manifest
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.engine_trials import Early
 from ftcli.core.prepare.parts import Part, PartDesk, unfinished
@@ -14,6 +15,8 @@ from ftcli.core.prepare.space import estimate
 from ftcli.core.prepare.tally import Tally
 from ftcli.core.prepare.work import make_shards
 from ftcli.core.processes.footprint import Footprint
+from ftcli.core.publishing.place import FINISH, other, refuse_part
+from ftcli.errors import UsageError
 from ftcli.machine import disk_kind
 from ftcli.records import Report, to_json
 
@@ -68,6 +71,26 @@ def run_part(
         )
     )
     return context.report("tokenize", to_json(metrics), paths={"parts": str(directory)})
+
+
+def refuse_today(context: Context, recipe: Recipe) -> None:
+    """Raises `UsageError` where every part would write the date of its own clock into conversations."""
+    if recipe.day and not context.settings.tokenizer.template_date:
+        raise UsageError(
+            "the chat template writes today's date into conversations, and parts that are made on different days or in different time zones would differ",
+            f"Give one date to every --shard and to --finish: --template-date {recipe.day}",
+        )
+
+
+def refuse_other_data(context: Context, recipe: Recipe, part: Part | None, finish: bool) -> None:
+    """Raises `PublishError` where other data are in the output that --finish would not replace: to a part before its work, to --finish while there are parts."""
+    if (part is None and not finish) or context.settings.runtime.overwrite:
+        return
+    there = read_manifest(recipe.output.resolve()) or {}
+    if there and part is not None:
+        refuse_part(str(recipe.output), there, recipe.inputs)
+    elif there and there.get("fingerprint") != recipe.fingerprint:
+        raise other(str(recipe.output), there, recipe.fingerprint, recipe.inputs, FINISH)
 
 
 def _say_who_sees_it(context: Context, recipe: Recipe) -> None:

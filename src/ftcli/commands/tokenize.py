@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.commands.outgoing import run_outgoing, run_outgoing_part
-from ftcli.commands.part import run_part
+from ftcli.commands.part import refuse_other_data, refuse_today, run_part
 from ftcli.context import Context
 from ftcli.contracts import Distant, Engine, Executor
 from ftcli.core.benchmark.floor import SHARES, beside_machine, verdict
@@ -65,10 +65,12 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
         raise UsageError("--shard makes a part and --finish publishes all of them: one at a time", "First every --shard, then --finish.")
     url = None if context.settings.dataset.output_dir is None else output_of(context.settings.dataset.output_dir)
     if url is None:
-        return _run(context, part, finish)
+        return _run(context, part, finish, lambda recipe: refuse_other_data(context, recipe, part, finish))
     if part is not None:
-        return run_outgoing_part(context, url, lambda inner: _run(inner, part, False))
-    return run_outgoing(context, url, lambda inner, check: _run(inner, None, finish, check), lambda manifest: _reused(context, manifest))
+        return run_outgoing_part(context, url, lambda inner, check: _run(inner, part, False, check))
+    return run_outgoing(
+        context, url, lambda inner, check: _run(inner, None, finish, check), lambda manifest: _reused(context, manifest), finish=finish
+    )
 
 
 def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable[[Recipe], None] = lambda _: None) -> Report:
@@ -92,14 +94,15 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
             Footprint() as footprint,
         ):
             waits = part is None and bool(this_rank())  # of the ranks that prepare one output; each makes a part of its own
-            recipe = _settle(context, executor, apart, early, Stamps() if part or finish else hashes, light, waits=waits)
+            recipe = _settle(context, executor, apart, early, Stamps(context.settings) if part or finish else hashes, light, waits=waits)
             if part is not None or finish:
-                _refuse_today(context, recipe)
+                refuse_today(context, recipe)
+            if not finish:
+                on_settled(recipe)
             if part is not None:
                 return run_part(context, executor, early, recipe, part, hashes, footprint)
             if finish:
-                recipe = adopt(context, recipe, hashes)
-            on_settled(recipe)
+                recipe = adopt(context, recipe, hashes, on_settled)
             get_ready()  # while the workers load the engine
             return _prepare(context, executor, early, recipe, footprint)
     except OSError as error:
@@ -133,15 +136,6 @@ def _settle(context: Context, executor: Executor, apart: Apart, early: Early, ha
             early.begin_template(context.settings)
 
     return settle(context, get_ready, hashes, known, load)
-
-
-def _refuse_today(context: Context, recipe: Recipe) -> None:
-    """Raises `UsageError` where every part would write the date of its own clock into conversations."""
-    if recipe.day and not context.settings.tokenizer.template_date:
-        raise UsageError(
-            "the chat template writes today's date into conversations, and parts that are made on different days or in different time zones would differ",
-            f"Give one date to every --shard and to --finish: --template-date {recipe.day}",
-        )
 
 
 def _start(context: Context, executor: Executor, early: Early, plan: Plan, engine: Engine | None = None) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import glob
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +52,7 @@ def mirrored(
     store = ObjectStore(url)
     root = cache_folder(settings).absolute() / OBJECTS / store.scheme
     key = url.partition("://")[2]
-    magic = glob.has_magic(key)
-    single = None if magic else store.info(url)
-    objects = [single] if single else [one for one in (store.matching(url) if magic else store.below(url)) if not one.key.endswith("/")]
+    objects, magic = _named(store, url)
     if not objects:
         raise DataError(f"{url}: no object has this name or is below it", "Check the name; ** in a pattern goes through prefixes.")
     for one in objects:
@@ -60,10 +60,12 @@ def mirrored(
             raise DataError(f"{store.url(one)}: this name cannot be a file's", "Name other objects, or copy it under another name.")
     local = f"{glob.escape(str(root))}/{key}" if magic else str(root / key)
     with _alone(root, key.partition("/")[0], settings, on_wait) as lease:
-        _forget([root / one.key for one in objects], local, magic=magic)
+        if [one.key for one in objects] != [key]:
+            _forget([root / one.key for one in objects], local, root, magic=magic)
         wanted = [one for one in objects if _there(root / one.key) != one.version]
         if not wanted:
             return local, ""
+        _make_way(store, root, [root / one.key for one in wanted])
         total = sum(one.size for one in wanted)
         if (free := free_bytes(root)) < total:
             raise DataError(
@@ -74,10 +76,20 @@ def mirrored(
     return local, f"{url}: copied {len(wanted):,} of {len(objects):,} objects ({size(total)}) to {root}"
 
 
+def _named(store: ObjectStore, url: str) -> tuple[list[Object], bool]:
+    """The objects that a URL names, and whether it is a pattern: *, ? and [ may stand in the name of an object or prefix."""
+    bucket, _, key = url.partition("://")[2].partition("/")
+    if not glob.has_magic(bucket) and (single := store.info(url)):
+        return [single], False
+    if glob.has_magic(bucket + key) and (matching := [one for one in store.matching(url) if not one.key.endswith("/")]):
+        return matching, True
+    return [] if glob.has_magic(bucket) else [one for one in store.below(url) if not one.key.endswith("/")], False
+
+
 def origin(path: str, settings: Settings) -> Mapping[str, str]:
     """URL and version of the object that a file is a copy of; empty where it is none."""
     root = cache_folder(settings).absolute() / OBJECTS
-    if not Path(path).is_relative_to(root) or (version := _there(Path(path))) is None:
+    if not path.startswith(f"{root}/") or (version := _there(Path(path))) is None:
         return {}
     scheme, _, key = Path(path).relative_to(root).as_posix().partition("/")
     return {"url": f"{scheme}://{key}", "version": version}
@@ -155,8 +167,40 @@ def _record(path: Path) -> Path:
     return path.with_name(f".{path.name}.object")
 
 
-def _forget(objects: Sequence[Path], local: str, *, magic: bool) -> None:
-    """Remove copies of what the store has no more under this name."""
+def _make_way(store: ObjectStore, root: Path, paths: Sequence[Path]) -> None:
+    """Remove copies of objects that became prefixes, and of prefixes that became objects.
+
+    Raises:
+        DataError: the store has both: no file lies below a file.
+    """
+
+    def url(path: Path) -> str:
+        return f"{store.scheme}://{path.relative_to(root).as_posix()}"
+
+    def refuse(file: Path, below: str) -> DataError:
+        return DataError(
+            f"{url(file)} is an object, and has objects below it, such as {below}: they cannot be copied into one cache folder",
+            "Copy one of them to another name, or name only one and a --cache-dir of its own.",
+        )
+
+    files = set(paths)
+    folders = {folder: path for path in paths for folder in path.parents if root in folder.parents}
+    for folder, path in folders.items():
+        if folder in files or (folder.is_file() and store.info(url(folder))):
+            raise refuse(folder, url(path))
+        if folder.is_file():
+            folder.unlink()
+            _record(folder).unlink(missing_ok=True)
+    for path in paths:
+        if path.is_dir():
+            inside = f"{path.relative_to(root).as_posix()}/"  # s3fs lists the object itself, too
+            if there := [one for one in store.below(url(path)) if one.key.startswith(inside) and not one.key.endswith("/")]:
+                raise refuse(path, store.url(there[0]))
+            shutil.rmtree(path)
+
+
+def _forget(objects: Sequence[Path], local: str, root: Path, *, magic: bool) -> None:
+    """Remove copies of what the store has no more under this name, and the folders that they leave empty."""
     known = set(map(str, objects))
     found = glob.glob(local, recursive=True) if magic else [str(path) for path in Path(local).rglob("*")]  # noqa: PTH207 - an absolute pattern
     for name in found:
@@ -164,3 +208,6 @@ def _forget(objects: Sequence[Path], local: str, *, magic: bool) -> None:
         if name not in known and _record(path).is_file():
             path.unlink(missing_ok=True)
             _record(path).unlink()
+            with suppress(OSError):  # others lie there
+                for folder in takewhile(lambda folder: folder != root, path.parents):
+                    folder.rmdir()

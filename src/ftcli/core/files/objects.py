@@ -17,7 +17,7 @@ from typing import Any
 
 from ftcli.core.files.manifest import hash_bytes
 from ftcli.errors import DataError, FtcliError, MissingExtraError, UsageError
-from ftcli.fields import ADDRESS
+from ftcli.fields import ADDRESS, NAMELESS
 from ftcli.masking import masked
 
 EXTRAS = {
@@ -51,14 +51,23 @@ def url_of(path: str | Path) -> str | None:
     """The URL of an object store that a word is, in one spelling; None: it is something else.
 
     Raises:
-        UsageError: a name or secret stands in it.
+        UsageError: a name or secret stands in it, or no bucket.
     """
+    if NAMELESS.fullmatch(str(path)) and str(path).partition(":")[0] in EXTRAS:
+        raise UsageError(f"{path} names no bucket", "Is a variable in it empty? An address is written as s3://bucket/name.")
     match = URL.fullmatch(str(path))
     if match is None:
         return None
     if "@" in match[2].partition("/")[0]:
         raise UsageError(f"{masked(f'{match[1]}://{match[2]}')}: a name or secret stands in the address", CREDENTIALS)
     return f"{match[1]}://{match[2]}"
+
+
+def in_small_letters(address: str) -> str:
+    """What may have been meant by S3://bucket/name, in words; "" where the letters are not the matter."""
+    scheme, _, rest = address.partition(":")
+    url = url_of(f"{scheme.lower()}:{rest}")
+    return f"Did you mean {url}?" if url and scheme != scheme.lower() else ""
 
 
 def output_of(path: Path) -> str | None:

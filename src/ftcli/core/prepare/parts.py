@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,13 +157,14 @@ class PartDesk:
         plan, files = recipe.plan, self.part.files(recipe.plan)
         owned = [number for number, owns in files.items() if owns]
         taken = dict(zip(owned, hash_sources([plan.found[number] for number in owned], hashes, context.progress), strict=True))
+        paths = {number: plan.files[number].path for number in files}
         seen = {
-            number: Sighting.of(plan.hashes[plan.files[number].path].stamp, taken[number].xxh3 if number in taken else None)
-            for number in files
+            number: Sighting.of(path, plan.hashes[path].stamp, context.settings, taken[number].xxh3 if number in taken else None)
+            for number, path in paths.items()
         }
-        check_unchanged(plan.hashes, [plan.files[number].path for number in files])
+        check_unchanged(plan.hashes, list(paths.values()))
         before = _sightings(self.directory, self.part) or {}
-        stale = {plan.files[number].path for number, sighting in seen.items() if number in before and not before[number].same(sighting)}
+        stale = {paths[number] for number, sighting in seen.items() if number in before and not before[number].same(sighting)}
         for shard in self.part.shards(plan):
             if any(piece.path in stale for piece in shard.pieces):
                 forget(self.directory, shard_name(shard))
@@ -214,17 +215,18 @@ def unfinished(directory: Path, recipe: Recipe, count: int) -> dict[Part, int]:
     return {part: missing[part.number] for part in parts if missing[part.number] or _sightings(directory, part, complete=True) is None}
 
 
-def adopt(context: Context, recipe: Recipe, hashes: SourceHashes) -> Recipe:
+def adopt(context: Context, recipe: Recipe, hashes: SourceHashes, check: Callable[[Recipe], None]) -> Recipe:
     """Make finished parts the attempt from which publishing goes on, as if one process had made their shards.
 
     Args:
         recipe: settled with `Stamps`.
+        check: called with what is to be returned, while the parts still are parts.
 
     Returns:
         the recipe with the sources' content hashes, and so with the fingerprint.
 
     Raises:
-        PublishError: parts are missing, or none are there; names them, and which processes are at work.
+        PublishError: parts are missing, or none are there; names them, and which processes are at work. Or other data are in the output.
         DataError: two parts read different sources, or they changed since.
     """
     target = recipe.output.resolve()
@@ -232,6 +234,7 @@ def adopt(context: Context, recipe: Recipe, hashes: SourceHashes) -> Recipe:
     if not directory.is_dir():
         whole = _with_hashes(context, recipe, hash_sources(recipe.plan.found, hashes, context.progress))
         if attempt_of(target, whole.fingerprint).is_dir():  # an earlier --finish took them over, and did not come to its end
+            check(whole)
             return whole
         raise _nothing(recipe)
     count = int(_read_plan(directory)["count"])
@@ -245,8 +248,9 @@ def adopt(context: Context, recipe: Recipe, hashes: SourceHashes) -> Recipe:
     for part in everybody:
         for number, sighting in (_sightings(directory, part, complete=True) or {}).items():
             seen.setdefault(number, {})[str(part)] = sighting
-    agreed = [agree(file.path, seen[number], hashes) for number, file in enumerate(recipe.plan.files)]
+    agreed = [agree(file.path, seen[number], hashes, context.settings) for number, file in enumerate(recipe.plan.files)]
     whole = _with_hashes(context, recipe, agreed)
+    check(whole)
     attempt = attempt_of(target, whole.fingerprint)
     with writing(recipe.output):
         if attempt.exists():  # a run of all in one place was begun as well: its shards are fewer
@@ -341,5 +345,6 @@ def _others(recipe: Recipe, but: Path | None = None) -> str:
     for directory in parts_beside(output) if output.parent.is_dir() else ():
         if directory != but:
             with suppress(PublishError):
-                words.append(f"{directory.name}, where {'; '.join(differences(_read_plan(directory), recipe.inputs)) or 'nothing differs'}")
+                differ = differences(_read_plan(directory), recipe.inputs, stamped=True)
+                words.append(f"{directory.name}, where {'; '.join(differ) or 'nothing differs'}")
     return " and ".join(words)

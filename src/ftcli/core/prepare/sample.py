@@ -29,7 +29,7 @@ def sample(context: Context) -> Sample:
     """
     formats = context.plugins.registry("source")
     task_of(context)
-    plan = make_plan(context.settings, formats, hashes=Stamps())
+    plan = make_plan(context.settings, formats, hashes=Stamps(context.settings))
     count = len(plan.shards)
     places = sorted({place * (count - 1) // max(1, min(PLACES, count) - 1) for place in range(min(PLACES, count))})
     firsts = (next(read_shard(plan.shards[place], plan.columns, context.settings, formats), None) for place in places)

@@ -13,6 +13,7 @@ DAY = "date in the chat template"
 SHOWN = 60
 """Characters of a value that a message shows."""
 ABSENT = "not there"
+CONTENT, STAMP = "other content", "another modification time or name"
 
 
 def recorded(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,12 +21,13 @@ def recorded(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name != "sources"}
 
 
-def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(there: Mapping[str, Any], now: Mapping[str, Any], *, stamped: bool = False) -> list[str]:
     """How the inputs of a manifest differ from those of this run, each in words; empty when the manifest does not tell them.
 
     Args:
         there: a manifest with "inputs" and "sources".
         now: the inputs of this run; "sources" are [format, split, bytes, xxh3] in order.
+        stamped: what stands for a content is made of name and modification time (`source_versions.Stamps`).
     """
     before = there.get("inputs")
     if not isinstance(before, Mapping):
@@ -34,7 +36,9 @@ def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for name in [*now, *(name for name in before if name not in now)]:
         if name == "sources":
             keys = ("format", "split", "bytes", "xxh3")
-            found += _sources([[file.get(key) for key in keys] for file in there.get("sources", ())], now[name])
+            found += _sources(
+                [[file.get(key) for key in keys] for file in there.get("sources", ())], now[name], STAMP if stamped else CONTENT
+            )
         elif before.get(name) != now.get(name):
             found.append(_difference(name, before.get(name), now.get(name)))
     return found
@@ -112,7 +116,7 @@ def _plugins(there: Any, now: Any) -> str:
     return f"{', '.join(sorted(names))} changed, came or went"
 
 
-def _sources(there: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]]) -> Iterator[str]:
+def _sources(there: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]], content: str) -> Iterator[str]:
     if list(map(list, there)) == list(map(list, now)):
         return
     if len(there) != len(now):
@@ -121,7 +125,7 @@ def _sources(there: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]]) -> It
     differing = [number for number, (one, other) in enumerate(zip(there, now, strict=True)) if list(one) != list(other)]
     one, other = there[differing[0]], now[differing[0]]
     kind = (
-        "other content"
+        content
         if one[:3] == other[:3]
         else f"{one[2]:,} bytes of {one[0]} for {one[1]} there, {other[2]:,} of {other[0]} for {other[1]} now"
     )

@@ -21,6 +21,8 @@ ATTEMPT = re.compile(r"\.(.+)\.[^.]+\.attempt")
 PARTS = re.compile(r"\.(.+)\.[^.]+\.parts")
 """Name of the working directory of a job in parts (`ftcli.core.prepare.parts`)."""
 CHOOSE = "Choose another output directory."
+ELSEWHERE = "Choose another output directory, or replace it with --overwrite."
+FINISH = "Replace it: the same command with --finish --overwrite. The parts are kept until then, and belong to this output."
 BELOW = "Name a directory below it, such as ./prepared."
 PASSING = re.compile(r"cache-\w+\.arrow|tmp\w{8}|\.nfs.*|\.DS_Store|\._.*")
 """Names of files in prepared data that nobody misses: those of `datasets` (map, filter), NFS and macOS."""
@@ -110,10 +112,23 @@ def refuse_other(output: Path, fingerprint: str, inputs: Mapping[str, Any]) -> N
     raise other(str(output), read_manifest(output.resolve()) or {}, fingerprint, inputs)
 
 
-def other(output: str, there: Mapping[str, Any], fingerprint: str, inputs: Mapping[str, Any]) -> PublishError:
+def refuse_part(output: str, there: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+    """Raises `PublishError`: it is certain that --finish would not replace data with the manifest `there`, though nobody has hashed all sources yet.
+
+    Args:
+        inputs: settled with `source_versions.Stamps`.
+    """
+    files = [{**file, "xxh3": None} for file in there.get("sources", ())]
+    if words := differences({**there, "sources": files}, {**inputs, "sources": [[*file[:3], None] for file in inputs["sources"]]}):
+        raise PublishError(
+            f"{output} holds other prepared data ({'; '.join(words)}), and --finish would not replace them",
+            "Choose another output directory for all parts, or give --overwrite to each --shard and to --finish.",
+        )
+
+
+def other(output: str, there: Mapping[str, Any], fingerprint: str, inputs: Mapping[str, Any], hint: str = ELSEWHERE) -> PublishError:
     """Why data with the manifest `there` are not replaced."""
     words = differences(there, inputs)
-    hint = "Choose another output directory, or replace it with --overwrite."
     if (day := (there.get("inputs") or {}).get(DAY)) and day != inputs.get(DAY, day):
         hint = f"To take the date that is there: --template-date {day}. {hint}"
     what = f"an export in the format {there['format']} with" if "format" in there else "prepared data of"

@@ -21,7 +21,7 @@ from ftcli.core.files.lease_holder import Note
 from ftcli.core.files.manifest import check_published, manifest_of
 from ftcli.core.files.mirror import is_plain
 from ftcli.core.files.objects import CONDITIONAL, UNKNOWN, Object, ObjectStore
-from ftcli.core.publishing.place import other
+from ftcli.core.publishing.place import ELSEWHERE, other
 from ftcli.errors import FtcliError, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME
 
@@ -81,10 +81,10 @@ class Shelf:
         keys = ("fingerprint", "content_hash")
         return self.manifest is not None and all(self.manifest[key] == manifest[key] for key in keys)
 
-    def refuse(self, fingerprint: str, inputs: Mapping[str, Any]) -> None:
+    def refuse(self, fingerprint: str, inputs: Mapping[str, Any], hint: str = ELSEWHERE) -> None:
         """Raises `PublishError`: another set is there. To be asked before it is prepared."""
         if self.manifest is not None and self.manifest["fingerprint"] != fingerprint:
-            raise other(self.url, self.manifest, fingerprint, inputs)
+            raise other(self.url, self.manifest, fingerprint, inputs, hint)
 
     def prove(self) -> None:
         """Find out, with an object of our own, whether the store keeps conditions, and whether we may write.

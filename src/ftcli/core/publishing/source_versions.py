@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from ftcli.core.files.manifest import hash_bytes
+from ftcli.core.files.mirror import origin
 from ftcli.core.files.stamps import Hashed, SourceHashes, Stamp
 from ftcli.errors import DataError
+from ftcli.settings import Settings
 
 HINT = (
     "All parts and --finish must read the same files: put the sources on a file system that every machine sees, or copies that were made"
@@ -17,10 +19,14 @@ HINT = (
 
 
 class Stamps(SourceHashes):
-    """Name, size and modification time in place of a content hash: what a plan is told by before anybody has read the sources."""
+    """Name, size and modification time in place of a content hash: what a plan is told by before anybody has read the sources.
 
-    def __init__(self) -> None:
+    Of a copy of an object the object's version: every machine may have a copy of its own.
+    """
+
+    def __init__(self, settings: Settings) -> None:
         super().__init__(None)
+        self._settings = settings
 
     def take(self, path: str) -> Hashed:
         """
@@ -28,11 +34,15 @@ class Stamps(SourceHashes):
             OSError: there is no such file.
         """
         stamp = Stamp.of(path)
-        return Hashed(hash_bytes(f"{stamp.size} {stamp.mtime_ns} {os.path.basename(path)}".encode()), stamp)  # noqa: PTH119 - a million paths
+        version = version_of(path, self._settings) or stamp.mtime_ns
+        return Hashed(hash_bytes(f"{stamp.size} {version} {os.path.basename(path)}".encode()), stamp)  # noqa: PTH119 - a million paths
 
 
 class Sighting(NamedTuple):
-    """A file as one part saw it. Inode and change time are the server's: all machines that share a file system see the same."""
+    """A file as one part saw it. Inode and change time are the server's: all machines that share a file system see the same.
+
+    A copy of an object has the object's version for its inode, and no times.
+    """
 
     inode: int
     size: int
@@ -42,8 +52,9 @@ class Sighting(NamedTuple):
     """None: another part hashes this file."""
 
     @classmethod
-    def of(cls, stamp: Stamp, xxh3: str | None = None) -> Self:
-        return cls(*stamp[1:], xxh3)
+    def of(cls, path: str, stamp: Stamp, settings: Settings, xxh3: str | None = None) -> Self:
+        version = version_of(path, settings)
+        return cls(*stamp[1:], xxh3) if version is None else cls(int(version[:15], 16), stamp.size, 0, 0, xxh3)
 
     def same(self, other: Sighting) -> bool:
         """Whether it is the same version of the same file. A change time alone (chmod, a new hard link) is settled by both hashes."""
@@ -66,7 +77,12 @@ def from_json(entries: Iterable[Sequence[Any]]) -> dict[int, Sighting]:
     return {int(number): Sighting(*rest) for number, *rest in entries}
 
 
-def agree(path: str, seen: Mapping[str, Sighting], hashes: SourceHashes) -> Hashed:
+def version_of(path: str, settings: Settings) -> str | None:
+    """The version of the object that a file is a copy of; None where it is none."""
+    return origin(path, settings).get("version")
+
+
+def agree(path: str, seen: Mapping[str, Sighting], hashes: SourceHashes, settings: Settings) -> Hashed:
     """The content hash of a source that the parts have read, where it was one content for all of them and still is.
 
     Args:
@@ -82,7 +98,9 @@ def agree(path: str, seen: Mapping[str, Sighting], hashes: SourceHashes) -> Hash
         if not sighting.alike(hashed):
             raise DataError(f"the parts {owner} and {part} read different files under the name {path}", HINT)
     stamp = Stamp.of(path)
-    here = Hashed(hashed.xxh3, stamp) if Sighting.of(stamp).same(hashed) else hashes.take(path)  # a copy, or a new change time
+    here = (
+        Hashed(hashed.xxh3, stamp) if Sighting.of(path, stamp, settings).same(hashed) else hashes.take(path)
+    )  # a copy, or a new change time
     if here.xxh3 != hashed.xxh3:
         raise DataError(f"{path} is not what the part {owner} read: its content differs", HINT)
     # who read the same file later than the part that hashed it read the same content, since it has that content now

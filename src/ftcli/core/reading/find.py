@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import SourceFormat
-from ftcli.core.files.objects import url_of
+from ftcli.core.files.objects import in_small_letters, url_of
 from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
 from ftcli.core.reading.left_out import LeftOut
@@ -332,7 +332,7 @@ def _missing(path: str) -> DataError:
     if path == "-":
         return DataError("-: what is piped in is not read", "Write the data to a file: they are read twice.")
     if "://" in path:
-        hint = "Download it first (curl -LO); a data set of the hub is named ORG/NAME."
+        hint = in_small_letters(path) or "Download it first (curl -LO); a data set of the hub is named ORG/NAME."
     return DataError(f"{path}: no such file or directory", hint)
 
 

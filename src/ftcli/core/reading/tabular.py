@@ -43,7 +43,8 @@ Cells = list[Sequence[Any]]
 
 
 class Table:
-    """A list of dicts, of strings (each a text) or of lists (columns by number from 0), a dict of lists, or a DataFrame.
+    """A list of dicts, of strings (each a text) or of lists (columns by number from 0), a dict of lists, or a DataFrame. A column whose name is
+    no string is asked for as `str` writes it.
 
     Raises:
         DataError: it is none of these, or lacks a wanted column altogether.
@@ -60,9 +61,13 @@ class Table:
             if self._row_type is str and [role for role, _, _ in wanted] != ["text"]:
                 raise DataError(f"{path}: a list of strings has no column {wanted[-1][1]!r}", "Pickle a list of dicts.")
         elif isinstance(loaded, dict) or type(loaded).__name__ == "DataFrame":
+            names = [str(column) for column in loaded]  # numbers, and tuples of a DataFrame, are asked for as they are shown
             for role, name, _ in wanted:
-                need_column(path, role, name, [column for column in loaded if isinstance(column, str)])
-            self._columns = [self._column(name, loaded[name]) for _, name, _ in wanted]
+                if isinstance(loaded, dict) and name not in names:
+                    _refuse_rows(path, loaded, name)
+                need_column(path, role, name, names)
+            keys = dict(zip(names, loaded, strict=True))
+            self._columns = [self._column(name, loaded[keys[name]]) for _, name, _ in wanted]
             lengths = list(map(len, self._columns))
             if len(set(lengths)) > 1:
                 raise DataError(f"{path}: the columns have different lengths: {', '.join(map(str, lengths))}", "Mend the table.")
@@ -223,6 +228,15 @@ class Table:
         if not isinstance(values, (list, tuple)):
             raise DataError(f"{self.path}: column {name!r} is {shown(column)}, not a list", SHAPES)
         return values
+
+
+def _refuse_rows(path: str, loaded: dict[Any, Any], name: str) -> None:
+    """Raises `DataError`: the values are not columns but rows, by a number or an id."""
+    key, row = next(iter(loaded.items()), (None, None))
+    if isinstance(row, dict) and (isinstance(key, int) or isinstance(row.get(name), (str, int, float))):
+        raise DataError(
+            f"{path}: holds a dict of rows, such as {shown(key)}, not of columns", "Pickle its rows as a list: list(d.values())."
+        )
 
 
 def _characters(cells: Cells) -> int:
