@@ -24,6 +24,7 @@ SAID_OF_THE_FILE = ("_name_or_path", "transformers_version")
 BASE = "model.base"
 """Of a run's identity and of its model's manifest."""
 CHECKPOINT = "ftcli-checkpoint.json"
+"""The manifest of a checkpoint, which holds the run's identity."""
 FLOATS = {"F64": "float32", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 """Type in a safetensors file → type in which a model of such weights is saved."""
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -78,12 +79,10 @@ def refuse_other_base(adapter: str) -> None:
 
 def _learned_on(folder: Path) -> str | None:
     """What `frozen_base` gave when a model or a checkpoint of an adapter was saved there."""
-    for name, place in ((MODEL_MANIFEST, ()), (CHECKPOINT, ("identity",))):
+    for name in (MODEL_MANIFEST, CHECKPOINT):
         with suppress(OSError, ValueError, KeyError, TypeError):
             document = unseal((folder / name).read_bytes())
-            for key in place:
-                document = document[key]
-            return str(document[BASE])
+            return str(document.get("identity", document)[BASE])
     return None
 
 

@@ -37,12 +37,13 @@ class Window:
 
     @classmethod
     def kept(cls, kept: Mapping[str, Any]) -> Window | None:
-        """Of a checkpoint; None: every step was told, or their sum is no number."""
+        """Of a checkpoint; None: every step was told, or their sum was no number."""
         found = cls(*kept.get(NAME, (0.0, 0, 0)))
-        return found if found.steps and math.isfinite(found.loss) else None
+        return found if found.steps else None
 
     def to_json(self) -> list[float]:
-        return [self.loss if math.isfinite(self.loss) else 0.0, self.steps if math.isfinite(self.loss) else 0, self.dropped]
+        """As a checkpoint keeps it: loss, steps, dropped. JSON has no NaN: steps whose sum is no number are not kept."""
+        return [self.loss, self.steps, self.dropped] if math.isfinite(self.loss) else [0.0, 0, self.dropped]
 
     def give_back(self, trainer: Trainer) -> None:
         """Count them in the trainer's next line, and not in its mean over the steps that it made itself."""
