@@ -196,19 +196,28 @@ def test_other_work_is_no_regression_and_the_settings_that_make_it_are_named(tmp
     same = made_with(worse, runtime__report_dir="b", benchmark__repeats=9, model__lora_r=8)
     other = made_with(worse, benchmark__rows=50, train__per_device_train_batch_size=16)
     for second, keys in ((same, []), (other, ["benchmark.rows", "train.per_device_train_batch_size"])):
-        assert [key for key, *_ in against.settings_differ(first, second)] == keys
+        assert [key for key, *_ in against.work_differs(first, second)] == keys
     tokenize = [{**each, "command": "benchmark tokenize"} for each in (first, made_with(worse, train__optim="y"))]
-    assert against.settings_differ(*tokenize) == []  # how a step is computed says nothing of encoding
-    assert [key for key, *_ in against.settings_differ(*({**each, "command": "benchmark train"} for each in tokenize))] == ["train.optim"]
+    assert against.work_differs(*tokenize) == []  # how a step is computed says nothing of encoding
+    assert [key for key, *_ in against.work_differs(*({**each, "command": "benchmark train"} for each in tokenize))] == ["train.optim"]
     assert verdicts(first, same) == {"x": ("slower", True)}
-    assert verdicts(first, other) == {"x": ("not decided: the settings differ: benchmark.rows, train.per_device_train_batch_size", False)}
+    assert verdicts(first, other) == {"x": ("not decided: the work differs: benchmark.rows, train.per_device_train_batch_size", False)}
     for name, document in (("a", first), ("b", other)):
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     done = testing.run("benchmark", "compare", "a.json", "b.json", "--json", cwd=tmp_path)
     assert done.exit_code == 0, done.stderr
     assert done.report["metrics"]["settings_differ"] == ["benchmark.rows", "train.per_device_train_batch_size"]
     assert any("benchmark.rows: 100 and 50" in note for note in done.report["notes"])
-    assert "The settings differ" in Path(tmp_path / done.report["paths"]["html"]).read_text()
+    assert "The work differs" in Path(tmp_path / done.report["paths"]["html"]).read_text()
+
+
+def test_other_data_under_one_path_are_no_regression() -> None:
+    first, worse = made_with(report({"x": around(100, 1)})), made_with(report({"x": around(50, 2)}))
+    marked = [{**each, "details": {"data": {"data": mark}}} for each, mark in ((first, "a"), (worse, "b"), (worse, "a"))]
+    assert verdicts(first, marked[1]) == {"x": ("slower", True)}  # a report of an earlier version does not say
+    assert verdicts(marked[0], marked[2]) == {"x": ("slower", True)}
+    assert against.work_differs(*marked[:2]) == [["data", "a", "b"]]
+    assert verdicts(*marked[:2]) == {"x": ("not decided: the work differs: data", False)}
 
 
 def test_what_others_took_is_what_this_process_and_its_children_did_not(monkeypatch: pytest.MonkeyPatch) -> None:

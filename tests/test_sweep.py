@@ -321,7 +321,7 @@ def test_workers_that_few_rows_cannot_tell_are_not_tried(tmp_path: Path) -> None
     source = write(tmp_path / "data.jsonl", corpus(400))
     for values, words in (({}, "so small that one"), ({"dataset.num_proc": 2, "dataset.shard_bytes": 2_000}, "--rows")):
         made = Context.make({"dataset.sources": [str(source)], "tokenizer.path": "anything", "benchmark.rows": 50, **values})
-        grid, _ = sweep._work(made, "tokenize", tmp_path)
+        grid, _, _ = sweep._work(made, "tokenize", tmp_path)
         assert not any(hands.WORKERS in changed for changed in grid.values())
         assert len(grid) > 4
         assert "the number of workers is not tried" in made.notes[-1]
@@ -340,7 +340,7 @@ def test_sources_of_more_than_texts_and_a_label_are_named(tmp_path: Path, values
 
 def test_a_sweep_that_compared_nothing_says_that_no_profile_was_saved(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = SimpleNamespace(dropped={}, untried=[], seconds=1.0, best="a", rungs=[], interrupted=False)
-    monkeypatch.setattr(sweep, "_work", lambda *_: ({"a": {"dataset.num_proc": 1}}, None))
+    monkeypatch.setattr(sweep, "_work", lambda *_: ({"a": {"dataset.num_proc": 1}}, None, "data"))
     monkeypatch.setattr(sweep, "search", lambda *_, **__: found)
     monkeypatch.setattr(sweep, "_result", lambda *_: ({"rungs": []}, {}))
     context = Context.make({"dataset.sources": ["x"], "tokenizer.path": "y", "benchmark.save_profile": "best"})

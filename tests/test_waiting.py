@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from ftcli.context import Context, Quiet
+from ftcli.context import Context
 from ftcli.core.files import lease_holder
 from ftcli.core.files.lease_holder import Note, this_rank
 from ftcli.core.files.lease_watch import Sight
 from ftcli.core.publishing import ranks
 from ftcli.core.publishing.publish import Attempt
-from ftcli.core.publishing.ranks import Muted, muted, open_attempt
+from ftcli.core.publishing.ranks import Beating, Muted, open_attempt, silent, speak
 from ftcli.testing import run, tiny_tokenizer
 from publish_cases import interrupt
 
@@ -31,7 +31,7 @@ class Shown:
         self.calls: list[Any] = []
         self.said: list[str] = []
 
-    def start(self, stage: str, total: float | None, unit: str) -> None:
+    def start(self, stage: str, total: float | None, unit: str, _before: float = 0.0) -> None:
         self.calls.append(("start", stage, total, unit))
 
     def advance(self, amount: float, **figures: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_process_that_takes_over_says_from_whom_also_on_a_rank_that_is_quiet(t
     monkeypatch.setenv("SLURM_PROCID", "5")
     shown = Shown()
     context = Context.make({})
-    context.progress = muted(shown)
+    context.progress = Muted(shown)
     path = interrupt(tmp_path / "out") / "lease"
     with path.open("r+b") as lease:
         replace(Note.mine(), rank=1, pid=4, host="far").write(lease.fileno())
@@ -167,7 +167,6 @@ def test_the_rank_is_what_torchrun_or_slurm_says(variables: dict[str, str], rank
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert this_rank() == rank
-    assert isinstance(muted(Quiet()), Muted) is bool(rank)
 
 
 def test_a_muted_rank_shows_nothing_of_its_own() -> None:
@@ -178,6 +177,19 @@ def test_a_muted_rank_shows_nothing_of_its_own() -> None:
     progress.say("a note")
     progress.close()
     assert (shown.calls, shown.said) == (["close"], [])
+
+
+def test_a_muted_rank_that_does_the_work_itself_shows_what_it_said_and_all_that_follows() -> None:
+    shown = Shown()
+    progress = Muted(shown)
+    progress.say("two workers")
+    assert silent(Beating(progress, lambda: None))
+    speak(Beating(progress, lambda: None))
+    progress.say("begun")
+    progress.start("tokenize", 1.0, "B")
+    assert (shown.calls, shown.said) == ([("start", "tokenize", 1.0, "B")], ["two workers", "begun"])
+    assert not silent(progress)
+    speak(shown)
 
 
 @pytest.mark.parametrize("variables", [{"RANK": "1", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "3"}], ids=str)
@@ -195,6 +207,29 @@ def test_only_the_first_rank_reports_except_where_ranks_do_different_things() ->
     refused = run("tokenize", "nowhere.jsonl", "--json", env={"RANK": "1"})
     assert refused.report["status"] == "failed"
     assert run("tokenize", "nowhere.jsonl", env={"RANK": "1"}).stdout == ""
+
+
+@pytest.mark.parametrize("variables", [{"SLURM_PROCID": "2"}, {"RANK": "1", "WORLD_SIZE": "2"}], ids=str)
+def test_a_rank_with_an_output_of_its_own_says_and_files_what_it_made(variables: dict[str, str], tmp_path: Path) -> None:
+    """`srun ftcli tokenize part-$SLURM_PROCID.jsonl …` said nothing on three of four ranks, and filed one report."""
+    source, reports = tmp_path / "data.jsonl", tmp_path / "reports"
+    source.write_text('{"text": "one"}\n{"text": "two"}\n')
+    words = [
+        source,
+        "--tokenizer-path",
+        tiny_tokenizer(tmp_path / "tokenizer"),
+        "--output-dir",
+        tmp_path / "out",
+        "--tokenizer-engine",
+        "hf",
+    ]
+    made = run("tokenize", *map(str, words), "--report-dir", str(reports), env=variables)
+    assert "2 rows became" in made.stdout
+    assert "workers: " in made.stderr
+    assert (reports / "tokenize.json").exists()
+    again = run("tokenize", *map(str, words), "--report-dir", str(tmp_path / "second"), env=variables)
+    assert (again.exit_code, again.stdout) == (0, "")  # it would say what the rank that made them has said
+    assert not (tmp_path / "second").exists()
 
 
 def test_a_rank_that_makes_a_part_of_its_own_is_not_mute(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from ftcli.context import Context
 from ftcli.core.distributed import pulse
 from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.processes import garbage
-from ftcli.core.publishing.ranks import muted
+from ftcli.core.publishing.ranks import Muted, silent
 from ftcli.errors import FtcliError, InterruptedRun, UsageError
 from ftcli.machine import detect
 from ftcli.masking import masked
@@ -62,10 +62,11 @@ class Invocation:
         self.parsed = parsed
         self.switches = Switches.of(parsed)
         self.started = time.monotonic()
-        self.mute = parsed.arguments.get("shard") is None and _repeats(spec, os.environ)
-        """It would repeat what the first rank says; not where each makes a part of its own."""
-        shown = progress.make(quiet=self.switches.quiet, terminal=_is_terminal(sys.stderr))
-        self.progress: Progress = muted(shown) if self.mute else shown
+        repeats = parsed.arguments.get("shard") is None and _repeats(spec, os.environ)  # not where each makes a part of its own
+        shown = progress.make(
+            quiet=self.switches.quiet, terminal=_is_terminal(sys.stderr) and not repeats
+        )  # two bars would draw over each other
+        self.progress: Progress = Muted(shown) if repeats else shown
         self.resolved: Resolved | None = None
         self.machine: Machine | None = None
         self.plugins: Plugins | None = None
@@ -241,7 +242,7 @@ class Invocation:
         launched = self.pulse is not None and self.pulse.folder is not None
         if report.error is not None and not (launched and this_rank()):  # the launcher says what only another rank knows
             output.write_error(report.error, sys.stderr)
-        if self.mute:  # one report a run, not one a process
+        if silent(self.progress):  # one report a run, not one a process
             if self.switches.json and self.spec.every_rank:
                 output.write_json(report, sys.stdout)
             return

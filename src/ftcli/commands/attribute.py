@@ -19,10 +19,11 @@ from ftcli.core.benchmark.full_path import Measured, Texts
 from ftcli.core.benchmark.measure import ratio, summarise
 from ftcli.core.benchmark.pace import Pace
 from ftcli.core.figures import number, percent, quantity
+from ftcli.core.files.manifest import hash_bytes
 from ftcli.core.reports.tables import factor_rows
 from ftcli.errors import FtcliError, UsageError
 from ftcli.records import RunStatus
-from ftcli.settings import update
+from ftcli.settings import get, update, walk
 
 VOLUME = "data volume"
 
@@ -72,6 +73,7 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
             on_failed=bench.leave_out,
             on_merged=bench.merge,
         )
+        marks = bench.marks()
         pace.look()
         context.progress.close()
     plan, difference = bench.plan, bench.difference
@@ -104,7 +106,7 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
         "volume": {"base": asdict(plan.base_volume), "new": asdict(plan.new_volume), "counted": bench.exact},
     }
     head, rows = factor_rows(metrics)
-    details = {"title": _title(metrics), "table": {"head": list(head), "rows": rows}}
+    details = {"title": _title(metrics), "table": {"head": list(head), "rows": rows}, "data": marks}
     return metrics, details, "interrupted" if rounds.interrupted else "ok"
 
 
@@ -157,6 +159,17 @@ class Bench:
             return max(counts), factors.without(difference, hands.WORKERS, few)
         self.context.note(f"texts are prepared by fewer workers than in the whole run: {few}")
         return max(counts), difference
+
+    def marks(self) -> dict[str, str]:
+        """What both configurations are and work on, as hashes."""
+        unlike = factors.PLACES | factors.LEARNING | factors.RHYTHM
+        sides = {"base": (self.difference.base, self._base_texts), "new": (self.difference.new, self._new_texts)}
+        found: dict[str, str] = {}
+        for name, (settings, texts) in sides.items():
+            keys = [f"{section}.{field}" for section, field, _ in walk() if section not in ("benchmark", "tracking")]
+            values = [(key, str(get(settings, key))) for key in keys if key not in unlike]
+            found |= {f"the {name} configuration": hash_bytes(repr(values).encode()), f"the data of {name}": texts.mark}
+        return found
 
     def begin_phase(self, setups: int) -> None:
         """Show how far the phase is: first every difference by itself, then their sums and pairs, which only the first shows the need for."""

@@ -80,7 +80,8 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
     say_machine(context, pace)
     limits = [] if complete else _limits(context, variants, measurements)
     metrics = {"action": action, "measurements": measurements, "ratios": ratios, "limits": limits, "frequency_drift": pace.drift}
-    return written(context, action, metrics, {"pace": pace.to_details()}, "interrupted" if complete else "ok")
+    details = {"pace": pace.to_details(), "data": {"data": variants[0].data}}
+    return written(context, action, metrics, details, "interrupted" if complete else "ok")
 
 
 def _limits(context: Context, variants: Sequence[Variant], measurements: Sequence[Measurement]) -> list[dict[str, Any]]:

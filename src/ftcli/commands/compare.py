@@ -30,10 +30,10 @@ def compare_reports(context: Context, files: Sequence[str]) -> tuple[dict[str, A
         context.note(
             "the reports come from different machines or versions: " + "; ".join(f"{key}: {old} and {new}" for key, old, new in cards)
         )
-    changed = against.settings_differ(first, second)
+    changed = against.work_differs(first, second)
     if changed:
         words = "; ".join(f"{key}: {old} and {new}" for key, old, new in changed)
-        context.note(f"the reports were made with other settings, so that their work is not the same: {words}")
+        context.note(f"the work of the reports is not the same: {words}")
     busy = [f"{load:.1f}" for each in (first, second) if (load := (each.get("machine") or {}).get("load_average")) is not None]
     context.note(f"load when they began: {' and '.join(busy)}" if busy else "the reports say nothing of the load")
     if crowd := against.crowded(first, second):
@@ -60,5 +60,5 @@ def compare_reports(context: Context, files: Sequence[str]) -> tuple[dict[str, A
     ]
     title = f"{len(regressions)} of {len(rows)} figures are worse beyond the noise" + (f": {'; '.join(regressions)}" if regressions else "")
     if changed:
-        title = f"not decided: the settings differ ({', '.join(key for key, *_ in changed)})"
+        title = f"not decided: the work differs ({', '.join(key for key, *_ in changed)})"
     return metrics, {"title": title, "table": {"head": head, "rows": cells}, "cards": cards, "changed": changed}, bool(regressions)

@@ -17,13 +17,12 @@ from ftcli.context import Context
 from ftcli.core.figures import size
 from ftcli.core.files.durable import writing
 from ftcli.core.files.lease import Lease
-from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.files.manifest import hash_bytes, read_manifest
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.publishing.fetched_set import local_folder
 from ftcli.core.publishing.place import ELSEWHERE, FINISH, refuse_part
-from ftcli.core.publishing.ranks import Beating, Wait
+from ftcli.core.publishing.ranks import Beating, Wait, silent
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.core.reading.receipt import makes_the_same
 from ftcli.core.reports.report import write_report
@@ -129,6 +128,6 @@ def _published(context: Context, shelf: Shelf, local: Path, report: Report, inpu
     report = replace(
         report, paths={**report.paths, "output": shelf.url, "manifest": f"{shelf.url}/{MANIFEST_NAME}"}, notes=tuple(context.notes)
     )
-    if not this_rank() and "json" in report.paths:
+    if not silent(context.progress) and "json" in report.paths:
         write_report(report, context.settings.runtime.report_dir, "tokenize")  # once more: the first says where it was prepared
     return report

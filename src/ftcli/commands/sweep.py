@@ -46,7 +46,7 @@ def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, 
     if not settings.dataset.sources or not settings.tokenizer.path:
         raise UsageError(f"benchmark sweep {what[0]} needs --dataset and --tokenizer-path", "Give what the run itself would get.")
     with tempfile.TemporaryDirectory(prefix="ftcli-sweep-") as folder:
-        grid, run = _work(context, what[0], Path(folder))
+        grid, run, data = _work(context, what[0], Path(folder))
         context.note(
             f"{number(len(grid))} candidates, halved until two are left; the best is then compared with the present settings in pairs"
         )
@@ -87,7 +87,7 @@ def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, 
         metrics["profile"] = str(path)
     elif save:
         context.note(f"{'interrupted' if found.interrupted else 'nothing was compared'}, so no profile {save} was saved")
-    return metrics, details, status
+    return metrics, {**details, "data": {"data": data}}, status
 
 
 def _untried(found: Found, candidates: int, budget: float | None) -> str:
@@ -102,8 +102,8 @@ def _untried(found: Found, candidates: int, budget: float | None) -> str:
     )
 
 
-def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values], Run]:
-    """The candidates and how one is run."""
+def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values], Run, str]:
+    """The candidates, how one is run, and the hash of what each works on."""
     if what == "batch":
         from ftcli.core.benchmark.bench_batch import fitting, loading
         from ftcli.core.verify.given import prepared
@@ -114,7 +114,7 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
         unset = probe.collator_name if context.settings.loader.collator is None else ""
         collators = [None if name == unset else name for name in fitting(probe)]
         grid = candidates(context, what, engines=(), collators=collators, on_gpu=bool(context.machine.gpus))
-        return grid, _no_fuller(lambda settings: loading(probe, settings))
+        return grid, _no_fuller(lambda settings: loading(probe, settings)), probe.store.manifest["content_hash"]
     engines = list(dict.fromkeys([context.settings.tokenizer.engine, *context.plugins.registry("engine").names()]))
     grid = candidates(context, what, engines=engines, collators=(), on_gpu=bool(context.machine.gpus))
     texts, cores = full_path.cut(context, context.settings, folder / "texts", context.settings.benchmark.rows), context.machine.cores
@@ -130,7 +130,7 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
             made, known = hands.given(settings, texts, cores, bounds, most)
             return _tokenized(made, texts, folder / "run", variables, options, known)
 
-        return grid, tokenize
+        return grid, tokenize, texts.mark
 
     def train(settings: Settings) -> Mapping[str, float]:
         made, known = hands.given(settings, texts, cores, bounds, most)
@@ -138,7 +138,7 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
         measured = full_path.run_path(scaled, folder / "run", variables, options, known)
         return {"real tokens": measured.real_tokens_per_second, "seconds": 1.0}
 
-    return grid, train
+    return grid, train, texts.mark
 
 
 def _no_fuller(load: Run) -> Run:

@@ -36,7 +36,7 @@ from ftcli.core.processes import reserve
 from ftcli.core.processes.footprint import Footprint
 from ftcli.core.publishing.inputs import recorded
 from ftcli.core.publishing.publish import Attempt, check_place
-from ftcli.core.publishing.ranks import open_attempt
+from ftcli.core.publishing.ranks import open_attempt, silent, speak
 from ftcli.core.publishing.shard import sidecar
 from ftcli.core.publishing.source_versions import Stamps
 from ftcli.core.reading.read import Plan
@@ -152,6 +152,7 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
             accept(attempt.ready, context.settings, recipe.output)
             renew(context, attempt.ready, recipe.receipt)
             return _reused(context, attempt.ready)
+        speak(context.progress)
         _start(context, executor, early, recipe.plan)
         work = make_shards(context, executor, early, recipe, recipe.plan.shards, attempt, footprint)
         workload, job, names, resumed, made = work.workload, work.job, work.label_names, work.resumed, work.made
@@ -338,6 +339,6 @@ def _report(
     place = url_of(output) or str(output)
     paths = {"output": place, "manifest": f"{place}/{MANIFEST_NAME}"}
     report = context.report("tokenize", to_json(metrics), paths=paths, details=details)
-    if this_rank():
+    if silent(context.progress):
         return report
     return filed(report, context.settings.runtime.report_dir, "tokenize", context.note)

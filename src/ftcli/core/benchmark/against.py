@@ -22,7 +22,7 @@ from ftcli.records import REPORT_SCHEMA
 CARD = ("cpu_model", "cores", "memory_bytes", "disk_kind", "gpus", "platform", "python")
 """What of a machine has to be equal for its figures to be compared without a word."""
 UNDECIDED = "not decided: the machine changed"
-OTHER_WORK = "not decided: the settings differ"
+OTHER_WORK = "not decided: the work differs"
 ENCODING = ("dataset.", "tokenizer.", "packing.", "runtime.", "benchmark.rows")
 OF_WORK = {
     "tokenize": ENCODING,
@@ -66,6 +66,7 @@ def _whole(document: Any) -> bool:
     return (
         isinstance(versions, dict)
         and isinstance(pace, dict)
+        and isinstance(details.get("data") or {}, dict)
         and _numbers(pace.get("cpu_seconds") or [])
         and _numbers([pace.get("others"), machine.get("load_average")])
         and all(isinstance(item, dict) and "value" in item for item in settings.values())
@@ -85,8 +86,15 @@ def _numbers(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(each, int | float | None) for each in values)
 
 
-def settings_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[str]]:
-    """Rows of the settings that change the work and are not the same: name, first, second. Those count that both reports hold."""
+def work_differs(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of the settings that change the work, and of hashes of what was worked on, that are not the same: name, first, second. Those count that both
+    reports hold."""
+    old, new = ((each.get("details") or {}).get("data") or {} for each in (first, second))
+    found = [[name, _words(old[name]), _words(new[name])] for name in sorted(set(old) & set(new)) if old[name] != new[name]]
+    return [*_settings_differ(first, second), *found]
+
+
+def _settings_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[list[str]]:
     one, two = (each.get("settings") or {} for each in (first, second))
     counted = OF_WORK.get(str(first["command"]).split()[-1], "")
     unmeasured = PLACES | LEARNING | RHYTHM | HOW_LONG
@@ -128,7 +136,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: floa
     with_rates = {name for name, unit in shared if unit != "seconds"}
     explained = _explained(first, second)
     rows = [_row(key, old[key], new[key], tolerance, explained) for key in shared if key[1] != "seconds" or key[0] not in with_rates]
-    if other := [key for key, *_ in settings_differ(first, second)]:
+    if other := [key for key, *_ in work_differs(first, second)]:
         verdict = f"{OTHER_WORK}: {', '.join(other)}"
         rows = [{**row, "verdict": verdict, "regression": False} for row in rows]
     return rows, [f"{name}, {unit}" for name, unit in (*old, *new) if ((name, unit) in old) != ((name, unit) in new)]

@@ -112,7 +112,7 @@ def collator_variant(probe: Probe, name: str) -> Variant:
         return Limit(name, "copying the ids read and the ids and mask written", "real tokens/s", rate, figures["real tokens"] / seconds)
 
     shapes = [collator(dataset.__getitems__(batch))["input_ids"].numel() for batch in batches]
-    return Variant(name, run, beside)
+    return Variant(name, run, beside, probe.store.manifest["content_hash"])
 
 
 def _transformers(probe: Probe) -> Variant:
@@ -128,4 +128,4 @@ def _transformers(probe: Probe) -> Variant:
         slots = sum(collator(rows.__getitems__(batch))["input_ids"].numel() for batch in batches)
         return {**figures, "slots": slots}
 
-    return Variant("transformers", run)
+    return Variant("transformers", run, data=probe.store.manifest["content_hash"])

@@ -16,6 +16,7 @@ from ftcli.core.benchmark.measure import Variant
 from ftcli.core.engines.backend import prepare_backend
 from ftcli.core.engines.engine import EngineChoice, choose_engine, load_encoder
 from ftcli.core.engines.proof import Reference, differing_rows
+from ftcli.core.files.manifest import hash_bytes
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.reading.read import Plan, make_plan, read_shard
 from ftcli.errors import DataError, EngineError, MissingExtraError, UsageError
@@ -81,6 +82,11 @@ class _Taken:
     bare: bool = False
     """Whether the tokenizer's own tokens are not added to each: a chat template has written them, and those around pairs come later."""
 
+    @property
+    def mark(self) -> str:
+        """Hash of the texts."""
+        return hash_bytes("\0".join(self.texts.to_pylist()).encode())
+
 
 def _variant(name: str, choice: EngineChoice, context: Context, taken: _Taken) -> Variant:
     encoder, texts, size = load_encoder(choice.spec, context.plugins), taken.texts, text_bytes(taken.texts)
@@ -110,7 +116,7 @@ def _variant(name: str, choice: EngineChoice, context: Context, taken: _Taken) -
         best = copied_bytes_per_second() / 1e6
         return Limit(name, "copying the text once", "MB/s", rate * size / tokens / 1e6, best)
 
-    return Variant(name, run, beside)
+    return Variant(name, run, beside, taken.mark)
 
 
 def _taken(context: Context, tokenizer: Any) -> _Taken:

@@ -107,4 +107,4 @@ def _variant(name: str, probe: Probe, model: torch.nn.Module, start: Mapping[str
         return Limit(name, what, "GFLOP/s", rate * (per_token or 0.0) / 1e9, best / 1e9)
 
     per_token = flops_per_token(model, documents(probe.train_split))
-    return Variant(name, run, None if per_token is None else beside)
+    return Variant(name, run, None if per_token is None else beside, probe.store.manifest["content_hash"])

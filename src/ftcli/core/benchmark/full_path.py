@@ -14,6 +14,7 @@ from ftcli.context import Context
 from ftcli.core.benchmark.attribution import Cost, Volume
 from ftcli.core.benchmark.ceilings import Ceilings, write_profile
 from ftcli.core.benchmark.spread import Spread
+from ftcli.core.files.manifest import hash_file
 from ftcli.core.processes import tied
 from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.environment import compute
@@ -46,6 +47,11 @@ class Texts:
     shards: int = 1
     """Of all sources, as the whole run cuts them."""
     source_bytes: int = 0
+
+    @property
+    def mark(self) -> str:
+        """Hash of the texts that are worked on."""
+        return str(json.loads((self.path / MANIFEST_NAME).read_text())["content_hash"]) if self.prepared else hash_file(self.path)
 
 
 @dataclass(frozen=True, slots=True)

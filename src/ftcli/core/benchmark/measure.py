@@ -42,6 +42,8 @@ class Variant:
     run: Callable[[], Mapping[str, float]]
     beside: Callable[[float], Limit] | None = None
     """The machine's best beside this variant's median rate in its first unit."""
+    data: str = ""
+    """Hash of what every run works on."""
 
 
 def measure(

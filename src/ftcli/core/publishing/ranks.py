@@ -26,42 +26,72 @@ class Beating:
 
     def __init__(self, progress: Progress, beat: Callable[[], None]) -> None:
         self.loud = progress.loud if isinstance(progress, Muted) else progress
-        self._progress, self._beat = progress, beat
+        self.inner, self._beat = progress, beat
 
     def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None:
         self._beat()
-        self._progress.start(stage, total, unit, before)
+        self.inner.start(stage, total, unit, before)
 
     def advance(self, amount: float, **figures: Any) -> None:
         self._beat()
-        self._progress.advance(amount, **figures)
+        self.inner.advance(amount, **figures)
 
     def say(self, message: str) -> None:
-        self._progress.say(message)
+        self.inner.say(message)
 
     def close(self) -> None:
-        self._progress.close()
+        self.inner.close()
 
 
 class Muted:
-    """Progress of a rank that is not the first: its notes and bars would repeat those of the first. `loud` shows all the same."""
+    """Progress of a rank that is not the first: its notes and bars would repeat those of the first, until it turns out to do the work itself
+    (`speak`). `loud` shows all the same."""
 
     def __init__(self, loud: Progress) -> None:
         self.loud = loud
+        self.speaks = False
+        self._kept: list[str] = []
 
-    def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None: ...
+    def speak(self) -> None:
+        """Show what was said, and from now on everything."""
+        self.speaks = True
+        for message in self._kept:
+            self.loud.say(message)
+        self._kept.clear()
 
-    def advance(self, amount: float, **figures: Any) -> None: ...
+    def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None:
+        if self.speaks:
+            self.loud.start(stage, total, unit, before)
 
-    def say(self, message: str) -> None: ...
+    def advance(self, amount: float, **figures: Any) -> None:
+        if self.speaks:
+            self.loud.advance(amount, **figures)
+
+    def say(self, message: str) -> None:
+        if self.speaks:
+            self.loud.say(message)
+        else:
+            self._kept.append(message)
 
     def close(self) -> None:
         self.loud.close()
 
 
-def muted(progress: Progress) -> Progress:
-    """The progress itself on the first rank and outside a job, else muted."""
-    return Muted(progress) if this_rank() else progress
+def speak(progress: Progress) -> None:
+    """This process does the work of its output, whatever its rank: ranks that Slurm started may have an output each."""
+    if (found := _muted(progress)) is not None:
+        found.speak()
+
+
+def silent(progress: Progress) -> bool:
+    """Whether another rank says what there is to say."""
+    found = _muted(progress)
+    return found is not None and not found.speaks
+
+
+def _muted(progress: Progress) -> Muted | None:
+    inner = progress.inner if isinstance(progress, Beating) else progress
+    return inner if isinstance(inner, Muted) else None
 
 
 def open_attempt(

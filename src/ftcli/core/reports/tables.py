@@ -74,7 +74,7 @@ def tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Table
     if cards := details.get("cards"):
         found.append(Table("The machines differ", ("What", "First", "Second"), "ttt", cards, stacked=True))
     if changed := details.get("changed"):
-        found.append(Table("The settings differ", ("Setting", "First", "Second"), "ccc", changed, stacked=True))
+        found.append(Table("The work differs", ("Setting", "First", "Second"), "ccc", changed, stacked=True))
     if floor := details.get("floor"):
         note = f"Measured after the work: the engine in {quantity(floor['workers'], 'workers')} at once on rows in memory, the disk in the output's folder."
         rows = [[label, quantity(floor[key], unit)] for label, key, unit in ALONE]
