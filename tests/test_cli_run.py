@@ -245,6 +245,25 @@ def test_code_that_ends_the_process_fails_the_command(monkeypatch: pytest.Monkey
     assert result.report["status"] == "failed"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "{}"),
+        ("cache", "ls", "{}"),
+        ("cache", "why", "{}", "{}"),
+        ("settings", "--config", "{}.toml"),
+        ("settings", "--profile", "{}.toml"),
+        ("tokenize", "{}", "--tokenizer-path", "x", "--output-dir", "y"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_the_system_refuses_is_no_bug(words: tuple[str, ...], tmp_path: Path) -> None:
+    refused = run(*(word.format("n" * 300) for word in words), cwd=tmp_path)
+    assert refused.exit_code in (1, 2)
+    assert "n" * 300 in refused.stderr.replace("\n", "")
+    assert "bug" not in refused.stderr
+
+
 def test_a_bug_leaves_its_traceback_in_a_file_and_none_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings_command, "run", _raise(ZeroDivisionError("by nothing")))
 

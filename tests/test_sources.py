@@ -6,6 +6,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ftcli.errors import SettingsError
+from ftcli.machine import detect
 from ftcli.records import Value
 from ftcli.settings import Settings, get, walk
-from ftcli.sources import CLI_ONLY, Resolved, misspelt_variables, parse, profile_names, profile_path, resolve
+from ftcli.sources import CLI_ONLY, Resolved, misspelt_variables, parse, profile_names, profile_path, resolve, within_cores
 
 LAYERS = ("CLI", "environment", "file", "profile", "default")
 VALUES = {"CLI": 11, "environment": 12, "file": 13, "profile": 14, "default": None}
@@ -88,6 +90,17 @@ def test_a_table_comes_whole_from_one_layer(higher: str, lower: str, tmp_path: P
     resolved = layered(tmp_path, {higher: {"from": higher}, lower: {"lost": lower}}, "train.lr_scheduler_kwargs")
 
     assert resolved.settings.train.lr_scheduler_kwargs == {"from": higher}
+
+
+def test_threads_of_a_profile_are_no_more_than_the_cores_and_those_of_a_user_stay(tmp_path: Path) -> None:
+    machine = replace(detect(), cores=2)
+    cut = within_cores(layered(tmp_path, {"profile": 64}, "runtime.threads"), machine)
+    assert cut.settings.runtime.threads == 2
+    assert cut.origin("runtime.threads").startswith("64 by profile mine, 2 used: 2 cores by ")
+    for layer, count in (("CLI", 64), ("profile", 1)):
+        found = layered(tmp_path, {layer: count}, "runtime.threads")
+        assert within_cores(found, machine) is found
+    assert within_cores(resolve(environ={}), machine).settings.runtime.threads is None
 
 
 def test_layers_set_different_fields_side_by_side(tmp_path: Path) -> None:

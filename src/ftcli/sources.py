@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -22,9 +22,10 @@ from ftcli.configfile import load_file, plain
 from ftcli.errors import SettingsError
 from ftcli.fields import kinds_of, variable_of
 from ftcli.home import home
+from ftcli.machine import cut_to_cores
 from ftcli.masking import masked_values
-from ftcli.records import Value
-from ftcli.settings import Settings, sections, walk
+from ftcli.records import Machine, Value
+from ftcli.settings import Settings, sections, update, walk
 from ftcli.settings_train import NOT_OFFERED, REMOVED
 
 CLI_ONLY = {"tokenizer.trust_remote_code", "dataset.trust_pickle"}
@@ -50,6 +51,16 @@ class Resolved:
 
     def origin(self, key: str) -> str:
         return self.origins[key].origin
+
+
+def within_cores(resolved: Resolved, machine: Machine) -> Resolved:
+    """The settings with no more threads than there are cores, where a profile, a ceiling, says more; the origin of their number says so."""
+    key = "runtime.threads"
+    choice = cut_to_cores(resolved.settings.runtime.threads, resolved.origin(key), machine)
+    if resolved.settings.runtime.threads is None or choice.value == resolved.settings.runtime.threads:
+        return resolved
+    origins = {**resolved.origins, key: Value(choice.value, choice.reason)}
+    return replace(resolved, settings=update(resolved.settings, {key: choice.value}), origins=origins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -29,7 +30,7 @@ from ftcli.masking import masked
 from ftcli.pluginfaults import reason_of
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Machine, Report, RunStatus
-from ftcli.sources import Resolved, resolve
+from ftcli.sources import Resolved, resolve, within_cores
 
 if TYPE_CHECKING:
     from ftcli.context import Progress
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ftcli.settings import Settings
 
 EXIT_CODES = {"ok": 0, "failed": 1, "interrupted": 3}
+REFUSALS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO}
 EXITED = "Code that is loaded must raise an error instead of calling sys.exit: mend the plugin or the model's code, or leave it out."
 
 
@@ -46,6 +48,13 @@ def _repeats(spec: CommandSpec, environ: Mapping[str, str]) -> bool:
     if environ.get("RANK", "").isdecimal():
         return spec.computes and bool(this_rank()) and environ.get("WORLD_SIZE") != "1"
     return spec.every_rank and bool(this_rank())
+
+
+def _refused_by_system(error: OSError) -> FtcliError | None:
+    """A path that the system refuses, where no command has worded it: a folder that may not be entered, a name that is too long."""
+    if error.errno not in REFUSALS or error.filename is None:
+        return None
+    return FtcliError(f"{os.fsdecode(error.filename)}: {error.strerror}", "Look at the path and at the permissions of its folders.")
 
 
 class BugError(FtcliError):
@@ -113,6 +122,8 @@ class Invocation:
             failure = FtcliError(f"the command was ended from within: {reason_of(error)}", EXITED)
         except GeneratorExit:
             raise
+        except OSError as error:
+            failure = _refused_by_system(error) or self._bug(error)
         except BaseException as error:  # noqa: BLE001 - the last net: no traceback reaches a user, nor does a panic in Rust
             failure = self._bug(error)
         else:
@@ -158,6 +169,8 @@ class Invocation:
             self.progress.say(f"warning: {warning}")
         settings = self.resolved.settings
         self.machine = detect(settings.dataset.output_dir or settings.train.output_dir)
+        self.resolved = within_cores(self.resolved, self.machine)
+        settings = self.resolved.settings
         loads = self.spec.loads_plugins
         self.plugins = Plugins(switches.plugins_dir if loads else None, switches.allow if loads else ())
         self.context = Context(self.resolved, self.machine, self.plugins, self.progress, started=self.started)
