@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import CheckKind
@@ -144,10 +145,11 @@ def max_length(probe: Probe) -> Check:
         return passed(f"model_max_length is {limit:,}" + (f", {what} has {longest:,} tokens" if longest else ""), **evidence)
     positions = _positions(probe)
     if positions is not None and positions >= longest:
+        room = "any number of" if positions == math.inf else f"{positions:,}"
         return noted(
-            f"model_max_length is {limit:,}, {what} has {longest:,} tokens; the model has {positions:,} positions, so it fits",
+            f"model_max_length is {limit:,}, {what} has {longest:,} tokens; the model has {room} positions, so it fits",
             **evidence,
-            positions=positions,
+            positions=None if positions == math.inf else positions,
         )
     return warned(
         f"model_max_length is {limit:,}, but {what} has {longest:,} tokens: the model may have no positions for them, and programs that truncate with "
@@ -157,13 +159,14 @@ def max_length(probe: Probe) -> Check:
     )
 
 
-def _positions(probe: Probe) -> int | None:
-    from ftcli.core.models.layers import text_places
+def _positions(probe: Probe) -> float | None:
+    """Infinite where the model has no limit; None where that is not known."""
+    from ftcli.core.models.layers import text_places, unlimited
     from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
-        return text_places(probe.config)
+        return math.inf if unlimited(probe.config) else text_places(probe.config)
     except (Missing, FtcliError):  # the first check of the model says what is wrong with it
         return None
 

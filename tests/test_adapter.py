@@ -292,6 +292,7 @@ def test_a_frozen_backbone_leaves_everything_but_the_head_as_it_was(bench: Bench
         ({"model__lora_alpha": 8}, Classify, "without model.lora_r"),
         ({"model__freeze_backbone": True, "model__lora_r": 4}, Classify, "freezes the backbone by itself"),
         ({"model__freeze_backbone": True}, Pretrain, "no head of its own"),
+        ({"model__freeze_backbone": True, "model__config": "x.json", "model__name_or_path": None}, Classify, "random weights"),
         ({"model__load_in_4bit": True}, Classify, "cannot be trained themselves"),
         ({"model__lora_r": 4, "model__config": "x.json", "model__name_or_path": None}, Classify, "random weights"),
     ],

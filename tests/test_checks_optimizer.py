@@ -28,6 +28,7 @@ STAGE = ("settings",)
         ({"train.neftune_noise_alpha": 5000.0}, "fail", "more noise"),
         ({"train.neftune_noise_alpha": 60.0}, "warn", "more noise"),
         ({"train.optim": "sgd"}, "warn", "sgd at 5e-05"),
+        ({"train.learning_rate": 0.05}, "warn", "adamw_torch_fused at 0.05"),
     ],
 )
 def test_a_number_that_leaves_nothing_of_an_update_is_found(world: World, values: dict[str, Any], status: str, words: str) -> None:
@@ -44,6 +45,9 @@ def test_a_number_that_leaves_nothing_of_an_update_is_found(world: World, values
         {"train.adam_epsilon": 1e-5, "train.adam_beta1": 0.95, "train.adam_beta2": 0.95},
         {"train.adam_epsilon": 1.0, "train.optim": "adafactor"},
         {"train.max_grad_norm": 0.0},
+        {"train.learning_rate": 0.01},
+        {"train.learning_rate": 0.1, "model.freeze_backbone": True},
+        {"train.optim": "adafactor", "train.learning_rate": 0.1},
         {"train.max_grad_norm": 0.1},
         {"train.neftune_noise_alpha": 15.0},
         {"train.optim": "sgd", "train.learning_rate": 0.01},

@@ -108,6 +108,8 @@ def test_model_max_length_below_the_data_warns_unless_the_model_has_the_position
     values = {"tokenizer.path": world.tokenizer(tmp_path / "t", model_max_length=64), "dataset.sources": [str(world.labelled)]}
     world.caught("model_max_length below the data", values, "FT110", status="warn", words="model_max_length is 64", stages=STAGE)
     assert world.quiet("positions for them", values | {"model.config": world.config("qwen3")}, stages=STAGE)["FT110"].status == "info"
+    relative = values | {"model.config": world.config("deberta-v2", position_biased_input=False, relative_attention=True)}
+    assert "any number of positions" in world.quiet("no positions at all", relative, stages=STAGE)["FT110"].summary
     values["tokenizer.path"] = world.tokenizer(tmp_path / "u", model_max_length=None)
     assert "no model_max_length" in world.quiet("no model_max_length", values, stages=STAGE)["FT110"].summary
     values = {"tokenizer.path": world.tokenizer(tmp_path / "v", model_max_length=64), "packing.max_length": 65}

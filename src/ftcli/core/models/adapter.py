@@ -60,6 +60,11 @@ def check_choice(settings: Settings, task: Task | None) -> None:
         raise UsageError("model.freeze_backbone: LoRA freezes the backbone by itself", "Leave --freeze-backbone out.")
     if model.freeze_backbone and task is not None and not task.needs_labels:
         raise UsageError(f"model.freeze_backbone: mode {task.name} has no head of its own to learn", "Leave --freeze-backbone out.")
+    if model.freeze_backbone and model.config is not None:
+        raise UsageError(
+            "model.freeze_backbone: a head on a frozen backbone of random weights learns next to nothing",
+            "Give trained ones: --model-name-or-path.",
+        )
     if model.load_in_4bit:
         if not lora:
             raise UsageError("model.load_in_4bit: weights of 4 bits cannot be trained themselves", "Add --lora-r, for example 16.")

@@ -100,6 +100,12 @@ def positions(config: Any) -> int | None:
     return limit if limit is not None and limit > 0 and getattr(text, "position_biased_input", True) else None
 
 
+def unlimited(config: Any) -> bool:
+    """Whether a text may have any length by the configuration's own words; False where it says nothing of positions."""
+    text = config.get_text_config()
+    return positions(config) is None and (hasattr(text, "max_position_embeddings") or hasattr(text, "relative_attention_num_buckets"))
+
+
 def text_places(config: Any, pad: int | None = None) -> int | None:
     """Tokens that a text may have, by the configuration; None where it may be of any length.
 
