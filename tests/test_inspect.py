@@ -132,6 +132,23 @@ def test_random_rows_of_sources_are_of_them_and_the_same_for_a_seed(world: Path)
     assert all(row["row"] is None and "a.jsonl, bytes 0 to" in row["place"] and every[tuple(row["ids"])] == row["label"] for row in first)
 
 
+def test_random_rows_are_of_the_whole_file_and_fewer_than_asked_for_are_said(world: Path, tmp_path: Path) -> None:
+    labels = [f"label-{row // 300}" for row in range(1_200)]
+    write(tmp_path / "sorted.jsonl", [f"text {row}" for row in range(1_200)], labels)
+    values = {"dataset__label_column": "label", "packing__max_length": 64}
+    few, many = (look(tmp_path / "sorted.jsonl", world / "tok", values, random=count) for count in (40, 1000))
+
+    assert {row["label"] for row in shown(few)} == set(labels)
+    assert (len(shown(many)), many.notes) == (1000, ())
+    assert len({tuple(row["ids"]) for row in shown(many)}) == 1000
+    short = look(world / "a.jsonl", world / "tok", values, random=500)
+    assert len(shown(short)) == 120
+    assert short.notes == ("120 random rows are shown, 500 were asked for: the 1 place that was drawn holds no more of the split",)
+    part = look(tmp_path / "sorted.jsonl", world / "tok", {**values, "dataset__validation_fraction": 0.1}, split="validation", random=60)
+    assert len(shown(part)) == 60
+    assert len({row["label"] for row in shown(part)}) == 4
+
+
 def test_a_large_table_is_looked_at_in_pieces_and_a_compressed_one_is_not(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
