@@ -409,6 +409,15 @@ def test_a_link_to_prepared_data_is_followed_once(prepared: Path, tmp_path: Path
     assert dead.is_dir()
 
 
+def test_a_folder_with_a_hostile_name_stays_one_row_of_the_table(prepared: Path, tmp_path: Path) -> None:
+    prepared.rename(tmp_path / "a\n\x1b[8mb")
+    told = testing.run("cache", "ls", ".", cwd=tmp_path)
+
+    assert told.exit_code == 0
+    assert "\x1b" not in told.stdout
+    assert [line.split("  ")[0] for line in told.stdout.splitlines()] == ["directory", "a\\n\\x1b[8mb"]
+
+
 def test_ls_and_prune_are_list_and_clean(prepared: Path, tmp_path: Path) -> None:
     dead = interrupt(tmp_path / "half")
 

@@ -278,6 +278,40 @@ def test_colours_only_repeat_the_marks(packs: Path, monkeypatch: pytest.MonkeyPa
     assert written(Terminal()) == piped
 
 
+def test_text_is_masked_token_by_token_and_only_secrets_are_hidden(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "See https://example.com or write a mail with the word refund to kim@example.com today."
+    write(tmp_path / "mail.jsonl", [text], ["https://a:b@d"])
+    monkeypatch.setenv("MY_PASSWORD", "refund-secret")
+    values = {"dataset__label_column": "label", "packing__max_length": 200}
+    report = look(tmp_path / "mail.jsonl", world / "tok", values, width=5000)
+    terminal = io.StringIO()
+    output.write_human(report, terminal)
+    look(tmp_path / "mail.jsonl", world / "tok", values, width=5000, output=tmp_path / "out.txt")
+
+    assert terminal.getvalue() == (tmp_path / "out.txt").read_text(encoding="utf-8")
+    title, tokens = terminal.getvalue().splitlines()[:2]
+    assert title.endswith("label https://***@d")  # one string: as everywhere
+    assert "".join(shown(report)[0]["texts"]) == tokens.strip().replace("│", "")
+    assert "***" not in tokens
+
+    secret = {**shown(report)[0], "texts": ["a", "refund-secret"], "ids": [1, 2], "documents": [2], "special": [], "labels": None}
+    assert "refund-secret" not in "".join(lines([secret], 100))
+
+
+def test_labels_drive_no_terminal(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.jsonl", ["one", "two"], ["\x1b[8mhidden", "b"])
+    values = {"dataset__label_column": "label", "packing__max_length": 64}
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for kind in (io.StringIO, type("Terminal", (io.StringIO,), {"isatty": lambda _: True})):
+        stream = kind()
+        output.write_human(look(tmp_path / "a.jsonl", world / "tok", values), stream)
+        assert "\x1b[8m" not in stream.getvalue()
+        assert "label \\x1b[8mhidden" in stream.getvalue()
+    look(tmp_path / "a.jsonl", world / "tok", values, output=tmp_path / "out.txt")
+    assert "\x1b" not in (tmp_path / "out.txt").read_text(encoding="utf-8")
+
+
 def test_a_tokenizer_that_was_named_from_another_folder_is_found_from_there_and_never_asked_of_the_hub(
     tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
