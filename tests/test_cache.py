@@ -501,6 +501,17 @@ def test_why_says_that_files_were_only_put_in_another_order(tmp_path: Path) -> N
     assert why(one, other) == {"order of sources": ["number 1 is a", "number 1 is b"]}
 
 
+def test_why_pairs_every_source_of_one_content_and_tells_a_format_from_another(tmp_path: Path) -> None:
+    one = made(tmp_path / "one", INPUTS, [source("a1", "same"), source("a2", "same"), source("a3", "same"), source("c.jsonl", "5")])
+    other = made(tmp_path / "other", INPUTS, [source("b1", "same"), source("b2", "same"), {**source("d.txt", "5"), "format": "text"}])
+
+    assert why(one, other) == {
+        "source a3": ["jsonl for train, 1,234 bytes, content same", "not there"],
+        "source c.jsonl": ["jsonl for train, 1,234 bytes, content 5", "not there"],
+        "source d.txt": ["not there", "text for train, 1,234 bytes, content 5"],
+    }
+
+
 def test_why_says_when_nothing_differs_or_nothing_is_known(tmp_path: Path) -> None:
     one = made(tmp_path / "one", INPUTS, [source("a", "1")])
     moved = made(tmp_path / "moved", INPUTS, [source("elsewhere", "1")])
