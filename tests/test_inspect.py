@@ -122,6 +122,18 @@ def test_a_store_says_of_full_rows_and_cut_ends_what_can_be_known(world: Path, t
     assert any("goes on elsewhere (split)" in note for row in shown(look(tmp_path / "packs", rows="0-9")) for note in row["notes"])
 
 
+@pytest.mark.usefixtures("without_plots")
+def test_texts_that_a_packer_cuts_go_on_elsewhere(world: Path, tmp_path: Path) -> None:
+    prepare(world / "tok", world / "a.jsonl", tmp_path / "packs", packing__strategy="concat", packing__max_length=64)
+    rows = shown(look(tmp_path / "packs", rows="0-9"))
+    eos = Store.open(tmp_path / "packs").manifest["policy"]["eos"]
+
+    assert any(row["ids"][-1] != eos for row in rows)
+    for row in rows:
+        told = [note for note in row["notes"] if note.endswith("goes on elsewhere (split)")]
+        assert bool(told) == (row["ids"][-1] != eos)
+
+
 def test_random_rows_of_sources_are_of_them_and_the_same_for_a_seed(world: Path) -> None:
     values = {"dataset__label_column": "label", "packing__max_length": 400}
     every = {tuple(row["ids"]): row["label"] for row in shown(look(world / "a.jsonl", world / "tok", values, rows="0-119"))}
