@@ -329,6 +329,12 @@ def test_an_export_is_not_put_inside_of_what_is_exported(store: Path, tmp_path: 
     assert around(tmp_path) == before
 
 
+def test_an_output_below_a_file_is_refused_with_the_reason(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PublishError, match=re.escape(f"cannot write {tmp_path / 'file'}: Not a directory")):
+        export(store, tmp_path / "file/x", "jsonl")
+
+
 def test_files_that_somebody_put_there_are_not_replaced(store: Path, tmp_path: Path) -> None:
     """--overwrite exchanged the directory, and whatever lay in it was gone."""
     out = tmp_path / "out"

@@ -10,6 +10,7 @@ from ftcli.context import Context
 from ftcli.contracts_export import Exporter, ExportJob
 from ftcli.core.files.durable import KEPT
 from ftcli.core.files.manifest import Damage, check_files, fingerprint, read_manifest
+from ftcli.core.publishing.place import check_place
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.storage.store import Store
 from ftcli.errors import PluginError, PublishError, StoreError, UsageError
@@ -72,6 +73,7 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
         "reused": False,
     }
     _refuse_prepared(store, output, mark)
+    check_place(output)
     with Attempt.open(output, mark, replace=context.settings.runtime.overwrite, inputs=inputs) as attempt:
         if attempt.ready is None:
             manifest = (
