@@ -195,7 +195,9 @@ def test_a_part_that_is_begun_again_while_the_finish_waits_is_missing(world: Wor
     assert same(world.plain(), world.out)
 
 
-def test_prune_leaves_parts_alone_while_the_finish_takes_them_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("held", [1, 256])
+def test_prune_leaves_parts_alone_while_the_finish_takes_them_over(held: int, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts_module, "HELD", held)
     world.parts()
     agree, pruned = parts_module.agree, list[Report]()
 

@@ -41,6 +41,7 @@ from ftcli.errors import PublishError, UsageError
 from ftcli.records import ShardPlan, to_json
 
 SOURCES = "sources.json"
+HELD = 256  # leases of parts that --finish keeps, of which one keeps `ftcli cache prune` off: each is an open file and a thread
 SHOWN = 8
 """Parts that a message names."""
 
@@ -236,16 +237,23 @@ def adopt(context: Context, recipe: Recipe, hashes: SourceHashes, check: Callabl
         if attempt_of(target, whole.fingerprint).is_dir():  # an earlier --finish took them over, and did not come to its end
             check(whole)
             return whole
-        raise _nothing(recipe)
+        others = _others(recipe)
+        raise PublishError(
+            f"{recipe.output}: no part of this job is there" + (f", only of {others}" if others else ""),
+            "--finish takes the same sources and options as each --shard 1/N … N/N before it, and an output directory (for an object store: a --cache-dir) that all of them see.",
+        )
     count, patience = int(read_plan(directory)["count"]), context.settings.runtime.lease_timeout
     everybody = [Part(number, count) for number in range(1, count + 1)]
     seen: dict[int, dict[str, Sighting]] = {}
     _refuse_unfinished(directory, recipe, count)
-    with ExitStack() as held:  # until they are the attempt: nobody removes one meanwhile, or begins it again
+    with ExitStack() as held:  # until they are the attempt: nobody removes them meanwhile
         try:
             for part in everybody:  # its process has written everything, and is just leaving
                 lease = Lease.take(directory / "parts" / part.folder, recipe.output, wait=True, patience=patience)
-                held.callback(lease.release)
+                if part.number <= HELD:
+                    held.callback(lease.release)
+                else:
+                    lease.release()
                 for number, sighting in (_sightings(directory, part, complete=True) or {}).items():
                     seen.setdefault(number, {})[str(part)] = sighting
         except FileNotFoundError:  # another --finish had them, and took them over
@@ -328,14 +336,6 @@ def _refuse_unfinished(directory: Path, recipe: Recipe, count: int) -> None:
         f"{recipe.output}: {len(left)} of {count} parts are not finished: {', '.join(words)}{more}"
         + (f". Parts of another job lie in {others}" if others else ""),
         f"Run each of them, such as --shard {next(iter(left))}, then --finish again: nothing is published before all are there.",
-    )
-
-
-def _nothing(recipe: Recipe) -> PublishError:
-    others = _others(recipe)
-    return PublishError(
-        f"{recipe.output}: no part of this job is there" + (f", only of {others}" if others else ""),
-        "--finish takes the same sources and options as each --shard 1/N … N/N before it, and an output directory (for an object store: a --cache-dir) that all of them see.",
     )
 
 
