@@ -50,7 +50,7 @@ _ftcli_env_parse() {
     *)
       case $value in *[\ ]*) case ${value#*[\ ]} in '# '* | ' # '*) ;; *) return 1 ;; esac ;; esac
       value=${value%%[\ ]*}
-      case $value in '' | *[!A-Za-z0-9_./:,+@%-]*) return 1 ;; esac
+      case $value in '' | *[!A-Za-z0-9_./:,+=@%-]*) return 1 ;; esac
       ;;
   esac
   case $value in *[[:cntrl:]]*) return 1 ;; esac

@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -20,6 +21,7 @@ from ftcli.context import Context
 from ftcli.core.files.lease import Lease
 from ftcli.core.files.manifest import fingerprint, read_manifest, seal
 from ftcli.core.prepare.write import RowWriter, split_metadata
+from ftcli.core.publishing import below
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
@@ -323,6 +325,7 @@ def test_parts_are_listed_and_cleaned_away_when_no_part_is_at_work(tmp_path: Pat
     folder = tmp_path / ".out.0123.parts"
     for name in ("data", "records", "parts"):
         (folder / name).mkdir(parents=True)
+    (folder / "parts/plan.json").write_bytes(seal({"count": 2}))
     lease = Lease.take(folder / "parts/1-of-2", tmp_path / "out", wait=False)
     assert [row[:2] for row in rows(call("list", tmp_path))] == [[str(tmp_path / "out"), "being prepared"]]
     assert "left alone" in call("clean", tmp_path).notes[0]
@@ -330,6 +333,89 @@ def test_parts_are_listed_and_cleaned_away_when_no_part_is_at_work(tmp_path: Pat
     assert [row[:2] for row in rows(call("list", tmp_path))] == [[str(tmp_path / "out"), "unfinished, in parts"]]
     call("clean", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_somebody_else_is_no_job_in_parts(tmp_path: Path) -> None:
+    theirs, begun, empty = (tmp_path / name for name in (".house.rent.parts", ".out.0123.parts", ".other.0123.parts"))
+    for folder in (theirs / "parts/kitchen", begun / "parts", begun / "data", empty):
+        folder.mkdir(parents=True)
+    (theirs / "parts/plan.json").write_text("{}\n")
+    shutil.copytree(theirs / "parts", tmp_path / ".car.2.parts/parts/door")
+
+    assert call("clean", tmp_path).metrics["removed"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".car.2.parts", ".house.rent.parts"]
+    assert (theirs / "parts/kitchen").is_dir()
+
+
+@pytest.mark.parametrize("moment", ["looked at", "removed"])
+def test_a_working_directory_that_its_process_removes_meanwhile_is_passed_over(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(tmp_path / "half")
+    dead = interrupt(tmp_path / "quick")
+    if moment == "looked at":
+        (dead / "lease").unlink()
+    place, name = (below, "is_attempt") if moment == "looked at" else (cache, "_remove")
+    usual = getattr(place, name)
+
+    def gone(folder: Path) -> bool:
+        if folder.name == dead.name:
+            shutil.rmtree(folder, ignore_errors=True)
+        return bool(usual(folder))
+
+    monkeypatch.setattr(place, name, gone)
+    assert call("list", tmp_path).metrics["prepared"] == 0
+    assert call("clean", tmp_path).metrics["removed"] == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_prepared_data_that_are_removed_while_they_are_listed_are_passed_over(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(folder: Path) -> None:
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(cache, "read_manifest", gone)
+    assert call("list", tmp_path).metrics["prepared"] == 0
+
+
+def test_a_folder_that_cannot_be_read_is_named(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").mkdir()
+    scan = os.scandir
+
+    def refused(path: str) -> Any:
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    report = call("list", tmp_path)
+    assert report.metrics["prepared"] == 1
+    assert report.notes == (f"not looked through: {tmp_path / 'secret'}: Permission denied",)
+
+
+def test_a_link_to_prepared_data_is_followed_once(prepared: Path, tmp_path: Path) -> None:
+    looked = tmp_path / "looked"
+    looked.mkdir()
+    for name in ("a", "b"):
+        (looked / name).symlink_to(prepared)
+    (looked / "loop").symlink_to(looked)
+
+    assert [row[0] for row in rows(call("list", looked))] == [str(looked / "a")]
+    assert [row[0] for row in rows(call("list", tmp_path))] == [str(prepared)]
+    dead = interrupt(tmp_path / "elsewhere/half")
+    (looked / dead.name).symlink_to(dead)
+    call("clean", looked)
+    assert dead.is_dir()
+
+
+def test_a_folder_with_a_hostile_name_stays_one_row_of_the_table(prepared: Path, tmp_path: Path) -> None:
+    prepared.rename(tmp_path / "a\n\x1b[8mb")
+    told = testing.run("cache", "ls", ".", cwd=tmp_path)
+
+    assert told.exit_code == 0
+    assert "\x1b" not in told.stdout
+    assert [line.split("  ")[0] for line in told.stdout.splitlines()] == ["directory", "a\\n\\x1b[8mb"]
 
 
 def test_ls_and_prune_are_list_and_clean(prepared: Path, tmp_path: Path) -> None:
@@ -413,6 +499,17 @@ def test_why_says_that_files_were_only_put_in_another_order(tmp_path: Path) -> N
     other = made(tmp_path / "other", INPUTS, [source("b", "2"), source("a", "1")])
 
     assert why(one, other) == {"order of sources": ["number 1 is a", "number 1 is b"]}
+
+
+def test_why_pairs_every_source_of_one_content_and_tells_a_format_from_another(tmp_path: Path) -> None:
+    one = made(tmp_path / "one", INPUTS, [source("a1", "same"), source("a2", "same"), source("a3", "same"), source("c.jsonl", "5")])
+    other = made(tmp_path / "other", INPUTS, [source("b1", "same"), source("b2", "same"), {**source("d.txt", "5"), "format": "text"}])
+
+    assert why(one, other) == {
+        "source a3": ["jsonl for train, 1,234 bytes, content same", "not there"],
+        "source c.jsonl": ["jsonl for train, 1,234 bytes, content 5", "not there"],
+        "source d.txt": ["not there", "text for train, 1,234 bytes, content 5"],
+    }
 
 
 def test_why_says_when_nothing_differs_or_nothing_is_known(tmp_path: Path) -> None:

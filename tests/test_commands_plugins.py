@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,6 +171,8 @@ def test_a_new_plugin_is_loaded_and_its_check_runs_in_verify(tmp_path: Path) -> 
         (["new"], 2, "new needs a name"),
         (["doctor", "x"], 2, "takes no name"),
         (["new", "Bad Name"], 2, "a plugin cannot be called 'Bad Name'"),
+        (["new", "foo-"], 2, "a plugin cannot be called 'foo-'"),
+        (["new", "foo_"], 2, "a plugin cannot be called 'foo_'"),
         (["new", "class"], 2, "a plugin cannot be called 'class'"),
         (["new", "x", "--output", "/dev/null/no"], 1, "cannot be written"),
     ],
@@ -177,6 +181,21 @@ def test_a_new_plugin_that_cannot_be_is_refused(words: list[str], code: int, mes
     result = run("plugins", *words)
 
     assert (result.exit_code, message in result.stderr) == (code, True)
+
+
+def test_a_new_plugin_on_a_full_disk_leaves_nothing_in_the_way_of_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_text
+
+    def full(path: Path, *rest: Any, **named: Any) -> int:
+        if path.name == "conftest.py":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        assert "No space left on device" in run("plugins", "new", "rows", "--output", tmp_path).stderr
+    assert list(tmp_path.iterdir()) == []
+    assert run("plugins", "new", "rows", "--output", tmp_path).exit_code == 0
 
 
 def test_a_new_plugin_never_overwrites(tmp_path: Path) -> None:

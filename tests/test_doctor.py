@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -321,3 +322,20 @@ def test_what_is_nowhere_and_what_cannot_be_written_is_said(monkeypatch: pytest.
 
     assert facts["cache"].endswith("not there yet")
     assert "MB are free" in broken[0]
+
+
+def test_a_place_that_cannot_be_looked_at_leaves_the_others_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    usage = shutil.disk_usage
+
+    def refused(path: Path) -> Any:
+        if path == tmp_path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return usage(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", refused)
+    facts, broken = surroundings.places()
+
+    assert "cache" not in facts
+    assert "working directory" in facts
+    assert f"cache: {tmp_path / 'ftcli'}: Permission denied" in broken

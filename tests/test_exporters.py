@@ -224,6 +224,25 @@ def test_a_disk_that_is_full_at_the_end_leaves_nothing_behind_and_promises_nothi
     assert refused.value.hint == "Free space there or choose another output directory, then run the same command again."
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damage_in_the_middle_of_a_store_is_named_and_not_exported(kind: str, tmp_path: Path) -> None:
+    rows = [(list(range(1, 1_001)), None)] * 100
+    folder = write_store(tmp_path / "store", {"train": rows, "test": rows}).path
+    damaged = folder / "train/data-00000-of-00001.arrow"
+    with damaged.open("r+b") as file:
+        file.seek(damaged.stat().st_size // 2)
+        file.write(b"\xff")
+    Store.open(folder)
+    before = around(tmp_path)
+
+    with pytest.raises(StoreError, match=rf"^{re.escape(str(damaged))} has the content hash") as refused:
+        export(folder, tmp_path / "out", kind)
+    assert around(tmp_path) == before
+    assert "--overwrite" in refused.value.hint
+    if kind != "arrow":
+        export(folder, tmp_path / "out", kind, "test")
+
+
 @pytest.mark.fault
 def test_a_copy_that_does_not_fit_is_not_written_and_what_is_copied_is_not_blamed(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -308,6 +327,12 @@ def test_an_export_is_not_put_inside_of_what_is_exported(store: Path, tmp_path: 
     with pytest.raises(PublishError, match="inside the prepared data"):
         export(store, store / "export", "jsonl")
     assert around(tmp_path) == before
+
+
+def test_an_output_below_a_file_is_refused_with_the_reason(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PublishError, match=re.escape(f"cannot write {tmp_path / 'file'}: Not a directory")):
+        export(store, tmp_path / "file/x", "jsonl")
 
 
 def test_files_that_somebody_put_there_are_not_replaced(store: Path, tmp_path: Path) -> None:

@@ -122,6 +122,18 @@ def test_a_store_says_of_full_rows_and_cut_ends_what_can_be_known(world: Path, t
     assert any("goes on elsewhere (split)" in note for row in shown(look(tmp_path / "packs", rows="0-9")) for note in row["notes"])
 
 
+@pytest.mark.usefixtures("without_plots")
+def test_texts_that_a_packer_cuts_go_on_elsewhere(world: Path, tmp_path: Path) -> None:
+    prepare(world / "tok", world / "a.jsonl", tmp_path / "packs", packing__strategy="concat", packing__max_length=64)
+    rows = shown(look(tmp_path / "packs", rows="0-9"))
+    eos = Store.open(tmp_path / "packs").manifest["policy"]["eos"]
+
+    assert any(row["ids"][-1] != eos for row in rows)
+    for row in rows:
+        told = [note for note in row["notes"] if note.endswith("goes on elsewhere (split)")]
+        assert bool(told) == (row["ids"][-1] != eos)
+
+
 def test_random_rows_of_sources_are_of_them_and_the_same_for_a_seed(world: Path) -> None:
     values = {"dataset__label_column": "label", "packing__max_length": 400}
     every = {tuple(row["ids"]): row["label"] for row in shown(look(world / "a.jsonl", world / "tok", values, rows="0-119"))}
@@ -130,6 +142,23 @@ def test_random_rows_of_sources_are_of_them_and_the_same_for_a_seed(world: Path)
     assert first == again != other
     assert len(first) == 7
     assert all(row["row"] is None and "a.jsonl, bytes 0 to" in row["place"] and every[tuple(row["ids"])] == row["label"] for row in first)
+
+
+def test_random_rows_are_of_the_whole_file_and_fewer_than_asked_for_are_said(world: Path, tmp_path: Path) -> None:
+    labels = [f"label-{row // 300}" for row in range(1_200)]
+    write(tmp_path / "sorted.jsonl", [f"text {row}" for row in range(1_200)], labels)
+    values = {"dataset__label_column": "label", "packing__max_length": 64}
+    few, many = (look(tmp_path / "sorted.jsonl", world / "tok", values, random=count) for count in (40, 1000))
+
+    assert {row["label"] for row in shown(few)} == set(labels)
+    assert (len(shown(many)), many.notes) == (1000, ())
+    assert len({tuple(row["ids"]) for row in shown(many)}) == 1000
+    short = look(world / "a.jsonl", world / "tok", values, random=500)
+    assert len(shown(short)) == 120
+    assert short.notes == ("120 random rows are shown, 500 were asked for: the 1 place that was drawn holds no more of the split",)
+    part = look(tmp_path / "sorted.jsonl", world / "tok", {**values, "dataset__validation_fraction": 0.1}, split="validation", random=60)
+    assert len(shown(part)) == 60
+    assert len({row["label"] for row in shown(part)}) == 4
 
 
 def test_a_large_table_is_looked_at_in_pieces_and_a_compressed_one_is_not(
@@ -259,6 +288,40 @@ def test_colours_only_repeat_the_marks(packs: Path, monkeypatch: pytest.MonkeyPa
     assert COLOUR.sub("", coloured) == piped
     monkeypatch.setenv("NO_COLOR", "1")
     assert written(Terminal()) == piped
+
+
+def test_text_is_masked_token_by_token_and_only_secrets_are_hidden(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "See https://example.com or write a mail with the word refund to kim@example.com today."
+    write(tmp_path / "mail.jsonl", [text], ["https://a:b@d"])
+    monkeypatch.setenv("MY_PASSWORD", "refund-secret")
+    values = {"dataset__label_column": "label", "packing__max_length": 200}
+    report = look(tmp_path / "mail.jsonl", world / "tok", values, width=5000)
+    terminal = io.StringIO()
+    output.write_human(report, terminal)
+    look(tmp_path / "mail.jsonl", world / "tok", values, width=5000, output=tmp_path / "out.txt")
+
+    assert terminal.getvalue() == (tmp_path / "out.txt").read_text(encoding="utf-8")
+    title, tokens = terminal.getvalue().splitlines()[:2]
+    assert title.endswith("label https://***@d")  # one string: as everywhere
+    assert "".join(shown(report)[0]["texts"]) == tokens.strip().replace("│", "")
+    assert "***" not in tokens
+
+    secret = {**shown(report)[0], "texts": ["a", "refund-secret"], "ids": [1, 2], "documents": [2], "special": [], "labels": None}
+    assert "refund-secret" not in "".join(lines([secret], 100))
+
+
+def test_labels_drive_no_terminal(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.jsonl", ["one", "two"], ["\x1b[8mhidden", "b"])
+    values = {"dataset__label_column": "label", "packing__max_length": 64}
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for kind in (io.StringIO, type("Terminal", (io.StringIO,), {"isatty": lambda _: True})):
+        stream = kind()
+        output.write_human(look(tmp_path / "a.jsonl", world / "tok", values), stream)
+        assert "\x1b[8m" not in stream.getvalue()
+        assert "label \\x1b[8mhidden" in stream.getvalue()
+    look(tmp_path / "a.jsonl", world / "tok", values, output=tmp_path / "out.txt")
+    assert "\x1b" not in (tmp_path / "out.txt").read_text(encoding="utf-8")
 
 
 def test_a_tokenizer_that_was_named_from_another_folder_is_found_from_there_and_never_asked_of_the_hub(

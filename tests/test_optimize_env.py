@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -108,6 +109,14 @@ def test_shell_code_in_a_value_stays_text(shell: Shell, line: str) -> None:
     assert not (shell.folder / "canary").exists()
     assert done.stdout.startswith(line.split("'")[1])
     assert done.stdout.endswith("gone\n")
+
+
+@pytest.mark.parametrize("value", ["granularity=fine,compact,1,0", "a=b=c", "=", "expandable_segments:True,x=@%+-/"])
+def test_a_value_with_equals_signs_is_set_as_the_program_writes_it(shell: Shell, value: str) -> None:
+    assert shlex.quote(value) == value
+    shell.fake(f"export KMP_AFFINITY={value}  # why")
+
+    assert shell.run('source "$S" >/dev/null; printenv KMP_AFFINITY').stdout == f"{value}\n"
 
 
 @pytest.mark.parametrize(

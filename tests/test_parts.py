@@ -15,9 +15,11 @@ from ftcli.plugins.executors import Local
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcli.commands import tokenize
+from ftcli.commands import cache, tokenize
 from ftcli.core.files.lease import Lease
+from ftcli.core.files.stamps import Hashed
 from ftcli.core.prepare import encode as encode_module
+from ftcli.core.prepare import parts as parts_module
 from ftcli.core.prepare.parts import Part
 from ftcli.core.reading.read import Plan, make_plan
 from ftcli.errors import DataError, PublishError, UsageError
@@ -187,7 +189,43 @@ def test_a_part_that_is_begun_again_while_the_finish_waits_is_missing(world: Wor
         patch.setattr(Lease, "take", begin_again)
         error = refusal(world, finish=True)
     assert "1 of 3 parts are not finished: 1/3" in error.message
+    assert "at work now" not in error.message
     world.parts([1])
+    world.run(finish=True)
+    assert same(world.plain(), world.out)
+
+
+@pytest.mark.parametrize("held", [1, 256])
+def test_prune_leaves_parts_alone_while_the_finish_takes_them_over(held: int, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts_module, "HELD", held)
+    world.parts()
+    agree, pruned = parts_module.agree, list[Report]()
+
+    def slow(*args: Any) -> Hashed:
+        if not pruned:
+            pruned.append(cache.run(context(world.tokenizer, world.sources, world.out), "prune", [world.folder], False))
+        return agree(*args)
+
+    monkeypatch.setattr(parts_module, "agree", slow)
+    world.run(finish=True)
+    assert pruned[0].metrics["removed"] == 0
+    assert same(world.plain(), world.out)
+
+
+def test_a_finish_that_waits_for_another_one_goes_on_with_what_it_took_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.parts()
+    take, others = Lease.take, list[Path]()
+
+    def taken(directory: Path, *rest: Any, **named: Any) -> Lease:
+        if not others and directory.parent.name == "parts":
+            others.append(directory)
+            with monkeypatch.context() as broken:
+                broken.setattr("ftcli.commands.tokenize._prepare", lambda *_: 1 // 0)
+                with pytest.raises(ZeroDivisionError):
+                    world.run(finish=True)
+        return take(directory, *rest, **named)
+
+    monkeypatch.setattr(Lease, "take", taken)
     world.run(finish=True)
     assert same(world.plain(), world.out)
 

@@ -36,9 +36,9 @@ class Register(Protocol[Factory_contra]):
 def environment(settings: Settings, machine: Machine) -> Mapping[str, Tweak]:
     """Environment variables to set, with reasons.
 
-    Called once a command, before torch, transformers, datasets or numpy are imported; `optimize_env.sh` prints its result. All
-    results are merged; two plugins that want different values for one variable are an error. A variable that the user set
-    always wins and is reported.
+    Called once in a command that computes (`train`, `tokenize`, `verify` and the like, not `inspect`, `export`, `cache` or `doctor`),
+    before torch, transformers, datasets or numpy are imported; `optimize_env.sh` prints its result. All results are merged; two
+    plugins that want different values for one variable are an error. A variable that the user set always wins and is reported.
     """
     raise AssertionError
 

@@ -39,7 +39,9 @@ _HOMES = re.compile(r"((?:^|(?<=[^\w.~]))/(?:home|Users)/|\\Users\\)[^\s/\\'\":;
 _PATH = re.compile(r"[^\s'\"]*[/\\][^\s'\"]*")
 PUBLIC = frozenset({"root", "ftcli", "home", "user", "users", "tmp", "usr", "lib", "python"})
 """Names of users that name nobody, and parts of paths that a name must not hide."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\x1b(?!\[\d*m)")
+_COLOUR = f"\x1b{os.urandom(8).hex()}["
+"""Begins a colour of ours until it is printed: no text can hold it."""
+_CONTROL = re.compile(rf"{re.escape(_COLOUR)}(\d+m)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def masked(text: str) -> str:
@@ -80,6 +82,19 @@ def _masked_strings(value: Any, hidden: Sequence[str]) -> Any:
     return value
 
 
+def shown(value: T) -> T:
+    """A value whose strings are put together to lines: each masked for itself, and without control characters."""
+    return _printable(_masked_strings(value, secrets(os.environ)))  # type: ignore[no-any-return]
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return {key: _printable(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
 def masked_values(value: Any) -> Any:
     """A setting's value with every string in it masked, and what is known for a service's key whatever variable holds it.
 
@@ -100,13 +115,18 @@ def secrets(environ: Mapping[str, str]) -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
+def coloured(text: str, code: int) -> str:
+    """`text` in a colour that `printable` leaves there, as it does no other one."""
+    return f"{_COLOUR}{code}m{text}{_COLOUR}0m"
+
+
 def printable(text: str) -> str:
-    """`text` with control characters as escapes; line ends, tabs and colours stay.
+    """`text` with control characters as escapes; line ends, tabs and what is `coloured` stay.
 
     >>> printable("a\\x1b[2Jb")
     'a\\\\x1b[2Jb'
     """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda found: f"\x1b[{found[1]}" if found[1] else found[0].encode("unicode_escape").decode(), text)
 
 
 def private(text: str) -> str:

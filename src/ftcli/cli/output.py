@@ -15,7 +15,7 @@ from ftcli.core.inspect.tokenlines import PIPE_WIDTH
 from ftcli.core.inspect.tokenlines import lines as token_lines
 from ftcli.core.reports.headline import headline, lede
 from ftcli.errors import InterruptedRun
-from ftcli.masking import masked_json
+from ftcli.masking import Clean, coloured, masked_json, printable
 from ftcli.records import Report, to_json
 
 SHOWN = 3
@@ -58,7 +58,8 @@ def write_human(report: Report, stream: TextIO, *, notes: bool = True, verbose: 
     lines += page(report.details["parts"]) if "parts" in report.details else ()
     if "table" in report.details:
         lines += columns(report.details["table"]["head"], report.details["table"]["rows"])
-    if "looked" in report.details and "lines" not in report.details and not report.paths:
+    looked = "looked" in report.details and "lines" not in report.details and not report.paths
+    if looked:
         lines += _looked(report.details["looked"], stream)
     elif not {"lines", "parts"} & set(report.details):
         lines += _checks(report, stream, verbose=verbose) + ([] if "table" in report.details else _figures(report))
@@ -67,7 +68,10 @@ def write_human(report: Report, stream: TextIO, *, notes: bool = True, verbose: 
             lines += _block("Notes", (f"- {note}" for note in report.notes))
         if report.paths:
             lines += _block("Files", columns((), sorted(report.paths.items())))
-    emit("".join(f"{line.replace(GAP, ' ').rstrip()}\n" for line in lines), stream)
+    text = "".join(f"{line.replace(GAP, ' ').rstrip()}\n" for line in lines)
+    emit(
+        Clean(printable(text)) if looked else text, stream
+    )  # tokens are masked one by one: beside each other they look like what they are not
 
 
 def write_status(report: Report, stream: TextIO) -> None:
@@ -84,8 +88,8 @@ def write_error(error: Mapping[str, str], stream: TextIO) -> None:
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows with aligned columns; `head` may be empty."""
-    table = [[str(cell) for cell in row] for row in ([head, *rows] if head else rows)]
+    """Rows with aligned columns, a line each; `head` may be empty."""
+    table = [[printable(str(cell)).replace("\n", "\\n") for cell in row] for row in ([head, *rows] if head else rows)]
     if not table:
         return []
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
@@ -95,7 +99,7 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def colour(text: str, tone: str, stream: TextIO) -> str:
     """`text` in the colour of a tone, on a terminal that wants colour (https://no-color.org)."""
     plain = not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or tone not in COLOURS
-    return text if plain else f"\x1b[{COLOURS[tone]}m{text}\x1b[0m"
+    return text if plain else coloured(text, COLOURS[tone])
 
 
 def _checks(report: Report, stream: TextIO, *, verbose: bool) -> list[str]:

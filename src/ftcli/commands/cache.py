@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.figures import number, seconds, size
-from ftcli.core.files.durable import size_of, writing
+from ftcli.core.files.durable import writing
 from ftcli.core.files.lease import LEASE_NAME, Lease
 from ftcli.core.files.manifest import Damage, compare_files, read_manifest
 from ftcli.core.files.objects import url_of
+from ftcli.core.publishing.below import attempt_at, is_attempt, walk
 from ftcli.core.publishing.fetched_set import damages, published_at
 from ftcli.core.publishing.inputs import changes
-from ftcli.core.publishing.place import ATTEMPT, PARTS, unlisted
+from ftcli.core.publishing.place import PARTS, unlisted
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Check, Report
@@ -29,19 +28,6 @@ from ftcli.records import MANIFEST_NAME, Check, Report
 FINGERPRINT = re.compile("[0-9a-f]{4,32}")
 HINT = "Prepare it again with the same settings and --overwrite."
 STORE_HINT = "Remove the damaged objects with the store's own tools, then run the same ftcli tokenize again: it puts what is missing."
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A working directory that was not published."""
-
-    path: Path
-    output: Path
-    bytes: int
-    age: float
-    """Seconds since its last sign of life."""
-    held: bool
-    """Whether a process works on it."""
 
 
 def run(context: Context, action: str, folders: Sequence[Path], dry_run: bool) -> Report:
@@ -148,7 +134,7 @@ def _why(context: Context, named: Sequence[Path]) -> Report:
         raise UsageError(
             f"ftcli cache why compares two prepared directories, {len(named)} are given", "Example: ftcli cache why prepared other"
         )
-    folders = [_named(path) for path in named]
+    folders = [_named(context, path) for path in named]
     manifests = [published_at(url).manifest if (url := url_of(folder)) else read_manifest(folder) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest is None:
@@ -181,7 +167,7 @@ def _why(context: Context, named: Sequence[Path]) -> Report:
     return context.report("cache", metrics, details={"lines": lines, "differences": {"head": wide, "rows": rows}})
 
 
-def _named(path: Path) -> Path:
+def _named(context: Context, path: Path) -> Path:
     """A prepared directory by its path, or by the beginning of its fingerprint where one below here has it.
 
     Raises:
@@ -190,7 +176,7 @@ def _named(path: Path) -> Path:
     if path.is_dir() or not FINGERPRINT.fullmatch(str(path)):
         return path
     found: dict[str, Path] = {}
-    for folder in _walk([Path()]):
+    for folder, _ in walk(context, [Path()], links=True):
         with suppress(StoreError):
             manifest = read_manifest(folder)
             if manifest is not None and manifest["fingerprint"].startswith(str(path)):
@@ -207,12 +193,13 @@ def _named(path: Path) -> Path:
 
 def _list(context: Context, folders: Sequence[Path], _: bool) -> Report:
     rows, prepared, held = [], 0, 0
-    for folder in _walk(folders):
-        if (folder / MANIFEST_NAME).is_file():
-            rows.append(_prepared(folder))
-            prepared += 1
+    for folder, whole in walk(context, folders, links=True):
+        if whole:
+            found = _prepared(folder)
+            rows += found
+            prepared += len(found)
         else:
-            attempt = _attempt(folder)
+            attempt = attempt_at(folder)
             held += attempt.held
             state = "being prepared" if attempt.held else "unfinished, in parts" if PARTS.fullmatch(folder.name) else "unfinished"
             rows.append([str(attempt.output), state, "", "", size(attempt.bytes), "", seconds(attempt.age)])
@@ -221,53 +208,41 @@ def _list(context: Context, folders: Sequence[Path], _: bool) -> Report:
     return context.report("cache", metrics, details={"table": table} if rows else {})
 
 
-def _prepared(folder: Path) -> list[str]:
+def _prepared(folder: Path) -> list[list[str]]:
+    """Its row; none where another process has removed it meanwhile."""
     try:
-        manifest = read_manifest(folder) or {}
-    except StoreError:
-        return [str(folder), "damaged", "", "", "", "", ""]
+        manifest = read_manifest(folder)
+        age = time.time() - (folder / MANIFEST_NAME).stat().st_mtime
+    except (StoreError, PermissionError):
+        return [[str(folder), "damaged", "", "", "", "", ""]]
+    except FileNotFoundError:
+        manifest = None
+    if manifest is None:
+        return []
     splits = manifest["splits"].values()
     rows, tokens = (sum(split[key] for split in splits) for key in ("rows", "tokens"))
-    age = time.time() - (folder / MANIFEST_NAME).stat().st_mtime
     whole = sum(entry["bytes"] for entry in manifest["files"])
     state = f"exported as {manifest['format']}" if "format" in manifest else "prepared"
-    return [str(folder), state, number(rows), number(tokens), size(whole), manifest["fingerprint"][:16], seconds(age)]
+    return [[str(folder), state, number(rows), number(tokens), size(whole), manifest["fingerprint"][:16], seconds(age)]]
 
 
 def _clean(context: Context, folders: Sequence[Path], dry_run: bool) -> Report:
     """Remove the working directories that nobody holds."""
     rows, freed = [], 0
-    for folder in _walk(folders):
-        if not _is_attempt(folder):
+    for folder, _ in walk(context, folders):
+        if not is_attempt(folder):
             continue
-        attempt = _attempt(folder)
-        if attempt.held:
-            context.note(f"left alone: {folder}, a process works on it")
-            continue
-        if not dry_run:
-            with writing(folder):
-                if not (_remove_parts(folder) if PARTS.fullmatch(folder.name) else _remove(folder)):
-                    context.note(f"left alone: {folder}, a process works on it")
-                    continue
-        freed += attempt.bytes
-        rows.append([str(folder), size(attempt.bytes), seconds(attempt.age)])
+        attempt = attempt_at(folder)
+        remove = _remove_parts if PARTS.fullmatch(folder.name) else _remove
+        with writing(folder), suppress(FileNotFoundError):  # its process has removed it meanwhile
+            if attempt.held or not (dry_run or remove(folder)):
+                context.note(f"left alone: {folder}, a process works on it")
+                continue
+            freed += attempt.bytes
+            rows.append([str(folder), size(attempt.bytes), seconds(attempt.age)])
     table = {"head": ["would remove" if dry_run else "removed", "size", "age"], "rows": rows}
     metrics = {"removed": 0 if dry_run else len(rows), "abandoned": len(rows), "bytes": freed}
     return context.report("cache", metrics, details={"table": table} if rows else {})
-
-
-def _walk(folders: Sequence[Path]) -> Iterator[Path]:
-    """Prepared directories and working directories below the folders; what is inside of them is not looked at."""
-    seen: set[Path] = set()
-    for top in folders:
-        for root, names, files in os.walk(top):
-            folder = Path(root)
-            if MANIFEST_NAME in files or _is_attempt(folder):
-                names.clear()
-                if (place := folder.resolve()) not in seen:  # folders may be named twice, or one inside of another
-                    seen.add(place)
-                    yield folder
-            names.sort()
 
 
 def _remove(folder: Path) -> bool:
@@ -286,42 +261,3 @@ def _remove_parts(folder: Path) -> bool:
             stack.callback(part.release)
         shutil.rmtree(folder)
     return True
-
-
-def _is_attempt(folder: Path) -> bool:
-    """Whether it is a working directory of ftcli: by name and lease, or empty."""
-    if PARTS.fullmatch(folder.name):
-        return (folder / "parts").is_dir()
-    return ATTEMPT.fullmatch(folder.name) is not None and ((folder / LEASE_NAME).is_file() or not any(folder.iterdir()))
-
-
-def _attempt(folder: Path) -> Attempt:
-    """What is known of a working directory without touching it."""
-    match = ATTEMPT.fullmatch(folder.name) or PARTS.fullmatch(folder.name)
-    assert match is not None
-    newest = max(_times(folder), default=time.time())
-    held = any(_is_held(lease) for lease in (folder / LEASE_NAME, *folder.glob(f"parts/*/{LEASE_NAME}")))
-    return Attempt(folder, folder.with_name(match[1]), size_of(folder), time.time() - newest, held)
-
-
-def _times(folder: Path) -> Iterator[float]:
-    """Of what is in there, while others may be at work in it."""
-    with suppress(FileNotFoundError):
-        for path in (folder, *folder.rglob("*")):
-            with suppress(FileNotFoundError):
-                yield path.lstat().st_mtime
-
-
-def _is_held(lease: Path) -> bool:
-    """Whether a process has the lock; the file is not made or signed."""
-    try:
-        descriptor = os.open(lease, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

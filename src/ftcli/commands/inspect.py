@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.document import check_document, write_document
 from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
+from ftcli.masking import Clean, masked_json
 from ftcli.records import MANIFEST_NAME, SPLITS, Report, to_json
 
 FORMATS = ("text", "html", "json")
@@ -101,9 +101,9 @@ def _formatted(report: Report, kind: str, output: Path | None) -> Report:
     elif output is None:
         return report
     elif kind == "json":
-        text = json.dumps(to_json(report), ensure_ascii=False, indent=1) + "\n"
+        text = masked_json(to_json(report), ensure_ascii=False, indent=1)
     else:
         looked = report.details["looked"]
-        text = "\n".join(lines(looked["rows"], looked["width"] or PIPE_WIDTH, ids=looked["ids"])) + "\n"
+        text = Clean("\n".join(lines(looked["rows"], looked["width"] or PIPE_WIDTH, ids=looked["ids"])) + "\n")
     write_document(output, text)
     return replace(report, paths={**report.paths, kind: str(output)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shutil
 from pathlib import Path
 from string import Template
 
@@ -147,8 +148,10 @@ def write_project(name: str, output: Path) -> Path:
         PublishError: it cannot be written.
     """
     words = {"name": name.replace("-", "_"), "dashed": name.replace("_", "-"), "version": __version__}
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", words["name"]) or keyword.iskeyword(words["name"]):
-        raise UsageError(f"a plugin cannot be called {name!r}", "Use lower-case letters, digits and -, beginning with a letter.")
+    if not re.fullmatch(r"[a-z]([a-z0-9_]*[a-z0-9])?", words["name"]) or keyword.iskeyword(words["name"]):
+        raise UsageError(
+            f"a plugin cannot be called {name!r}", "Use lower-case letters, digits and -, beginning with a letter and not ending with -."
+        )
     folder = output / f"ftcli-{words['dashed']}"
     if folder.exists():
         raise UsageError(f"{folder} already exists", "Choose another name or --output.")
@@ -158,5 +161,6 @@ def write_project(name: str, output: Path) -> Path:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(Template(text).substitute(words), encoding="utf-8")
     except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)  # half a project would be in the way of the next try
         raise PublishError(f"{folder} cannot be written: {error.strerror}", "Choose another --output.") from error
     return folder

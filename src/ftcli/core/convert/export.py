@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ftcli.context import Context
 from ftcli.contracts_export import Exporter, ExportJob
 from ftcli.core.files.durable import KEPT
-from ftcli.core.files.manifest import fingerprint, read_manifest
+from ftcli.core.files.manifest import Damage, check_files, fingerprint, read_manifest
+from ftcli.core.publishing.place import check_place
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.storage.store import Store
-from ftcli.errors import PluginError, PublishError, UsageError
+from ftcli.errors import PluginError, PublishError, StoreError, UsageError
 from ftcli.pluginfaults import named
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
     Raises:
         SettingsError: no exporter has that name.
         UsageError: format and wishes do not fit.
-        StoreError: the store lacks a split, was made by another tokenizer, or holds what the format cannot.
+        StoreError: the store lacks a split, was made by another tokenizer, is damaged, or holds what the format cannot.
         PublishError: the output is in the way, or the file system refuses.
         PluginError: the exporter breaks.
     """
@@ -72,11 +73,16 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
         "reused": False,
     }
     _refuse_prepared(store, output, mark)
+    check_place(output)
     with Attempt.open(output, mark, replace=context.settings.runtime.overwrite, inputs=inputs) as attempt:
         if attempt.ready is None:
             manifest = (
                 {key: value for key, value in store.manifest.items() if key not in MADE} if whole else _manifest(store, counts, inputs)
             )
+            if not whole:  # the hashes of a copy are compared when it is made
+                check_files(
+                    store.path, {"files": [file for file in store.manifest["files"] if file["path"].split("/")[0] in wanted]}, full=True
+                )
             context.progress.start("export", figures["rows"], "rows")
             job = ExportJob(wanted, tokens_only, decode, lambda rows: _advance(context, attempt, rows))
             published = _write(attempt, exporter, owner, store, job, manifest)
@@ -112,11 +118,24 @@ def _write(
             paths = list(exporter.export(store, folder, job))
             if any(not path.is_relative_to(folder) or not path.is_file() for path in paths):
                 raise PluginError(f"the exporter {exporter.name} names files that it did not write into its folder", REPORT)
-            shard.commit(sorted({path.relative_to(folder).as_posix() for path in paths}), {})
+            made = shard.commit(sorted({path.relative_to(folder).as_posix() for path in paths}), {})
+        if getattr(exporter, "is_store", False):
+            _refuse_damage(store, {entry["path"]: entry["xxh3"] for entry in made["files"]})
         return attempt.publish(manifest, [SHARD])
+    except StoreError:
+        attempt.forget(SHARD)
+        raise
     except PublishError as error:  # it is one shard, and the next run writes it again
         attempt.forget(SHARD)
         raise PublishError(error.message, error.hint.replace(KEPT, "")) from error
+
+
+def _refuse_damage(store: Store, hashes: Mapping[str, str]) -> None:
+    """Raises `StoreError`: a file of the copy has not the content that the store's manifest says; opening compares both ends of a file alone."""
+    for entry in store.manifest["files"]:
+        if (found := hashes.get(entry["path"])) != entry["xxh3"]:
+            damage = Damage(entry["path"], "content", entry["xxh3"], found or "nothing")
+            raise StoreError(f"{store.path / damage.path} {damage.words}", damage.hint)
 
 
 def _advance(context: Context, attempt: Attempt, rows: int) -> None:

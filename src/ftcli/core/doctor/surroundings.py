@@ -74,8 +74,12 @@ def places() -> Found:
         broken.append(f"temporary files: {error.strerror}")
     facts = {}
     for name, path in wanted.items():
-        there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-        free, writable = shutil.disk_usage(there).free, os.access(there, os.W_OK)
+        try:
+            there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+            free, writable = shutil.disk_usage(there).free, os.access(there, os.W_OK)
+        except OSError as error:
+            broken.append(f"{name}: {path}: {error.strerror}")
+            continue
         facts[name] = (
             f"{path}: {free / GIB:.1f} GB free"
             + ("" if writable else ", not writable")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ftcli.context import Context, Quiet
 from ftcli.contracts import Encoded
@@ -21,7 +23,7 @@ from ftcli.core.prepare.encode import encode_rows, packed
 from ftcli.core.prepare.job import Job, plugins_of
 from ftcli.core.prepare.join import Group, as_batch, joined
 from ftcli.core.prepare.labels import named_labels
-from ftcli.core.prepare.own_texts import drawn_pieces
+from ftcli.core.prepare.own_texts import drawn_pieces, drawn_rows
 from ftcli.core.prepare.pairs import types_of, unmarked
 from ftcli.core.prepare.policy import Counts, Documents, LengthPolicy, without_first
 from ftcli.core.prepare.recipe import Recipe, settle
@@ -35,13 +37,17 @@ from ftcli.core.storage.store import Ragged, Rows
 from ftcli.core.targets import labels_of, plain
 from ftcli.core.tokenizer.spelling import Spelling
 from ftcli.errors import DataError, UsageError
-from ftcli.records import SPLITS, ShardPlan, Split
+from ftcli.records import SPLITS, Piece, ShardPlan, Split
 from ftcli.settings import update
 
 BATCH_ROWS = 200
 """Rows encoded at a time: the first ones are wanted soon."""
-DRAWN = 400
-"""Rows of a random place among which some are drawn."""
+DRAWN, MOST_DRAWN = 400, 20_000
+"""Random rows of a place that are held: what goes to another split, or is left out, is found when they are encoded."""
+
+
+Rowed = Iterator[tuple[Piece, pa.RecordBatch]]
+"""What `read_shard` gives."""
 
 
 class Unhashed(SourceHashes):
@@ -82,15 +88,16 @@ class _Reading:
     texts: dict[int, Text] = field(default_factory=dict)
     read: int = 0
 
-    def documents(self, shard: ShardPlan) -> Iterator[Routed]:
-        """As `ftcli.core.prepare.encode` makes them, batch by batch.
+    def documents(self, shard: ShardPlan, choose: Callable[[Rowed], Rowed] = iter) -> Iterator[Routed]:
+        """As `ftcli.core.prepare.encode` makes them, batch by batch, of the rows that are chosen.
 
         Raises:
             DataError: a row cannot be used, in strict mode.
         """
         job, plugins = self.job, plugins_of(self.job)
         encoder = load_encoder(job.encoder, plugins)
-        for group in joined(read_shard(shard, job.columns, job.settings, plugins.registry("source")), job.batch_size):
+        rows = read_shard(shard, job.columns, job.settings, plugins.registry("source"))
+        for group in joined(choose(rows), job.batch_size):
             whole, broken, _ = encode_rows(job, encoder, as_batch(group))
             for members, (encoded, documents, labels, counts, faults), _ in accept(job, group, whole, broken):
                 self._refuse(members, faults)
@@ -243,19 +250,31 @@ def _drawn(context: Context, recipe: Recipe, reading: _Reading, split: Split, pi
     own = any(shard.split == split for shard in recipe.plan.shards)
     origin: Split = split if own else "train"
     pieces = list(drawn_pieces(context, context.settings, [file for file in recipe.plan.found if (file.split or "train") == origin], draw))
-    found: list[Row] = []
-    for number, piece in enumerate(pieces):
-        there: list[Row] = []
-        for name, documents, ids in reading.documents(ShardPlan(0, origin, (piece,))):
+    share = getattr(context.settings.dataset, f"{split}_fraction", 0.0) if split != origin else 1.0
+    found: list[tuple[int, Row]] = []
+    for done, number in enumerate(
+        sorted(range(len(pieces)), key=lambda number: pieces[number].size)
+    ):  # what small ones lack, larger ones give
+        piece, there = pieces[number], list[Row]()
+        wanted = -(-(picked.random - len(found)) // (len(pieces) - done))
+        most = min(MOST_DRAWN, max(DRAWN, int(4 * wanted / share)))
+        for name, documents, ids in reading.documents(ShardPlan(0, origin, (piece,)), partial(_some, piece, most, draw)):
             if name == split:
                 there += reading.single(without_first(documents) if reading.job.chat else documents, ids)[1]
-            if len(there) >= DRAWN:
+            if len(there) >= wanted:
                 break
-        wanted = -(-(picked.random - len(found)) // (len(pieces) - number))
         where = f"{piece.path}, {piece.unit} {piece.start:,} to {piece.stop:,}"
         chosen = sorted(draw.choice(len(there), size=min(wanted, len(there)), replace=False).tolist())
-        found += [replace(there[place], place=where) for place in chosen]
-    return found
+        found += [(number, replace(there[place], place=where)) for place in chosen]
+    if len(found) < picked.random:
+        places = "the 1 place that was drawn holds" if len(pieces) == 1 else f"the {len(pieces)} places that were drawn hold"
+        context.note(f"{len(found):,} random rows are shown, {picked.random:,} were asked for: {places} no more of the split")
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
+
+
+def _some(piece: Piece, most: int, draw: np.random.Generator, rows: Rowed) -> Rowed:
+    chosen = drawn_rows((batch for _, batch in rows), most, draw)
+    return iter([] if chosen is None else [(piece, chosen)])
 
 
 def _parts(documents: Documents) -> Any:

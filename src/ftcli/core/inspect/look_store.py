@@ -100,6 +100,7 @@ def _notes(manifest: Mapping[str, Any], rows: Rows) -> dict[int, list[str]]:
     metrics: Mapping[str, Any] = manifest.get("metrics") or {}
     truncation, limit = policy.get("truncation"), policy.get("max_length")
     happened = metrics.get("texts_split", 1) if truncation == "split" else metrics.get("rows_truncated", 1)
+    happened = happened or (truncation == "split" and policy.get("packer_splits"))  # a packer counts none
     if truncation not in WORDS or not happened:
         return {}
     found: dict[int, list[str]] = {}

@@ -7,6 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from ftcli.core.tokenizer.visible_text import BETWEEN, CODE, LEARNED, SPECIAL, WHITE, columns_of
+from ftcli.masking import shown
 
 IGNORED = -100
 """As `ftcli.core.targets.IGNORED`, which imports numpy."""
@@ -21,13 +22,14 @@ def plain(text: str, _: str) -> str:
 
 
 def lines(rows: Sequence[Mapping[str, Any]], width: int, colour: Colour = plain, *, ids: bool = False) -> list[str]:
-    """
+    """What is in a row is masked here, string by string.
+
     Args:
         width: columns; a token that is wider is broken.
         ids: every token's id before its text.
     """
     found: list[str] = []
-    for row in rows:
+    for row in shown(rows):
         found += [*_row(row, max(20, width), colour, ids=ids), ""]
     return [*found, *(colour(line, "dim") for line in _legend(rows, width))]
 

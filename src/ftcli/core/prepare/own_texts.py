@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ftcli.context import Context
 from ftcli.contracts import Columns
@@ -30,6 +31,8 @@ LONGEST = 2000
 PLACES = 8
 """Places in the sources that are read: a file sorted by label would show one label at its beginning."""
 PIECE_BYTES = 1 << 20
+MOST_READ = 16 << 20
+"""Bytes of a piece that are looked at: a row group may have gigabytes."""
 MOST_WHOLE = 64 << 20
 """Bytes of a file of a kind that is read as a whole before its first row is known."""
 IN_PIECES = frozenset({"jsonl", "text", "parquet", "arrow"})
@@ -128,18 +131,31 @@ def _in_pieces(file: Found) -> bool:
     return file.format in IN_PIECES or (file.format == "csv" and codec_of(file.path) is None)
 
 
+def drawn_rows(batches: Iterable[pa.RecordBatch], most: int, draw: np.random.Generator) -> pa.RecordBatch | None:
+    """Up to `most` random rows of all batches, in random order; so many and a batch are held at a time. None where there are none."""
+    keys, kept = np.zeros(0), list[pa.RecordBatch]()
+    for batch in batches:
+        keys = np.concatenate([keys, draw.random(batch.num_rows)])
+        chosen = np.argsort(keys)[:most]
+        keys, kept = keys[chosen], [pa.concat_batches([*kept, batch]).take(chosen)]
+    return kept[0] if kept else None
+
+
 def _rows(context: Context, settings: Settings, piece: Piece, wanted: int, draw: np.random.Generator) -> list[str]:
-    """Random ones of the first texts of a piece, four times as many as wanted (but not many times `MOST_CHARACTERS`)."""
+    """Random texts of a piece, of its first `MOST_READ` bytes where it has more."""
     reader = context.plugins.registry("source").get(piece.format)()
-    texts: list[str] = []
-    characters = 0
     columns = chat_columns(settings) if settings.train.mode == MODE else Columns(settings.dataset.text_column)
-    for batch in reader.read(piece, columns, settings, unheard):
-        more = [text for text in batch.column("text").slice(0, 4 * wanted - len(texts)).to_pylist() if text]
-        if columns.chat is not None:
-            more = [text for document in more for text in said(document)]
-        texts += more
-        characters += sum(map(len, more))
-        if len(texts) >= 4 * wanted or characters > 4 * MOST_CHARACTERS:
-            break
+    rows = drawn_rows(_first(reader.read(piece, columns, settings, unheard)), 4 * wanted, draw)
+    texts = [] if rows is None else [text for text in rows.column("text").to_pylist() if text]
+    if columns.chat is not None:
+        texts = [text for document in texts for text in said(document)]
     return [texts[row] for row in draw.choice(len(texts), size=min(wanted, len(texts)), replace=False).tolist()]
+
+
+def _first(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    read = 0
+    for batch in batches:
+        yield batch
+        read += batch.nbytes
+        if read > MOST_READ:
+            return

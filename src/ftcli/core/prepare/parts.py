@@ -18,7 +18,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +31,7 @@ from ftcli.core.files.stamps import Hashed, SourceHashes, check_unchanged
 from ftcli.core.prepare.encode import shard_name
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.publishing.inputs import differences, recorded
-from ftcli.core.publishing.place import attempt_of, parts_beside, parts_of
+from ftcli.core.publishing.place import PLAN, attempt_of, parts_beside, parts_of, read_plan
 from ftcli.core.publishing.ranks import Wait
 from ftcli.core.publishing.shard import finished, forget, sidecar
 from ftcli.core.publishing.source_versions import Sighting, Sightings, agree, as_json, from_json
@@ -40,7 +40,8 @@ from ftcli.core.reading.receipt import make_receipt
 from ftcli.errors import PublishError, UsageError
 from ftcli.records import ShardPlan, to_json
 
-PLAN, SOURCES = "plan.json", "sources.json"
+SOURCES = "sources.json"
+HELD = 256  # leases of parts that --finish keeps, of which one keeps `ftcli cache prune` off: each is an open file and a thread
 SHOWN = 8
 """Parts that a message names."""
 
@@ -236,22 +237,39 @@ def adopt(context: Context, recipe: Recipe, hashes: SourceHashes, check: Callabl
         if attempt_of(target, whole.fingerprint).is_dir():  # an earlier --finish took them over, and did not come to its end
             check(whole)
             return whole
-        raise _nothing(recipe)
-    count = int(_read_plan(directory)["count"])
+        others = _others(recipe)
+        raise PublishError(
+            f"{recipe.output}: no part of this job is there" + (f", only of {others}" if others else ""),
+            "--finish takes the same sources and options as each --shard 1/N … N/N before it, and an output directory (for an object store: a --cache-dir) that all of them see.",
+        )
+    count, patience = int(read_plan(directory)["count"]), context.settings.runtime.lease_timeout
     everybody = [Part(number, count) for number in range(1, count + 1)]
-    _refuse_unfinished(directory, recipe, count)
-    for part in everybody:  # its process has written everything, and is just leaving
-        patience = context.settings.runtime.lease_timeout
-        Lease.take(directory / "parts" / part.folder, recipe.output, wait=True, patience=patience).release()
-    _refuse_unfinished(directory, recipe, count)  # one that was begun again over other sources
     seen: dict[int, dict[str, Sighting]] = {}
-    for part in everybody:
-        for number, sighting in (_sightings(directory, part, complete=True) or {}).items():
-            seen.setdefault(number, {})[str(part)] = sighting
-    agreed = [agree(file.path, seen[number], hashes, context.settings) for number, file in enumerate(recipe.plan.files)]
-    whole = _with_hashes(context, recipe, agreed)
-    check(whole)
-    attempt = attempt_of(target, whole.fingerprint)
+    _refuse_unfinished(directory, recipe, count)
+    with ExitStack() as held:  # until they are the attempt: nobody removes them meanwhile
+        try:
+            for part in everybody:  # its process has written everything, and is just leaving
+                lease = Lease.take(directory / "parts" / part.folder, recipe.output, wait=True, patience=patience)
+                if part.number <= HELD:
+                    held.callback(lease.release)
+                else:
+                    lease.release()
+                for number, sighting in (_sightings(directory, part, complete=True) or {}).items():
+                    seen.setdefault(number, {})[str(part)] = sighting
+        except FileNotFoundError:  # another --finish had them, and took them over
+            return adopt(context, recipe, hashes, check)
+        if unfinished(directory, recipe, count):  # one was begun again over other sources
+            held.close()
+            _refuse_unfinished(directory, recipe, count)
+        agreed = [agree(file.path, seen[number], hashes, context.settings) for number, file in enumerate(recipe.plan.files)]
+        whole = _with_hashes(context, recipe, agreed)
+        check(whole)
+        _become(attempt_of(target, whole.fingerprint), directory, recipe, count)
+    context.note(f"{count} parts are there, with {len(recipe.plan.shards)} shards")
+    return whole
+
+
+def _become(attempt: Path, directory: Path, recipe: Recipe, count: int) -> None:
     with writing(recipe.output):
         if attempt.exists():  # a run of all in one place was begun as well: its shards are fewer
             lease = Lease.attempt(attempt)
@@ -262,9 +280,7 @@ def adopt(context: Context, recipe: Recipe, hashes: SourceHashes, check: Callabl
                 )
             lease.remove()
         directory.rename(attempt)
-        sync(target.parent)
-    context.note(f"{count} parts are there, with {len(recipe.plan.shards)} shards")
-    return whole
+        sync(attempt.parent)
 
 
 def _with_hashes(context: Context, recipe: Recipe, hashed: Sequence[Hashed]) -> Recipe:
@@ -286,20 +302,12 @@ def _claim(directory: Path, part: Part, recipe: Recipe) -> None:
             os.link(temporary, plan)
         temporary.unlink()
         sync(plan.parent)
-    count = _read_plan(directory)["count"]
+    count = read_plan(directory)["count"]
     if count != part.count:
         raise PublishError(
             f"{recipe.output} is being made in {count} parts, --shard {part} is of {part.count}",
             f"Go on with --shard {part.number}/{count}, or begin anew: rm -r {directory}",
         )
-
-
-def _read_plan(directory: Path) -> dict[str, Any]:
-    plan = directory / "parts" / PLAN
-    try:
-        return unseal(plan.read_bytes())
-    except (OSError, ValueError) as error:
-        raise PublishError(f"{plan} is missing or damaged: {error}", f"Begin anew: rm -r {directory}") from error
 
 
 def _sightings(directory: Path, part: Part, *, complete: bool = False) -> dict[int, Sighting] | None:
@@ -331,20 +339,12 @@ def _refuse_unfinished(directory: Path, recipe: Recipe, count: int) -> None:
     )
 
 
-def _nothing(recipe: Recipe) -> PublishError:
-    others = _others(recipe)
-    return PublishError(
-        f"{recipe.output}: no part of this job is there" + (f", only of {others}" if others else ""),
-        "--finish takes the same sources and options as each --shard 1/N … N/N before it, and an output directory (for an object store: a --cache-dir) that all of them see.",
-    )
-
-
 def _others(recipe: Recipe, but: Path | None = None) -> str:
     """Where parts of this output lie that were started with other options or sources, and how those differ."""
     output, words = recipe.output.resolve(), []
     for directory in parts_beside(output) if output.parent.is_dir() else ():
         if directory != but:
             with suppress(PublishError):
-                differ = differences(_read_plan(directory), recipe.inputs, stamped=True)
+                differ = differences(read_plan(directory), recipe.inputs, stamped=True)
                 words.append(f"{directory.name}, where {'; '.join(differ) or 'nothing differs'}")
     return " and ".join(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,22 +70,28 @@ def changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str,
 def _changed_sources(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
     """File by file, paired by path and then by content; where all are the same, their order may not be."""
     first, second = [{str(file["path"]): file for file in files} for files in (one, other)]
-    moved = {(file["xxh3"], file.get("split")): path for path, file in second.items() if path not in first}
+    moved = defaultdict[tuple[Any, ...], list[str]](list)
+    for path, file in second.items():
+        if path not in first:
+            moved[_content(file)].append(path)
     for path, file in first.items():
         twin = second.get(path)
         if twin is None:
-            away = moved.pop((file["xxh3"], file.get("split")), None)
-            if away is None:
+            if away := moved[_content(file)]:  # a path is no input
+                second.pop(away.pop(0))
+            else:
                 yield f"source {path}", _file(file), ABSENT
-            else:  # a path is no input
-                second.pop(away)
         elif _file(file) != _file(twin):
             yield f"source {path}", _file(file), _file(twin)
     yield from ((f"source {path}", ABSENT, _file(file)) for path, file in second.items() if path not in first)
-    orders = [[(file["xxh3"], file.get("split")) for file in files] for files in (one, other)]
+    orders = [[_content(file) for file in files] for files in (one, other)]
     if orders[0] != orders[1] and sorted(map(str, orders[0])) == sorted(map(str, orders[1])):
         at = next(place for place, (left, right) in enumerate(zip(*orders, strict=True)) if left != right)
         yield "order of sources", f"number {at + 1} is {one[at]['path']}", f"number {at + 1} is {other[at]['path']}"
+
+
+def _content(file: Mapping[str, Any]) -> tuple[Any, ...]:
+    return file.get("format"), file["xxh3"], file.get("split")
 
 
 def _file(file: Mapping[str, Any]) -> str:

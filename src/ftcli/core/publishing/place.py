@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ftcli.core.files.durable import writing
-from ftcli.core.files.manifest import read_manifest
+from ftcli.core.files.manifest import read_manifest, unseal
 from ftcli.core.publishing.inputs import DAY, differences
 from ftcli.errors import PublishError, StoreError
 from ftcli.records import MANIFEST_NAME
@@ -20,6 +20,8 @@ ATTEMPT = re.compile(r"\.(.+)\.[^.]+\.attempt")
 """Name of a working directory; the group is the output's."""
 PARTS = re.compile(r"\.(.+)\.[^.]+\.parts")
 """Name of the working directory of a job in parts (`ftcli.core.prepare.parts`)."""
+PLAN = "plan.json"
+"""In its folder `parts`: how many there are, and of what."""
 CHOOSE = "Choose another output directory."
 ELSEWHERE = "Choose another output directory, or replace it with --overwrite."
 FINISH = "Replace it: the same command with --finish --overwrite. The parts are kept until then, and belong to this output."
@@ -36,6 +38,15 @@ def attempt_of(target: Path, fingerprint: str) -> Path:
 def parts_of(target: Path, key: str) -> Path:
     """The working directory of an output that is made in parts."""
     return target.with_name(f".{target.name}.{key[:16]}.parts")
+
+
+def read_plan(directory: Path) -> dict[str, Any]:
+    """What a job in parts was cut into; raises `PublishError` where the file is missing or damaged."""
+    plan = directory / "parts" / PLAN
+    try:
+        return unseal(plan.read_bytes())
+    except (OSError, ValueError) as error:
+        raise PublishError(f"{plan} is missing or damaged: {error}", f"Begin anew: rm -r {directory}") from error
 
 
 def aside_of(target: Path) -> Path:
