@@ -15,7 +15,7 @@ from ftcli.core.inspect.tokenlines import PIPE_WIDTH
 from ftcli.core.inspect.tokenlines import lines as token_lines
 from ftcli.core.reports.headline import headline, lede
 from ftcli.errors import InterruptedRun
-from ftcli.masking import Clean, coloured, masked_json, printable
+from ftcli.masking import Clean, coloured, masked, masked_json, printable
 from ftcli.records import Report, to_json
 
 SHOWN = 3
@@ -59,8 +59,8 @@ def write_human(report: Report, stream: TextIO, *, notes: bool = True, verbose: 
     if "table" in report.details:
         lines += columns(report.details["table"]["head"], report.details["table"]["rows"])
     looked = "looked" in report.details and "lines" not in report.details and not report.paths
-    if looked:
-        lines += _looked(report.details["looked"], stream)
+    if looked:  # its tokens are masked one by one: beside each other they look like what they are not
+        lines = [*map(masked, lines), *_looked(report.details["looked"], stream)]
     elif not {"lines", "parts"} & set(report.details):
         lines += _checks(report, stream, verbose=verbose) + ([] if "table" in report.details else _figures(report))
         lines += _mended(report.details["mended"], stream) if "mended" in report.details else []
@@ -69,9 +69,7 @@ def write_human(report: Report, stream: TextIO, *, notes: bool = True, verbose: 
         if report.paths:
             lines += _block("Files", columns((), sorted(report.paths.items())))
     text = "".join(f"{line.replace(GAP, ' ').rstrip()}\n" for line in lines)
-    emit(
-        Clean(printable(text)) if looked else text, stream
-    )  # tokens are masked one by one: beside each other they look like what they are not
+    emit(Clean(printable(text)) if looked else text, stream)
 
 
 def write_status(report: Report, stream: TextIO) -> None:
