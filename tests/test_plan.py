@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ftcli.core.publishing.publish import hash_file
-from ftcli.core.reading.find import role_of
 from ftcli.core.reading.read import make_plan
+from ftcli.core.reading.split_names import role_of
 from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, UsageError
 from ftcli.settings import update
 from reading import count, formats, plan, refusal, rows, settings, write

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from ftcli.core.reading.columns import BadValue, Role
-from ftcli.core.reading.find import role_of
+from ftcli.core.reading.split_names import role_of
 from ftcli.errors import DataError
 
 CONVERSATIONS = (
