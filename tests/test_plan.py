@@ -150,6 +150,20 @@ def test_plain_text_is_tab_separated_where_a_label_is_asked_for(tmp_path: Path) 
     )
 
 
+def test_plain_text_is_tab_separated_where_the_columns_that_are_named_stand_in_its_first_line(tmp_path: Path) -> None:
+    file = write(tmp_path / "ratings_test.txt", "\ufeffid\tdocument\tlabel\r\n1\t굳 ㅋ\t1\r\n2\t별로\t0\r\n")
+    assert rows(file, text_column="document") == ["굳 ㅋ", "별로"]
+    assert plan(file, text_column="document").notes[0] == f"read as tab-separated, because the first line has the column 'document': {file}"
+    assert rows(file, text_column="label") == ["1", "0"]
+    assert len(rows(file)) == len(rows(file, text_column="rating")) == 3
+    counted = write(tmp_path / "fci_train.txt", "0\t만화\n1\t뭐야\n")
+    assert rows(counted, text_column="1") == ["만화", "뭐야"]
+    assert len(rows(counted, text_column="2")) == 2
+    prose = write(tmp_path / "document.txt", "document\nof words\n")
+    assert rows(prose, text_column="document") == ["document", "of words"]
+    assert rows(prose, text_column="0") == ["document", "of words"]
+
+
 def test_a_file_named_twice_is_read_once_and_said_so(tmp_path: Path) -> None:
     file = jsonl(tmp_path / "a.jsonl")
     (tmp_path / "same.jsonl").symlink_to(file)

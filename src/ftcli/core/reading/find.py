@@ -18,6 +18,7 @@ from ftcli.contracts import SourceFormat
 from ftcli.core.files.objects import in_small_letters, url_of
 from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
+from ftcli.core.reading.column_names import has_columns
 from ftcli.core.reading.dataset_card import CARD, said_by_card
 from ftcli.core.reading.left_out import LeftOut, inside
 from ftcli.core.reading.readable import check_file
@@ -30,6 +31,8 @@ from ftcli.settings import Settings
 if TYPE_CHECKING:
     from ftcli.context import Progress
 
+TEXT_COLUMN = Settings().dataset.text_column
+"""The one that is asked for where nobody names one."""
 NOT_DATA = ("readme", "license", "licence", "source.", "changelog", "requirements")
 """Beginnings of the names of text files that describe data."""
 _SHEET = "Save the sheet as CSV (UTF-8): one table a file, its first line the names of the columns."
@@ -122,7 +125,7 @@ class Finder:
         elif claimer and self._kind(path) is None:
             files = self._claimed(claimer, path, split)
         else:
-            raise _missing(path)
+            raise missing(path)
         if split is None:
             return files
         if others := [file.path for file in files if file.split is None and len(files) > 1 and role_of(file.name) not in {None, split}]:
@@ -244,15 +247,18 @@ class Finder:
         return kind
 
     def _tables(self, found: list[Found]) -> list[Found]:
-        """Plain text has no labels: a .txt is read as tab-separated where a label column is asked for."""
+        """Plain text has no columns: a .txt is read as tab-separated where it has those that are asked for, or labels are."""
         dataset = self.settings.dataset
         label = dataset.label_column or next(iter(dataset.label_columns or ()), None)
-        if label is None or self.given or "csv" not in self.formats:
+        named = [dataset.text_column, *([dataset.text_pair_column] if dataset.text_pair_column else ())]
+        if (label is None and named == [TEXT_COLUMN]) or self.given or "csv" not in self.formats:
             return found
-        tables = {file.path for file in found if file.format == "text" and bare_suffix(file.path) == ".txt"}
+        plain = [file.path for file in found if file.format == "text" and bare_suffix(file.path) == ".txt"]
+        tables = dict.fromkeys(path for path in plain if label is not None or has_columns(path, named))
         if tables:
-            named = _names(file.path for file in found if file.path in tables)
-            self.notes.append(f"read as tab-separated, because the label column {label!r} is asked for: {named}")
+            column = ", ".join(map(repr, named))
+            why = f"the first line has the column {column}" if label is None else f"the label column {label!r} is asked for"
+            self.notes.append(f"read as tab-separated, because {why}: {_names(tables)}")
         return [replace(file, format="csv") if file.path in tables else file for file in found]
 
     def _by_name(self, found: list[Found]) -> list[Found]:
@@ -303,7 +309,8 @@ def _fixed(pattern: str) -> Path:
     return Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parent.parts))
 
 
-def _missing(path: str) -> DataError:
+def missing(path: str) -> DataError:
+    """What to say of a source that is not there."""
     parent, prefix = Path(path).parent, path.partition("=")[0]
     siblings = os.listdir(parent) if os.path.isdir(parent) and os.access(parent, os.R_OK) else []  # noqa: PTH112, PTH208 - as above
     near = difflib.get_close_matches(Path(path).name, siblings, n=1) or difflib.get_close_matches(prefix, ALIASES, n=1)
