@@ -358,6 +358,17 @@ def test_a_format_that_is_given_counts_and_not_the_suffix(tmp_path: Path) -> Non
         plan(table, source_format="text", label_column="label")
 
 
+def test_a_folder_of_files_that_no_suffix_tells_says_how_they_are_read(tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        write(tmp_path / "w" / f"wiki.{split}.tokens", " \n = Title = \n")
+    assert "Say what they are: --source-format text, csv, jsonl …" in refusal(tmp_path / "w").hint
+    assert count(tmp_path / "w", source_format="text") == {"train": 1, "validation": 1, "test": 1}
+    write(tmp_path / "z" / "a.zip", "PK")
+    assert "Unpack it" in refusal(tmp_path / "z").hint
+    write(tmp_path / "e" / "notes.md", "about")
+    assert "--source-format" not in refusal(tmp_path / "e").hint
+
+
 @pytest.mark.parametrize(("name", "meant"), [("tsv", "csv"), ("ndjson", "jsonl"), ("parqet", "parquet"), ("excel", None)])
 def test_a_format_that_there_is_not_is_refused(tmp_path: Path, name: str, meant: str | None) -> None:
     with pytest.raises(SettingsError, match=f"dataset.source_format = '{name}' is no format of files") as caught:

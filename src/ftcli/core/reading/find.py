@@ -189,9 +189,11 @@ class Finder:
         if not by_format:
             told = "".join(f"{note}. " for note in _told(folder, out))
             known = ", ".join(sorted(set(self.suffixes) - {".md"}))
+            named = "Say what they are: --source-format text, csv, jsonl …"
+            ways = Counter(WAYS.get(bare_suffix(name), named) for name in names if self._kind(name) is None).most_common(1)
             raise DataError(
                 f"{folder}: no data files in this directory",
-                f"{told}Files of these kinds are read: {known} ({SUFFIXES}); links that lead out of it only where a glob or their name says so.",
+                f"{told}{''.join(f'{way} ' for way, _ in ways)}Files of these kinds are read: {known} ({SUFFIXES}); links that lead out of it only where a glob or their name says so.",
             )
         self.notes += [*_told(folder, out), *said.notes]
         chosen = max(sorted(by_format), key=lambda name: sizes[name])
