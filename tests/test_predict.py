@@ -351,6 +351,8 @@ def test_a_folder_is_asked_as_it_is_prepared(tmp_path: Path) -> None:
     assert read_asked(tmp_path / "j", Settings(), known, said.append) == ["one", "two"]
     write(tmp_path / "i" / "0_7.txt", "This film.\n\nEnd")
     assert read_asked(tmp_path / "i", update(Settings(), {"dataset.sample_by": "document"}), known) == ["This film.\n\nEnd"]
+    assert read_asked(tmp_path / "?" / "*.jsonl", Settings(), known) == ["one", "two"]
+    assert read_asked(tmp_path / "*" / "t*.csv", Settings(), known) == ["one", "two", "three"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no data files in this directory"):
         read_asked(tmp_path / "empty", Settings(), known)

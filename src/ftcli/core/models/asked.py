@@ -7,6 +7,7 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from glob import has_magic
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -49,19 +50,20 @@ Asked = str | tuple[str, str] | Conversation
 
 
 def read_asked(path: Path, settings: Settings, formats: AnyRegistry, note: Callable[[str], None] = lambda _: None) -> list[Asked]:
-    """What the rows of a file, or of the files in a directory, ask: the text column, with a second one where it is named, else their conversations.
+    """What the rows of a file, or of the files of a directory or pattern, ask: the text column, with a second one where it is named, else their conversations.
 
     Args:
         settings: name the columns.
-        note: is told which files of a directory are read.
+        note: is told which of several files are read.
 
     Raises:
         DataError: it cannot be read, or a row asks nothing; names the place.
     """
     dataset, files = settings.dataset, [str(path)]
-    if not os.path.lexists(path):
+    there = os.path.lexists(path)
+    if not there and not has_magic(str(path)):
         raise missing(str(path))
-    if path.is_dir():
+    if not there or path.is_dir():
         finder, found = find_sources(_wanted(path, settings, None), formats)
         files = [file.path for file in found]
         for words in finder.notes:
