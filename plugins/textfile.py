@@ -19,17 +19,21 @@ if TYPE_CHECKING:
 
     from ftcli.core.reading.columns import Kind
 
-END = re.compile(rb"\r?\n")
-GAP = re.compile(rb"\r?\n(?:\r?\n)+")
-"""Between paragraphs."""
-EDGES = re.compile(rb"(?:\r?\n)*(.*?)(?:\r?\n)*", re.DOTALL)
+END = re.compile(rb"\n")
+SPACE = rb"(?:[\t\v\f\r\x1c-\x20]|\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2(?:\x80[\x80-\x8a\xa8\xa9\xaf]|\x81\x9f)|\xe3\x80\x80)"
+"""What `str.isspace` takes for white space, in UTF-8 and without the line feed."""
+EMPTY = re.compile(SPACE + rb"*")
+GAP = re.compile(rb"\n(?:" + SPACE + rb"*(?:\n|\Z))+")
+"""Between and behind paragraphs: the end of a line, and empty lines. With a letter in front it is found ten times as fast."""
+FIRST_GAP = re.compile(rb"(?:" + SPACE + rb"*(?:\n|\Z))*")
+LAST_GAP = re.compile(rb".*\n(?=" + SPACE + rb"*\n)", re.DOTALL)
 
 
 class Text(FileFormat):
     """.txt and .md, plain or compressed, by `dataset.sample_by`. There are no labels, and `dataset.text_column` does not matter.
 
     line: the line without its end; empty lines are skipped. paragraph: what stands between empty lines. document: the file as it is;
-    an empty file has no row. CRLF is read as a line end, a byte order mark is dropped; a line of blanks is not empty.
+    an empty file has no row. CRLF is read as a line end, a byte order mark is dropped; a line of white space is empty.
     """
 
     name = "text"
@@ -101,10 +105,9 @@ def _blocks(piece: Piece, settings: Settings, reject: Reject) -> Iterator[tuple[
     begin, waiting = 0, b""
     for offset, block in line_blocks(path, longest=longest, reject=strict):
         begin, waiting = (begin if waiting else offset), waiting + block
-        end = max(waiting.rfind(b"\n\n"), waiting.rfind(b"\n\r\n")) + 1
-        if end:
-            yield begin, waiting[:end]
-            begin, waiting = begin + end, waiting[end:]
+        if gap := LAST_GAP.match(waiting):
+            yield begin, gap.group()
+            begin, waiting = begin + gap.end(), waiting[gap.end() :]
         if len(waiting) > longest:
             strict(BadRow(path, "line-too-long", f"a paragraph of more than max_line_bytes {longest:,} bytes", start=begin))
     if waiting:
@@ -116,11 +119,11 @@ def _rows(block: bytes, by: str) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    text = pa.array([block.replace(b"\r\n", b"\n") if b"\r" in block else block], pa.large_string())  # checks UTF-8
-    if by == "paragraph":
-        text = pc.utf8_trim(pc.split_pattern(text, "\n\n").values, "\n")
-    elif by == "line":
+    rows = [row for _, row in _split(0, block, by)] if by == "paragraph" else [block]
+    text = pa.array([row.replace(b"\r\n", b"\n") for row in rows] if b"\r" in block else rows, pa.large_string())  # checks UTF-8
+    if by == "line":
         text = pc.split_pattern(text, "\n").values
+        text = text.filter(pc.invert(pc.utf8_is_space(text)))
     return text.filter(pc.greater(pc.binary_length(text), 0))
 
 
@@ -129,12 +132,12 @@ def _split(offset: int, block: bytes, by: str) -> Iterator[tuple[int, bytes]]:
     if by == "document":
         yield offset, block
         return
-    place = 0
-    for match in (*(GAP if by == "paragraph" else END).finditer(block), None):
+    place = FIRST_GAP.match(block).end() if by == "paragraph" else 0  # type: ignore[union-attr]  # anything begins with none
+    for match in (*(GAP if by == "paragraph" else END).finditer(block, place), None):
         start, end = place, match.start() if match else len(block)
-        if by == "paragraph":
-            start, end = EDGES.fullmatch(block, start, end).span(1)  # type: ignore[union-attr]  # anything matches
-        if start < end:
+        if match and block[start:end].endswith(b"\r"):
+            end -= 1
+        if not EMPTY.fullmatch(block, start, end):
             yield offset + start, block[start:end]
         place = match.end() if match else end
 

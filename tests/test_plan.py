@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ftcli.core.publishing.publish import hash_file
-from ftcli.core.reading.find import role_of
 from ftcli.core.reading.read import make_plan
+from ftcli.core.reading.split_names import role_of
 from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, UsageError
 from ftcli.settings import update
 from reading import count, formats, plan, refusal, rows, settings, write
@@ -148,6 +148,20 @@ def test_plain_text_is_tab_separated_where_a_label_is_asked_for(tmp_path: Path) 
         f"read as tab-separated, because the label column '0' is asked for: {file}",
         "columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line",
     )
+
+
+def test_plain_text_is_tab_separated_where_the_columns_that_are_named_stand_in_its_first_line(tmp_path: Path) -> None:
+    file = write(tmp_path / "ratings_test.txt", "\ufeffid\tdocument\tlabel\r\n1\t굳 ㅋ\t1\r\n2\t별로\t0\r\n")
+    assert rows(file, text_column="document") == ["굳 ㅋ", "별로"]
+    assert plan(file, text_column="document").notes[0] == f"read as tab-separated, because the first line has the column 'document': {file}"
+    assert rows(file, text_column="label") == ["1", "0"]
+    assert len(rows(file)) == len(rows(file, text_column="rating")) == 3
+    counted = write(tmp_path / "fci_train.txt", "0\t만화\n1\t뭐야\n")
+    assert rows(counted, text_column="1") == ["만화", "뭐야"]
+    assert len(rows(counted, text_column="2")) == 2
+    prose = write(tmp_path / "document.txt", "document\nof words\n")
+    assert rows(prose, text_column="document") == ["document", "of words"]
+    assert rows(prose, text_column="0") == ["document", "of words"]
 
 
 def test_a_file_named_twice_is_read_once_and_said_so(tmp_path: Path) -> None:
@@ -342,6 +356,17 @@ def test_a_format_that_is_given_counts_and_not_the_suffix(tmp_path: Path) -> Non
     assert plan(table, source_format="csv", label_column="label").files[0].format == "csv"
     with pytest.raises(DataError, match="plain text has no label column"):
         plan(table, source_format="text", label_column="label")
+
+
+def test_a_folder_of_files_that_no_suffix_tells_says_how_they_are_read(tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        write(tmp_path / "w" / f"wiki.{split}.tokens", " \n = Title = \n")
+    assert "Say what they are: --source-format text, csv, jsonl …" in refusal(tmp_path / "w").hint
+    assert count(tmp_path / "w", source_format="text") == {"train": 1, "validation": 1, "test": 1}
+    write(tmp_path / "z" / "a.zip", "PK")
+    assert "Unpack it" in refusal(tmp_path / "z").hint
+    write(tmp_path / "e" / "notes.md", "about")
+    assert "--source-format" not in refusal(tmp_path / "e").hint
 
 
 @pytest.mark.parametrize(("name", "meant"), [("tsv", "csv"), ("ndjson", "jsonl"), ("parqet", "parquet"), ("excel", None)])

@@ -33,7 +33,7 @@ from ftcli.errors import DataError, ModelError, PublishError, UsageError
 from ftcli.settings import Settings, update
 from ftcli.testing import TEXTS, tiny_model, tiny_tokenizer
 from ftcli.testing import run as ftcli
-from reading import formats
+from reading import formats, write
 from runs import VOCABULARY, Bench
 from stores import learnable
 
@@ -330,11 +330,36 @@ def test_files_of_every_format_are_asked(tmp_path: Path) -> None:
             assert [one.messages[:1] if isinstance(one, Conversation) else one for one in found] == told, kind
     (tmp_path / "x.txt").write_text("one\ntwo\n")
     assert read_asked(tmp_path / "x.txt", Settings(), known) == ["one", "two"]
+    (tmp_path / "x.txt").write_text("id\tdocument\tlabel\n1\tone\t0\n2\ttwo\t1\n")
+    assert read_asked(tmp_path / "x.txt", update(Settings(), {"dataset.text_column": "document"}), known) == ["one", "two"]
     pairs = update(Settings(), {"dataset.text_column": "instruction", "dataset.text_pair_column": "output"})
     assert read_asked(tmp_path / "x.parquet", pairs, known)[0] == ("Why?", "So.")
     (tmp_path / "y.csv").write_text("a,b\nc,d\n")
     with pytest.raises(DataError, match="no column 'text'"):
         read_asked(tmp_path / "y.csv", Settings(), known)
+
+
+def test_a_folder_is_asked_as_it_is_prepared(tmp_path: Path) -> None:
+    known, said = formats(), list[str]()
+    write(tmp_path / "d" / "test.csv", "text\nthree\n")
+    write(tmp_path / "d" / "train.csv", "text\none\ntwo\n")
+    write(tmp_path / "d" / "notes.md", "of no use")
+    assert read_asked(tmp_path / "d", Settings(), known, said.append) == ["one", "two", "three"]
+    assert said == [f"{tmp_path / 'd'}: read as csv; left out notes.md"]
+    write(tmp_path / "j" / "b.jsonl", '{"prompt": "two"}\n')
+    write(tmp_path / "j" / "a.jsonl", '{"text": "one"}\n')
+    assert read_asked(tmp_path / "j", Settings(), known, said.append) == ["one", "two"]
+    write(tmp_path / "i" / "0_7.txt", "This film.\n\nEnd")
+    assert read_asked(tmp_path / "i", update(Settings(), {"dataset.sample_by": "document"}), known) == ["This film.\n\nEnd"]
+    assert read_asked(tmp_path / "?" / "*.jsonl", Settings(), known) == ["one", "two"]
+    assert read_asked(tmp_path / "*" / "t*.csv", Settings(), known) == ["one", "two", "three"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no data files in this directory"):
+        read_asked(tmp_path / "empty", Settings(), known)
+    for name in ("i/0_8.jsonl", "i/0_8", "i/0_8.txt"):
+        with pytest.raises(DataError, match=f"{name}: no such file or directory") as missing:
+            read_asked(tmp_path / name, Settings(), known)
+        assert missing.value.hint in {"Did you mean 0_7.txt?", "Check the path."}
 
 
 def test_json_lines_are_asked_compressed_and_with_a_mark_before_them(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
     "react": ("text/react_docs_ko", {}, {"train": 195}),
     "shakespeare": ("text/tiny_shakespeare", {}, {"train": 32777}),
     "war and peace": ("text/war_and_peace", {"sample_by": "document"}, {"train": 1}),
-    "wikitext": ("text/wikitext2_valid", {}, {"train": 3760}),
+    "wikitext": ("text/wikitext2_valid", {}, {"train": 2461}),
     "long Korean": ("text/ko_docs_long", {}, {"train": 9565}),
     "long English": ("text/en_docs_long", {}, {"train": 22201}),
 }

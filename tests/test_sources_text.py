@@ -4,6 +4,9 @@ import gzip
 import json
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -14,14 +17,18 @@ from hypothesis import strategies as st
 from ftcli.core.files import streams
 from reading import accounted, plan, refusal, rows, write
 from reliability import size
+from tokenizing import manifest, prepare, small_tokenizers, without_plots
+
+kinds = small_tokenizers
+no_html = without_plots
 
 CONTENT = "첫 줄\n\n둘째 줄\n\n\n \nlast"
 
 
 def test_a_row_is_a_line_a_paragraph_or_the_document(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", CONTENT)
-    assert rows(file) == ["첫 줄", "둘째 줄", " ", "last"]
-    assert rows(file, sample_by="paragraph") == ["첫 줄", "둘째 줄", " \nlast"]
+    assert rows(file) == ["첫 줄", "둘째 줄", "last"]
+    assert rows(file, sample_by="paragraph") == ["첫 줄", "둘째 줄", "last"]
     assert rows(file, sample_by="document") == [CONTENT]
 
 
@@ -35,7 +42,9 @@ def test_crlf_and_a_byte_order_mark_change_nothing(tmp_path: Path, sample_by: st
 
 @hypothesis_settings(max_examples=size(60, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    content=st.text(st.sampled_from("ab글\n\r \u2028\x0b"), min_size=1, max_size=120), target=st.integers(1, 200), block=st.integers(1, 150)
+    content=st.text(st.sampled_from("ab글\n\n\r \u2028\x0b\x1f"), min_size=1, max_size=120),
+    target=st.integers(1, 200),
+    block=st.integers(1, 150),
 )
 def test_no_row_is_lost_or_doubled_whatever_the_piece_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, target: int, block: int
@@ -43,8 +52,10 @@ def test_no_row_is_lost_or_doubled_whatever_the_piece_size(
     clean = content.replace("\r\n", "\n")
     monkeypatch.setattr(streams, "BLOCK", block)
     file = write(tmp_path / "a.txt", content)
-    assert rows(file, shard_bytes=target) == [line for line in clean.split("\n") if line]
-    assert rows(file, shard_bytes=target, sample_by="paragraph") == [part.strip("\n") for part in clean.split("\n\n") if part.strip("\n")]
+    lines = clean.split("\n")
+    assert rows(file, shard_bytes=target) == [line for line in lines if line.strip()]
+    paragraphs = ["\n".join(group) for full, group in groupby(lines, lambda line: bool(line.strip())) if full]
+    assert rows(file, shard_bytes=target, sample_by="paragraph") == paragraphs
     assert rows(file, shard_bytes=target, sample_by="document") == [clean]
 
 
@@ -108,3 +119,30 @@ def test_a_paragraph_with_crlf_is_the_same_beside_one_that_is_not_utf8(tmp_path:
     found, rejected = accounted(beside, sample_by="paragraph")
     assert found == rows(alone, sample_by="paragraph") == ["first\nline two", "second", "last"]
     assert [bad.raw for bad in rejected] == [b"bad \xff"]
+
+
+SPACES = "".join(filter(str.isspace, map(chr, range(sys.maxunicode + 1))))
+
+
+@pytest.mark.parametrize("sample_by", ["line", "paragraph"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("bad", [b"", b"\xff"])
+def test_a_line_of_whitespace_is_empty_also_beside_one_that_is_not_utf8(tmp_path: Path, sample_by: str, end: str, bad: bytes) -> None:
+    """As in WikiText, whose empty lines hold a blank."""
+    alone = [space for space in SPACES if space != "\n"]
+    content = end.join([" ", " = Title = ", *(word for space in alone for word in (space, f"{space}a{space}", space * 3)), " "])
+    found, rejected = accounted(write(tmp_path / "a.txt", content.encode() + end.encode() + bad), sample_by=sample_by)
+    assert found == [" = Title = ", *(f"{space}a{space}".removesuffix("\r" if end == "\n" else "") for space in alone)]
+    assert [row.raw for row in rejected] == [bad][: len(bad)]
+
+
+def test_texts_of_which_empty_lines_were_rows_are_noticed_as_other_data(tmp_path: Path, kinds: Mapping[str, Path], no_html: None) -> None:
+    def inputs(name: str, **more: object) -> dict[str, object]:
+        file = write(tmp_path / name, '{"text": "a"}\n')
+        made = prepare(kinds["bpe"], file, tmp_path / f"{name}-{len(more)}", **more)
+        assert made.status == "ok"
+        return dict(manifest(tmp_path / f"{name}-{len(more)}")["inputs"])
+
+    assert inputs("a.txt")["a line of whitespace"] == "is empty"
+    assert "a line of whitespace" not in inputs("a.txt", dataset__sample_by="document")
+    assert "a line of whitespace" not in inputs("a.jsonl")

@@ -124,6 +124,7 @@ PREDICT = CommandSpec(
         "dataset.text_column",
         "dataset.text_pair_column",
         "dataset.rename_columns",
+        "dataset.sample_by",
         "dataset.source_format",
         "dataset.trust_pickle",
         "tokenizer.trust_remote_code",
@@ -138,7 +139,7 @@ PREDICT = CommandSpec(
         ),
         Own(
             "file",
-            "File of any format that is prepared: JSON lines, CSV, parquet … with the text column, messages or prompt.",
+            "File of any format that is prepared, or a folder of them: JSON lines, CSV, parquet … with the text column, messages or prompt.",
             "path",
             ("--input",),
         ),

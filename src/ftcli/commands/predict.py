@@ -63,7 +63,7 @@ def run(
             if Path(text).is_file():
                 context.note(f"{text} is asked as a text, and there is a file of that name: --input {text} asks its rows")
     asked: list[Asked] = [text if pair is None else (text, pair) for text in texts]
-    asked += read_asked(file, context.settings, context.plugins.registry("source")) if file is not None else ()
+    asked += read_asked(file, context.settings, context.plugins.registry("source"), context.note) if file is not None else ()
     with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
         loaded = load(model, trust=context.settings.tokenizer.trust_remote_code)
         run_of = _run_of(model)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from glob import has_magic
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from ftcli.contracts import Columns
 from ftcli.core.files.streams import CR_ALONE, bare_suffix, codec_of, data_errors, in_crs, open_stream
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import MODE, NAMES, TEXT, as_document, chat_columns
-from ftcli.core.reading.read import make_plan, read_shard
+from ftcli.core.reading.find import missing
+from ftcli.core.reading.read import find_sources, make_plan, read_shard
 from ftcli.core.tokenizer.template import conversation_of
 from ftcli.errors import DataError
 from ftcli.registry import AnyRegistry
@@ -46,19 +49,30 @@ Asked = str | tuple[str, str] | Conversation
 """A text, two texts that are judged together, or a conversation."""
 
 
-def read_asked(path: Path, settings: Settings, formats: AnyRegistry) -> list[Asked]:
-    """What the rows of a file ask: the text column, with a second one where it is named, else their conversations.
+def read_asked(path: Path, settings: Settings, formats: AnyRegistry, note: Callable[[str], None] = lambda _: None) -> list[Asked]:
+    """What the rows of a file, or of the files of a directory or pattern, ask: the text column, with a second one where it is named, else their conversations.
 
     Args:
         settings: name the columns.
+        note: is told which of several files are read.
 
     Raises:
         DataError: it cannot be read, or a row asks nothing; names the place.
     """
-    dataset = settings.dataset
-    suffix, known = bare_suffix(str(path)), {suffix for name in formats.names() for suffix in formats.get(name)().suffixes}
-    if dataset.source_format is None and (suffix in JSON_LINES or suffix not in known):
-        return read_texts(path, dataset.text_column, dataset.text_pair_column, dict(chat_columns(settings).renamed))
+    dataset, files = settings.dataset, [str(path)]
+    there = os.path.lexists(path)
+    if not there and not has_magic(str(path)):
+        raise missing(str(path))
+    if not there or path.is_dir():
+        finder, found = find_sources(_wanted(path, settings, None), formats)
+        files = [file.path for file in found]
+        for words in finder.notes:
+            if words.startswith(f"{path}: "):  # which split a file is for is nothing to whoever asks
+                note(words)
+    known = {suffix for name in formats.names() for suffix in formats.get(name)().suffixes}
+    if dataset.source_format is None and all(suffix in JSON_LINES or suffix not in known for suffix in map(bare_suffix, files)):
+        renamed = dict(chat_columns(settings).renamed)
+        return [one for file in files for one in read_texts(Path(file), dataset.text_column, dataset.text_pair_column, renamed)]
     if dataset.rename_columns:
         return _rows(path, settings, formats, mode=MODE)
     try:
@@ -75,8 +89,7 @@ def read_asked(path: Path, settings: Settings, formats: AnyRegistry) -> list[Ask
 
 def _rows(path: Path, settings: Settings, formats: AnyRegistry, mode: str | None) -> list[Asked]:
     """Texts or pairs, or in mode sft conversations."""
-    labels = dict.fromkeys(("dataset.label_column", "dataset.label_columns", "dataset.label_names", "dataset.label_separator"))
-    wanted = update(settings, {**labels, "dataset.sources": [str(path)], "dataset.on_bad": "strict", "train.mode": mode})
+    wanted = _wanted(path, settings, mode)
     plan = make_plan(wanted, formats)
     asked: list[Asked] = []
     for shard in plan.shards:
@@ -87,6 +100,11 @@ def _rows(path: Path, settings: Settings, formats: AnyRegistry, mode: str | None
             else:
                 asked += texts if mode is None else map(_from_document, texts)
     return asked
+
+
+def _wanted(path: Path, settings: Settings, mode: str | None) -> Settings:
+    labels = dict.fromkeys(("dataset.label_column", "dataset.label_columns", "dataset.label_names", "dataset.label_separator"))
+    return update(settings, {**labels, "dataset.sources": [str(path)], "dataset.on_bad": "strict", "train.mode": mode})
 
 
 def _from_document(text: str) -> str | Conversation:

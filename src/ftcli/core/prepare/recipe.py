@@ -320,6 +320,11 @@ def _inputs(
         "kind of label": plan.columns.label_kind,
         "dataset.label_names": dataset.label_names,
         "dataset.sample_by": dataset.sample_by,
+        **(
+            {"a line of whitespace": "is empty"}
+            if dataset.sample_by != "document" and any(file.format == "text" for file in plan.files)
+            else {}
+        ),
         "dataset.max_line_bytes": dataset.max_line_bytes,
         "dataset.max_row_tokens": dataset.max_row_tokens,
         "dataset.validation_fraction": fractions[0],

@@ -8,8 +8,9 @@ import shlex
 import unicodedata
 from collections.abc import Iterable
 
+from ftcli.core.files.streams import head
 from ftcli.core.reading.columns import BadValue, Role
-from ftcli.core.reading.find import role_of
+from ftcli.core.reading.split_names import role_of
 from ftcli.errors import DataError
 
 CONVERSATIONS = (
@@ -71,6 +72,13 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
         meant = "The columns have no names and are counted: --text-column 0 --label-column 1."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
+
+
+def has_columns(path: str, names: Iterable[str]) -> bool:
+    """Whether a text's first line, cut at its tabs, has these columns, by name or counted from 0."""
+    first = head(path, 1 << 16).partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r").split("\t")
+    there = {field.strip('"') for field in first} | {str(number) for number in range(len(first))}
+    return len(first) > 1 and there.issuperset(names)
 
 
 def as_argument(name: str) -> str:

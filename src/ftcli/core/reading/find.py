@@ -5,22 +5,24 @@ from __future__ import annotations
 import difflib
 import glob
 import os
-import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.objects import in_small_letters, url_of
 from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
-from ftcli.core.reading.left_out import LeftOut
-from ftcli.core.reading.readable import check_file, home_of, leads_out
+from ftcli.core.reading.column_names import has_columns
+from ftcli.core.reading.dataset_card import CARD, said_by_card
+from ftcli.core.reading.left_out import LeftOut, inside
+from ftcli.core.reading.readable import check_file
+from ftcli.core.reading.split_names import ALIASES, parted, role_of
 from ftcli.errors import DataError, PluginError, SettingsError
 from ftcli.records import SPLITS, Split
 from ftcli.registry import AnyRegistry
@@ -29,15 +31,8 @@ from ftcli.settings import Settings
 if TYPE_CHECKING:
     from ftcli.context import Progress
 
-_HELD_OUT: Split = "validation"
-ALIASES: dict[str, Split] = {
-    **dict.fromkeys(("train", "training", "trainset"), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev", "eval", "valset", "devset"), _HELD_OUT),
-    **dict.fromkeys(("test", "testset"), "test"),
-}
-"""Names of splits, before `=` and as words of a file's name."""
-WORDS = re.compile(r"[^\W\d_]+?(?=[\W\d_]|$|(?<=[^\W\d_A-Z])[A-Z])")
-"""Of a name such as test2.csv, train1of4.csv or trainData.jsonl."""
+TEXT_COLUMN = Settings().dataset.text_column
+"""The one that is asked for where nobody names one."""
 NOT_DATA = ("readme", "license", "licence", "source.", "changelog", "requirements")
 """Beginnings of the names of text files that describe data."""
 _SHEET = "Save the sheet as CSV (UTF-8): one table a file, its first line the names of the columns."
@@ -122,7 +117,7 @@ class Finder:
         claimer = next((name for name, reader in self.formats.items() if reader.claims(path)), None)
         if os.path.isdir(path):  # noqa: PTH112 - never raises, unlike Path.is_dir on a name that is too long
             refuse_run(Path(path), DataError)
-            files = self._claimed(claimer, path, split) if claimer else self._directory(path)
+            files = self._claimed(claimer, path, split) if claimer else self._directory(path, split)
         elif os.path.lexists(path):
             files = [Found(path, self._format(path), os.path.relpath(path, self.common or None))]
         elif glob.has_magic(path):
@@ -130,7 +125,7 @@ class Finder:
         elif claimer and self._kind(path) is None:
             files = self._claimed(claimer, path, split)
         else:
-            raise _missing(path)
+            raise missing(path)
         if split is None:
             return files
         if others := [file.path for file in files if file.split is None and len(files) > 1 and role_of(file.name) not in {None, split}]:
@@ -145,6 +140,13 @@ class Finder:
     def _claimed(self, claimer: str, item: str, split: Split | None) -> list[Found]:
         """Files of a dataset that knows its splits; `split` asks for one of them."""
         parts = self.formats[claimer].expand(item, self.settings)
+        way = f" Name one by its folder: {split or 'train'}={item.rstrip('/')}/NAME."
+        return self._chosen(item, split, parts, way, lambda path: self.suffixes.get(bare_suffix(path), claimer))
+
+    def _chosen(
+        self, item: str, split: Split | None, parts: Mapping[Any, Sequence[str]], way: str, kind: Callable[[str], str]
+    ) -> list[Found]:
+        """The files of the splits that are called as ours, by the names in `parts`; `way`: what to do about others of a directory."""
         own = {name: ALIASES.get(name.lower()) if name else None for name in parts}
         if not any(own.values()):  # train_sft and test_sft, but not train_sft and train_gen
             roles = {name: role_of(name) for name in parts if name}
@@ -156,65 +158,63 @@ class Finder:
             chosen = list(parts) if len(parts) == 1 else [name for name in parts if own[name] == split]
         there = f"It has: {', '.join(map(str, parts)) or 'nothing'}."
         if os.path.isdir(item) and None not in parts and parts:  # noqa: PTH112
-            there += f" Name one by its folder: {split or 'train'}={item.rstrip('/')}/NAME."
+            there += way
         if not chosen:
             raise DataError(f"{item} has no {split} split" if split else f"{item} has none of the splits {', '.join(SPLITS)}", there)
         left = [name for name in parts if name is not None and name not in chosen]
         if left:
             self.notes.append(f"{item}: left out the splits {_names(left)}")
         below = self._below(item) if os.path.isdir(item) else ""  # noqa: PTH112
-        files = [
-            Found(path, self.suffixes.get(bare_suffix(path), claimer), below, split or own[name]) for name in chosen for path in parts[name]
-        ]
+        files = [Found(path, kind(path), below, split or own[name]) for name in chosen for path in parts[name]]
         if not files:
             raise DataError(f"{item} has no data files", there)
         for file in files:
             check_file(file.path)
         return files
 
-    def _directory(self, folder: str) -> list[Found]:
-        """The files of the one format that has most bytes, at any depth."""
+    def _directory(self, folder: str, split: Split | None) -> list[Found]:
+        """The files that the card of a data set names, else those of the one format that has most bytes, at any depth."""
+        out = LeftOut(self.settings, folder)
+        names, left = inside(folder, out)
+        said = said_by_card(folder, names, [name for name in names if self._is_data(name)])
+        if said.parts:
+            self.notes += [*_told(folder, out), *said.notes]
+            return self._mapped(folder, split, said.parts, [*names, *left])
         by_format: dict[str, list[str]] = {}
         sizes: Counter[str] = Counter()
-        left: list[str] = []
-        home, out = home_of(folder), LeftOut(self.settings, folder)
-        for root, folders, names in os.walk(folder, onerror=_unreadable):
-            if out.folder(root):
-                folders.clear()
-                continue
-            beside = out.files(root, names)
-            inner = os.path.relpath(root, folder)
-            prefix = "" if inner == "." else inner + "/"
-            left += [f"{prefix}{name}" for name in folders if os.path.islink(os.path.join(root, name))]  # noqa: PTH114, PTH118
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            for name in names:
-                kind = self._kind(name)
-                if name.startswith(".") or name in beside:
-                    continue
-                if (
-                    kind is None
-                    or bare_suffix(name) == ".md"
-                    or name.lower().startswith(NOT_DATA)
-                    or leads_out(os.path.join(root, name), home)  # noqa: PTH118
-                ):
-                    left.append(prefix + name)
-                else:
-                    sizes[kind] += check_file(os.path.join(root, name))  # noqa: PTH118
-                    by_format.setdefault(kind, []).append(prefix + name)
+        for name in said.data:
+            kind = self._kind(name) or ""
+            sizes[kind] += check_file(os.path.join(folder, name))  # noqa: PTH118
+            by_format.setdefault(kind, []).append(name)
         if not by_format:
             told = "".join(f"{note}. " for note in _told(folder, out))
             known = ", ".join(sorted(set(self.suffixes) - {".md"}))
+            named = "Say what they are: --source-format text, csv, jsonl …"
+            ways = Counter(WAYS.get(bare_suffix(name), named) for name in names if self._kind(name) is None).most_common(1)
             raise DataError(
                 f"{folder}: no data files in this directory",
-                f"{told}Files of these kinds are read: {known} ({SUFFIXES}); links that lead out of it only where a glob or their name says so.",
+                f"{told}{''.join(f'{way} ' for way, _ in ways)}Files of these kinds are read: {known} ({SUFFIXES}); links that lead out of it only where a glob or their name says so.",
             )
-        self.notes += _told(folder, out)
+        self.notes += [*_told(folder, out), *said.notes]
         chosen = max(sorted(by_format), key=lambda name: sizes[name])
-        left += [path for name, paths in by_format.items() if name != chosen for path in paths]
+        left += set(names) - set(by_format[chosen])
         if left:
             self.notes.append(f"{folder}: read as {chosen}; left out {_names(sorted(left, key=natural))}")
         below = self._below(folder)
         return [Found(os.path.join(folder, name), chosen, below + name) for name in sorted(by_format[chosen], key=natural)]  # noqa: PTH118 - keeps "./" as given
+
+    def _mapped(self, folder: str, split: Split | None, mapped: Mapping[str, list[str]], names: Iterable[str]) -> list[Found]:
+        """The files of a directory whose card maps them to splits; `names`: all that it holds."""
+        left = set(names).difference({CARD}, *mapped.values())
+        told = "; ".join(f"{name} ← {_names(files)}" for name, files in mapped.items())
+        beside = f"; left out {_names(sorted(left, key=natural))}" if left else ""
+        self.notes.append(f"{folder}: splits by its {CARD}: {told}{beside}")
+        parts = {name: [os.path.join(folder, file) for file in files] for name, files in mapped.items()}  # noqa: PTH118
+        return self._chosen(folder, split, parts, f" Name its files: '{split or 'train'}={folder.rstrip('/')}/PATTERN' …", self._format)
+
+    def _is_data(self, name: str) -> bool:
+        """Whether a file of a directory is read where nobody named it."""
+        return self._kind(name) is not None and bare_suffix(name) != ".md" and not os.path.basename(name).lower().startswith(NOT_DATA)  # noqa: PTH119
 
     def _glob(self, pattern: str) -> list[Found]:
         paths = sorted(glob.glob(pattern, recursive=True), key=natural)  # noqa: PTH207 - takes absolute patterns
@@ -249,15 +249,18 @@ class Finder:
         return kind
 
     def _tables(self, found: list[Found]) -> list[Found]:
-        """Plain text has no labels: a .txt is read as tab-separated where a label column is asked for."""
+        """Plain text has no columns: a .txt is read as tab-separated where it has those that are asked for, or labels are."""
         dataset = self.settings.dataset
         label = dataset.label_column or next(iter(dataset.label_columns or ()), None)
-        if label is None or self.given or "csv" not in self.formats:
+        named = [dataset.text_column, *([dataset.text_pair_column] if dataset.text_pair_column else ())]
+        if (label is None and named == [TEXT_COLUMN]) or self.given or "csv" not in self.formats:
             return found
-        tables = {file.path for file in found if file.format == "text" and bare_suffix(file.path) == ".txt"}
+        plain = [file.path for file in found if file.format == "text" and bare_suffix(file.path) == ".txt"]
+        tables = dict.fromkeys(path for path in plain if label is not None or has_columns(path, named))
         if tables:
-            named = _names(file.path for file in found if file.path in tables)
-            self.notes.append(f"read as tab-separated, because the label column {label!r} is asked for: {named}")
+            column = ", ".join(map(repr, named))
+            why = f"the first line has the column {column}" if label is None else f"the label column {label!r} is asked for"
+            self.notes.append(f"read as tab-separated, because {why}: {_names(tables)}")
         return [replace(file, format="csv") if file.path in tables else file for file in found]
 
     def _by_name(self, found: list[Found]) -> list[Found]:
@@ -293,15 +296,6 @@ class Finder:
         return list(seen.values())
 
 
-def role_of(name: str) -> Split | None:
-    """The split that a file name tells, by its words, then its directories' from the innermost: "fci_train_val.txt" is train."""
-    for part in reversed(name.split("/")):
-        for word in WORDS.findall(part):
-            if split := ALIASES.get(word.lower()):
-                return split
-    return None
-
-
 def _folder(path: str) -> str | None:
     """The folder that a source's files lie in, as far as its name says; None of a hub id, and of what is not there."""
     absolute = os.path.abspath(path)  # noqa: PTH100 - as below
@@ -317,14 +311,8 @@ def _fixed(pattern: str) -> Path:
     return Path(*takewhile(lambda part: not glob.has_magic(part), Path(pattern).parent.parts))
 
 
-def parted(item: str) -> tuple[Split | None, str]:
-    """SPLIT=PATH in its parts; anything else before the sign belongs to the path."""
-    name, _, rest = item.partition("=")
-    split = ALIASES.get(name.lower()) if rest else None
-    return split, os.path.expanduser(rest if split else item)  # noqa: PTH111 - never raises, and keeps "./"
-
-
-def _missing(path: str) -> DataError:
+def missing(path: str) -> DataError:
+    """What to say of a source that is not there."""
     parent, prefix = Path(path).parent, path.partition("=")[0]
     siblings = os.listdir(parent) if os.path.isdir(parent) and os.access(parent, os.R_OK) else []  # noqa: PTH112, PTH208 - as above
     near = difflib.get_close_matches(Path(path).name, siblings, n=1) or difflib.get_close_matches(prefix, ALIASES, n=1)
@@ -334,10 +322,6 @@ def _missing(path: str) -> DataError:
     if "://" in path:
         hint = in_small_letters(path) or "Download it first (curl -LO); a data set of the hub is named ORG/NAME."
     return DataError(f"{path}: no such file or directory", hint)
-
-
-def _unreadable(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be listed: {error.strerror}", "Check its permissions.")
 
 
 def _told(source: str, out: LeftOut) -> list[str]:

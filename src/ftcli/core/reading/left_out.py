@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from ftcli.core.files.streams import natural
+from ftcli.core.reading.readable import home_of, leads_out
+from ftcli.errors import DataError
 from ftcli.records import MANIFEST_NAME, REPORT_SCHEMA, RUN_NAME
 from ftcli.settings import Settings
 
@@ -71,6 +73,34 @@ class LeftOut:
 
     def _is_made_(self, folder: str) -> bool:
         return any(os.path.isfile(f"{folder}/{mark}") for mark in MARKS) or _place(folder) in self._written  # noqa: PTH113
+
+
+def inside(folder: str, out: LeftOut) -> tuple[list[str], list[str]]:
+    """Below a directory: the files that are neither hidden nor in `out`, and the links that are not followed.
+
+    Raises:
+        DataError: a directory cannot be listed.
+    """
+    found: list[str] = []
+    left: list[str] = []
+    home = home_of(folder)
+    for root, folders, names in os.walk(folder, onerror=_unreadable):
+        if out.folder(root):
+            folders.clear()
+            continue
+        beside = out.files(root, names)
+        inner = os.path.relpath(root, folder)
+        prefix = "" if inner == "." else inner + "/"
+        left += [f"{prefix}{name}" for name in folders if os.path.islink(os.path.join(root, name))]  # noqa: PTH114, PTH118
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith(".") and name not in beside:
+                (left if leads_out(os.path.join(root, name), home) else found).append(prefix + name)  # noqa: PTH118
+    return found, left
+
+
+def _unreadable(error: OSError) -> None:
+    raise DataError(f"{error.filename}: cannot be listed: {error.strerror}", "Check its permissions.")
 
 
 def _place(path: str | Path) -> tuple[int, int] | None:

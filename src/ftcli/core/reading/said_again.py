@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Sequence
 
 from ftcli.contracts import SourceFormat
-from ftcli.core.reading.find import parted
+from ftcli.core.reading.split_names import parted
 
 
 def only_splits(sources: Sequence[str], readers: Collection[SourceFormat], splits: Collection[str]) -> str:
