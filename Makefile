@@ -28,7 +28,7 @@ $(DEV_STAMP): $(STAMP)
 	$(COMPILE) -j 0 $(VENV)/lib || true
 	touch $@
 
-demo: $(STAMP)  ## the whole job on generated data: sample, tokenizer, verify, tokenize, train, benchmark
+demo: $(STAMP)  ## the whole job on generated data: sample, tokenizer, tokenize, verify, train, benchmark
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 check: style types  ## types and style

@@ -199,7 +199,7 @@ def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
         load(str(folder))
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "a"}\n\n{"messages": [{"role": "user", "content": "b"}]}\n{"id": 1}\n')
-    with pytest.raises(DataError, match=r"rows.jsonl:4: neither messages, text nor prompt"):
+    with pytest.raises(DataError, match=r"rows.jsonl:4: neither messages, conversations, instruction, text nor prompt"):
         read_texts(rows, "text")
 
 
@@ -394,7 +394,7 @@ def test_what_is_learned_with_a_question_is_asked_with_it(tmp_path: Path) -> Non
         (b'{"text": "b\xff"}', r"rows\.jsonl:3 is not UTF-8"),
         (b'{"text": 5}', r"rows\.jsonl:3: text is 5, and no text"),
         (b'["b"]', r"rows\.jsonl:3 is no object"),
-        (b'{"id": 1}', r"rows\.jsonl:3: neither messages, text nor prompt"),
+        (b'{"id": 1}', r"rows\.jsonl:3: neither messages, conversations, instruction, text nor prompt"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])

@@ -11,4 +11,5 @@ cat > incident1/model.json <<'JSON'
 {"model_type": "qwen3", "vocab_size": 8000, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
  "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024}
 JSON
-echo "ftcli benchmark attribute base.toml new.toml --rows 1000 --steps 12"
+here=$(cd "$(dirname "$0")" && pwd)
+echo "ftcli benchmark attribute $here/base.toml $here/new.toml --rows 1000 --steps 12"

@@ -31,7 +31,7 @@ class DatasetSettings(Section):
 
     sources: list[str] | None = setting(
         None,
-        "Files, globs, directories, hub ids or s3:// addresses to read; SPLIT=PATH names the split. For verify and train: the prepared directory.",
+        "Files, globs, directories, hub ids or s3:// addresses to read; SPLIT=PATH names the split. For verify and train: the prepared directory, or what train is to prepare first.",
         flag="--dataset",
         path=True,
     )
@@ -97,7 +97,9 @@ class TokenizerSettings(Section):
         0.0, "Share of the rows that the reference encodes as well during the run (0.001 or 0.1%); a difference stops it.", ge=0, le=1
     )
     add_special_tokens: bool = setting(True, "Add what the tokenizer's post-processor adds (BOS, CLS, SEP …).")
-    add_eos: bool | None = setting(None, "End every text with EOS, never twice; default: yes for pretrain, no for classify.")
+    add_eos: bool | None = setting(
+        None, "End every text with EOS, never twice; default: yes for pretrain and plain prompts with completions, no for classify."
+    )
     template_date: MaybeDay = setting(
         None, "Mode sft: the date (2026-11-28) that a chat template writes where it asks for today's, as Llama 3's do; default: today."
     )

@@ -95,7 +95,8 @@ class TrainSettings(Section):
     """The training run. Names are those of `transformers.TrainingArguments`."""
 
     mode: str | None = setting(
-        None, "classify, regress (a number a text), pretrain or sft (conversations); default: what the data were prepared for."
+        None,
+        "classify, regress (a number a text), pretrain or sft (conversations); default: what the data were prepared for, and where they are prepared: classify with a label column, else pretrain.",
     )
     output_dir: Path | None = setting(None, "Where checkpoints, the model and the report go.")
     num_train_epochs: float = setting(3.0, "Passes over the data.", gt=0)

@@ -216,6 +216,7 @@ TRAIN_TOKENIZER = CommandSpec(
         "dataset.sources",
         "dataset.source_format",
         "dataset.text_column",
+        "dataset.rename_columns",
         "dataset.sample_by",
         "dataset.trust_pickle",
         "dataset.on_bad",

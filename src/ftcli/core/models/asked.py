@@ -112,6 +112,9 @@ def _from_document(text: str) -> str | Conversation:
     return str(document["prompt"]) if document["kind"] == TEXT else Conversation(conversation_of(document), document.get("tools"))
 
 
+NAMED = "Columns under other names: --text-column for texts, --rename prompt=question or instruction=question,output=answer as in tokenize."
+
+
 def read_texts(path: Path, column: str, pair: str | None = None, renamed: Mapping[str, str] | None = None) -> list[Asked]:
     """What a file of JSON lines asks: `messages` of a row, else its `column`, else its `prompt`, else its conversation in a shape of mode sft.
 
@@ -140,9 +143,7 @@ def read_texts(path: Path, column: str, pair: str | None = None, renamed: Mappin
                 raise DataError(f"{where} is no{'t' if what == 'UTF-8' else ''} {what}: {error}", hint) from error
             other = "" if column not in row else f": {column} is {repr(row[column])[:MOST]}, and no text"
             if found is None:
-                raise DataError(
-                    f"{where}{other or f': neither messages, {column} nor prompt'}", "Another column is named with --text-column."
-                )
+                raise DataError(f"{where}{other or f': neither messages, conversations, instruction, {column} nor prompt'}", NAMED)
             if pair is not None and not isinstance(found, str):
                 raise DataError(f"{where}: no first text {column}", "Another column is named with --text-column.")
             if pair is not None and not isinstance(row.get(pair), str):

@@ -224,7 +224,8 @@ def _evaluation(context: Context, *, held_out: bool) -> dict[str, Any]:
         values["greater_is_better"] = False
     if strategy == "no" and (train.patience or train.load_best_model_at_end or train.save_strategy == "best"):
         raise SettingsError(
-            "train.patience, load_best_model_at_end and save_strategy = best need evaluations", "Set --eval-strategy epoch."
+            "train.patience, load_best_model_at_end and save_strategy = best need evaluations",
+            "Set --eval-strategy epoch." if held_out else "The data have no held-out rows: prepare them with --validation-fraction 0.05.",
         )
     return values
 
