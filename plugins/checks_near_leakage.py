@@ -121,15 +121,14 @@ def _passages(probe: Probe, texts: Ragged, train: _Train) -> NDArray[np.bool_]:
     import numpy as np
 
     from ftcli.core.storage.near_duplicates import SAME
-    from ftcli.core.storage.windows import every_for, windows, within
+    from ftcli.core.storage.windows import every_for, known_windows, within
     from ftcli.core.verify.split_texts import in_parts, unknown_token, window_of
 
     width = window_of(probe, train.texts)
     if probe.task_name != "pretrain" or in_parts(probe) or not width:
         return np.zeros(len(texts), np.bool_)
-    every, unknown = every_for(len(train.texts.ids.values)), unknown_token(probe)
-    known = np.sort(windows(train.texts.ids, width, every, unknown).numbers)
-    return within(texts, known, width, every, SAME, unknown)
+    every = every_for(len(train.texts.ids.values))
+    return within(texts, known_windows(train.texts.ids, width, every, unknown_token(probe)), SAME)
 
 
 def _told(found: _Found) -> dict[str, Any]:

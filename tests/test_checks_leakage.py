@@ -11,7 +11,7 @@ import pytest
 
 from ftcli.core.ragged import to_offsets
 from ftcli.core.storage.store import Ragged
-from ftcli.core.storage.windows import windows, within
+from ftcli.core.storage.windows import known_windows, windows, within
 from ftcli.core.tokenizer.tokentext import TokenText
 from stores import rows_of
 from verifying import STORY, World, texts
@@ -71,6 +71,14 @@ def test_a_split_whose_texts_nobody_could_compare_does_not_pass(world: World, tm
     assert "30 rows of test have an unknown token and were not compared" in checks["FT205"].summary
     assert checks["FT206"].status == "skipped"
     assert "30 of 30 rows of test have an unknown token" in checks["FT206"].summary
+
+
+def test_where_no_text_can_be_spelled_the_check_is_skipped(world: World, tmp_path: Path) -> None:
+    train, test = ([(f"the {'∀∁ ' * 3} {number}", "ab"[number % 2]) for number in range(first, first + 60)] for first in (0, 60))
+    options = {"tokenizer.path": str(world.wordpiece)}
+    checks = world.verify(_store(world, tmp_path / "s", {"train": train, "test": test}, **options), stages=STAGE, select=CHECKS)
+    assert (checks["FT205"].status, checks["FT206"].status) == ("skipped", "skipped")
+    assert "60 rows of test have an unknown token and were not compared" in checks["FT205"].summary
 
 
 # -- ends, case and short texts ------------------------------------------------------------------------------------------------------------
@@ -192,17 +200,23 @@ def test_windows_are_the_same_wherever_they_stand() -> None:
 
 def test_a_text_is_within_others_when_enough_of_its_windows_are() -> None:
     random = np.random.default_rng(1)
-    base, new = random.integers(5, 5000, (2, 1000)).tolist()
+    base, new, form = random.integers(5, 5000, (3, 1000)).tolist()
     held = rows_of(
         [base[100:300], [*base[100:200], *new[:20]], [*base[100:150], *new[:150]], new[:200], base[:10], [], [7] * 100]
     ).input_ids
-    known = np.sort(windows(rows_of([base, []]).input_ids, 32, 1).numbers)
-    assert within(held, known, 32, 1, 0.5).tolist() == [True, True, False, False, False, False, False]
+    assert within(held, known_windows(rows_of([base, [], base]).input_ids, 32, 1), 0.5).tolist() == [True, True, *[False] * 5]
+    assert not within(held, known_windows(rows_of([base] * 3).input_ids, 32, 1), 0.5).any(), "what many texts have tells none from others"
+    forms = known_windows(rows_of([[*form[:90], *base[100:200]], form[:90], [*form[:90], *new[500:]]]).input_ids, 32, 1)
+    filled = rows_of([[*form[:90], *base[100:200]], [*form[:90], *new[:80]], form[:90]]).input_ids
+    assert within(filled, forms, 0.5).tolist() == [True, False, False]
+    assert not forms.common[np.isin(forms.numbers, windows(rows_of([base]).input_ids, 32, 1).numbers)].any()
+    repeated = known_windows(rows_of([[*base[:40], *base[:40], *base[:40], *base[:40]]]).input_ids, 32, 1)
+    assert not repeated.common.any(), "however often one text says it"
     spoiled = np.array(base)
     spoiled[::20] = 3
     assert not len(windows(rows_of([spoiled.tolist()]).input_ids, 32, 1, never=3).numbers)
-    assert not within(held, known[:0], 32, 1, 0.5).any()
-    assert not len(within(rows_of([]).input_ids, known, 32, 1, 0.5))
+    assert not within(held, known_windows(rows_of([[]]).input_ids, 32, 1), 0.5).any()
+    assert not len(within(rows_of([]).input_ids, forms, 0.5))
 
 
 # -- copies, contradictions and prompts ----------------------------------------------------------------------------------------------------

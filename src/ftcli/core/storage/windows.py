@@ -18,6 +18,10 @@ EVERY, MANY_TOKENS = (4, 16), 4_000_000
 """One window in so many is compared, of data with more tokens than that the second."""
 FEWEST = 3
 """Windows of a text that must be compared for it to be judged."""
+COMMON = 2
+"""Texts that a window may stand in and still tell one from others. Without it 10 % of the parts of Windows' API pages stood in other pages."""
+OWN = 0.25
+"""Part of a text's windows that must be its own for it to be judged."""
 CHUNK = 1 << 18
 """Tokens that are worked on together: they stay in the cache."""
 BASE = 0x9E3779B97F4A7C15
@@ -29,6 +33,18 @@ class Windows:
 
     numbers: NDArray[np.uint64]
     rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The windows that texts are looked for by, each once and ascending."""
+
+    width: int
+    every: int
+    never: int | None
+    numbers: NDArray[np.uint64]
+    common: NDArray[np.bool_]
+    """Whether it stands in so many texts that it tells nothing: licences, headings of forms, rules of tables."""
 
 
 def width_for(max_length: int, bytes_a_token: float) -> int:
@@ -69,14 +85,28 @@ def windows(texts: Ragged, width: int, every: int, never: int | None = None) -> 
     return Windows(np.concatenate(numbers)[inside], rows[inside])
 
 
-def within(texts: Ragged, known: NDArray[np.uint64], width: int, every: int, share: float, never: int | None = None) -> NDArray[np.bool_]:
-    """By text, whether at least `share` of its windows are among `known`, which is ascending."""
-    mine = windows(texts, width, every, never)
-    place = np.minimum(np.searchsorted(known, mine.numbers), max(0, len(known) - 1))
-    same = known[place] == mine.numbers if len(known) else np.zeros(len(place), np.bool_)
-    there = np.bincount(mine.rows, same, minlength=len(texts))
-    count = np.bincount(mine.rows, minlength=len(texts))
-    return (count >= FEWEST) & (there >= share * count)
+def known_windows(texts: Ragged, width: int, every: int, never: int | None = None) -> Known:
+    found = windows(texts, width, every, never)
+    order = np.argsort(found.numbers, kind="stable")  # rows of equal ones stay ascending
+    numbers, rows = found.numbers[order], found.rows[order]
+    again = numbers[1:] == numbers[:-1]
+    begins = np.flatnonzero(np.append(True, ~again)[: len(numbers)])
+    another = np.append(True, ~again | (rows[1:] != rows[:-1]))[: len(numbers)].astype(np.int64)
+    texts_with = np.add.reduceat(another, begins) if len(begins) else np.zeros(0, np.int64)
+    return Known(width, every, never, numbers[begins], texts_with > COMMON)
+
+
+def within(texts: Ragged, known: Known, share: float) -> NDArray[np.bool_]:
+    """By text, whether at least `share` of its windows are known, of those that are not common; nobody can say it of a text that has few others."""
+    mine = windows(texts, known.width, known.every, known.never)
+    place = np.minimum(np.searchsorted(known.numbers, mine.numbers), max(0, len(known.numbers) - 1))
+    same = known.numbers[place] == mine.numbers if len(known.numbers) else np.zeros(len(place), np.bool_)
+    common = known.common[place] & same if len(known.numbers) else same
+    every = np.bincount(mine.rows, minlength=len(texts))
+    own = np.bincount(mine.rows, ~common, minlength=len(texts))
+    there = np.bincount(mine.rows, same & ~common, minlength=len(texts))
+    found: NDArray[np.bool_] = (own >= np.maximum(FEWEST, OWN * every)) & (there >= share * own)
+    return found
 
 
 def _codes(ids: NDArray[np.int32]) -> NDArray[np.uint64]:

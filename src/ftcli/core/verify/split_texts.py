@@ -11,7 +11,7 @@ from ftcli.core.ragged import row_hash, take_ranges, to_offsets
 from ftcli.core.storage.documents import Documents, documents
 from ftcli.core.storage.near_duplicates import LEAST_TOKENS
 from ftcli.core.storage.store import Ragged
-from ftcli.core.storage.windows import every_for, width_for, windows, within
+from ftcli.core.storage.windows import every_for, known_windows, width_for, within
 from ftcli.core.tokenizer.tokentext import TokenText, unknown_of
 from ftcli.core.verify.missing import Missing
 from ftcli.errors import FtcliError
@@ -90,8 +90,8 @@ def is_within(probe: Probe, texts: Documents, other: str) -> NDArray[np.bool_]:
         return np.zeros(len(texts.ids), np.bool_)
     key = f"windows of {other}"
     if probe.ready(key) is None:
-        probe.give(**{key: np.sort(windows(others.ids, width, every, unknown).numbers)})
-    return within(texts.ids, probe.ready(key), width, every, HALF * others.share, unknown)
+        probe.give(**{key: known_windows(others.ids, width, every, unknown)})
+    return within(texts.ids, probe.ready(key), HALF * others.share)
 
 
 def window_of(probe: Probe, texts: Documents) -> int:
