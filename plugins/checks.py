@@ -23,6 +23,8 @@ MODULES = (
     "checks_data",
     "checks_labels",
     "checks_leakage",
+    "checks_near_leakage",
+    "checks_duplicates",
     "checks_text",
     "checks_plan",
     "checks_held_out",

@@ -273,7 +273,7 @@ def test_held_out_rows_that_say_nothing_are_caught(world: World, tmp_path: Path)
     empty = world.rewritten(tmp_path / "empty", {"train": train, "validation": []})
     checks = world.verify({**world.run("classify"), **empty}, stages=STAGE, select=("FT214",))
     assert checks["FT214"].status == "fail"
-    both = world.rewritten(tmp_path / "both", {"train": train, "validation": [(ids, 0) for ids, _ in held], "test": held[:8]})
+    both = world.rewritten(tmp_path / "both", {"train": train[8:], "validation": [(ids, 0) for ids, _ in held], "test": train[:8]})
     check = world.caught("two splits with a problem each", {**world.run("classify"), **both}, "FT214", status="warn", stages=STAGE)
     assert words in check.summary
     assert "the split test has 8 rows" in check.summary

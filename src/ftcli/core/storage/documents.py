@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ftcli.core.arrays import values
 from ftcli.core.ragged import take_ranges, to_offsets
-from ftcli.core.storage.store import INPUT_IDS, Ragged, SplitData, Store
+from ftcli.core.storage.store import INPUT_IDS, LABELS, Ragged, SplitData, Store
+from ftcli.core.targets import IGNORED
 from ftcli.core.tokenizer.tokentext import spelled
 
 if TYPE_CHECKING:
@@ -34,20 +35,26 @@ class Documents:
 def documents(split: SplitData, most_tokens: int = MOST_TOKENS) -> Documents:
     """Every text of a split; of packed rows each text of its own. Random rows (seed 0) where the split has more tokens."""
     rows = _chosen(split, most_tokens)
-    parts, first = [], 0
-    for chunk in split.table.column(INPUT_IDS).chunks:
-        mine = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + len(chunk))] - first
-        first += len(chunk)
-        if len(mine):
-            offsets = values(chunk.offsets).astype(np.int64)
-            parts.append(take_ranges(values(chunk.values), offsets[mine], np.diff(offsets)[mine]))
-    ids = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+    ids = _taken(split, INPUT_IDS, rows)
     lengths, index = split.lengths[rows], rows
     if split.packed:
         found = split.rows(rows).seq_lengths
         assert found is not None
         lengths, index = found.values.astype(np.int64), np.repeat(rows, found.lengths)
     return Documents(Ragged(ids, to_offsets(lengths)), index, len(rows) / max(1, len(split)))
+
+
+def prompts(split: SplitData, texts: Documents) -> Ragged:
+    """What stands before the first token that is learned of each of the texts that `documents` gave; nothing of a text without such a token.
+
+    The split must be `targeted`.
+    """
+    targets = _taken(split, LABELS, np.unique(texts.index))
+    learned = np.append(np.flatnonzero(targets != IGNORED), len(targets))
+    starts, ends = texts.ids.offsets[:-1], texts.ids.offsets[1:]
+    first = learned[np.searchsorted(learned, starts)]
+    lengths = np.where(first < ends, first - starts, 0)
+    return Ragged(take_ranges(texts.ids.values, starts, lengths), to_offsets(lengths))
 
 
 def pieces(tokenizer: PreTrainedTokenizerBase, store: Store) -> list[bytes] | None:
@@ -67,6 +74,18 @@ def ended(manifest: Mapping[str, Any], eos: int) -> bool:
     cut into several then need none."""
     policy = manifest.get("policy") or {}
     return policy.get("eos") == eos or eos in (policy.get("suffix") or ())[-1:]
+
+
+def _taken(split: SplitData, column: str, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+    """A list column of some rows, ascending, in one array."""
+    parts, first = [], 0
+    for chunk in split.table.column(column).chunks:
+        mine = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + len(chunk))] - first
+        first += len(chunk)
+        if len(mine):
+            offsets = values(chunk.offsets).astype(np.int64)
+            parts.append(take_ranges(values(chunk.values), offsets[mine], np.diff(offsets)[mine]))
+    return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
 
 def _chosen(split: SplitData, most_tokens: int) -> NDArray[np.int64]:

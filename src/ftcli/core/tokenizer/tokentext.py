@@ -17,8 +17,15 @@ CHUNK_TOKENS = 1_000_000
 """Tokens that are worked on together: about 100 MB of arithmetic."""
 BASE = np.uint64(0x9E3779B97F4A7C15)
 SPACES = re.compile(rb"[\t\n\v\f\r ]+")
+ENDS = b" .,;:!?\"'"
+"""What a text may end with and be the same to a search for leaks. A bracket is not among them: it ends ":)"."""
+FEW_UNKNOWN, LEAST_TOKENS = 0.05, 12
+"""Share of unknown tokens up to which a text of so many tokens is told by the others."""
 BYTE_FALLBACK = re.compile("<0x([0-9A-F]{2})>")
+LEADS = range(0xC3, 0xD6)
+"""First bytes of the letters of two bytes that have a case: Latin, Greek, Cyrillic, Armenian."""
 Hashes = NDArray[np.uint64]
+Ints = NDArray[np.int64]
 
 
 class TokenText:
@@ -31,17 +38,20 @@ class TokenText:
 
     def __init__(self, pieces: list[bytes], unknown: int | None = None) -> None:
         self._unknown, self._unlike = unknown, np.random.default_rng(2)
-        folded = [
-            SPACES.sub(b" ", piece.lower()) if piece else piece for piece in pieces
-        ]  # ASCII capitals only: bytes of a longer character stay what they are
+        folded = [SPACES.sub(b" ", _fold(piece)) if piece else piece for piece in pieces]
         stripped = [piece[1:] if piece[:1] == b" " else piece for piece in folded]
         self.sizes = np.array([[*map(len, folded)], [*map(len, stripped)]], np.int64)
         self._codes = np.random.default_rng(1).integers(1, 2**63, 256, np.uint64) * np.uint64(2) + np.uint64(1)
         self._powers = _powers(int(self.sizes.max(initial=1)))
         self._numbers = np.stack([self._number(folded), self._number(stripped)])
+        cores = [[piece.rstrip(ENDS) for piece in some] for some in (folded, stripped)]
+        self._core_sizes = np.array([[*map(len, some)] for some in cores], np.int64)
+        self._core_numbers = np.stack([self._number(some) for some in cores])
         self._begins = np.fromiter((piece[:1] == b" " for piece in folded), np.bool_, len(folded))
         self._ends = np.fromiter((piece[-1:] == b" " for piece in folded), np.bool_, len(folded))
         self._blank = self.sizes[0] == 0
+        self._leads = np.fromiter((piece[-1] if piece and piece[-1] in LEADS else 0 for piece in folded), np.uint8, len(folded))
+        self._follows = np.fromiter((piece[0] if piece and 0x80 <= piece[0] < 0xC0 else 0 for piece in folded), np.uint8, len(folded))
 
     @classmethod
     def of(cls, pieces: list[bytes], unknown: int | None) -> TokenText:
@@ -55,11 +65,14 @@ class TokenText:
         known = values[(values >= 0) & (values < len(self._begins))]
         return float(self.sizes[0, known].mean()) if len(known) else 5.0
 
-    def hashes(self, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> Hashes:
-        """64 bits of each row's text, the same for texts that differ in ASCII case or in spaces only (how many, and around the text).
+    def hashes(self, values: NDArray[np.int32], lengths: NDArray[np.int64], loose: bool = False) -> Hashes:
+        """64 bits of each row's text, the same for texts that differ in case or in spaces only (how many, and around the text).
 
         A row without text, or with ids that are no tokens, gets the hash of its ids; one with an unknown token a number that no other has: what it says is
         not known, even where another row has the same ids.
+
+        Args:
+            loose: texts that differ in the punctuation of their ends are the same, and an unknown token is like another where `unlike` allows it.
         """
         found = row_hash(values, lengths, 1)
         offsets = to_offsets(lengths)
@@ -68,10 +81,10 @@ class TokenText:
             last = min(first + step, len(lengths))
             ids = values[offsets[first] : offsets[last]]
             if len(ids) and ids.min() >= 0 and ids.max() < len(self._begins):
-                numbers, sizes = self._texts(ids, lengths[first:last])
+                numbers, sizes = self._texts(ids, lengths[first:last], loose)
                 found[first:last] = np.where(sizes > 0, numbers, found[first:last])
-        unspelled = self.unspelled(values, lengths)
-        found[unspelled] = self._unlike.integers(0, 2**64, int(unspelled.sum()), np.uint64)
+        alone = self.unlike(values, lengths) if loose else self.unspelled(values, lengths)
+        found[alone] = self._unlike.integers(0, 2**64, int(alone.sum()), np.uint64)
         return found
 
     def unspelled(self, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -81,7 +94,16 @@ class TokenText:
             found[np.repeat(np.arange(len(lengths)), lengths)[values == self._unknown]] = True
         return found
 
-    def _texts(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> tuple[Hashes, NDArray[np.int64]]:
+    def unlike(self, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """By row, whether it has so many unknown tokens that other rows with the same ids may be other texts."""
+        found = np.zeros(len(lengths), np.bool_)
+        if self._unknown is not None and len(places := np.flatnonzero(values == self._unknown)):
+            rows = np.searchsorted(to_offsets(lengths)[1:], places, "right")
+            counts = np.bincount(rows, minlength=len(lengths))
+            found = (counts > FEW_UNKNOWN * lengths) | ((counts > 0) & (lengths < LEAST_TOKENS))
+        return found
+
+    def _texts(self, ids: NDArray[np.int32], lengths: NDArray[np.int64], loose: bool) -> tuple[Hashes, NDArray[np.int64]]:
         """Number and bytes of each row's text, with single spaces between words and none around them."""
         rows = np.repeat(np.arange(len(lengths)), lengths)
         if self._blank[ids].any():  # special tokens stand for no text
@@ -102,14 +124,34 @@ class TokenText:
         if len(self._powers) <= total.max():
             self._powers = _powers(2 * int(total.max()))
         sums = np.zeros(len(ids) + 1, np.uint64)
-        np.cumsum(self._numbers[which, ids] * self._powers[places], dtype=np.uint64, out=sums[1:])
+        terms = self._numbers[which, ids] * self._powers[places]
+        self._fold_divided(terms, ids, rows, places, sizes)
+        np.cumsum(terms, dtype=np.uint64, out=sums[1:])
         numbers = sums[offsets[1:]] - sums[offsets[:-1]]
         last = ids[np.maximum(offsets[1:] - 1, 0)]
         trailing = (lengths > 0) & (total > 0) & self._ends[last]
         numbers[trailing] -= self._codes[0x20] * self._powers[total[trailing] - 1]
         total = total - trailing
+        if loose:
+            place = np.where(self._core_sizes[which, ids] > 0, np.arange(len(ids)), -1)
+            core = np.maximum.accumulate(place)[np.maximum(offsets[1:] - 1, 0)]  # the last token that is more than an end
+            some = np.flatnonzero((lengths > 0) & (core >= offsets[:-1]))
+            core = core[some]
+            kind = which[core], ids[core]
+            end = (self._numbers[kind] - self._core_numbers[kind]) * self._powers[places[core]]
+            numbers[some] = sums[core + 1] - sums[offsets[some]] - end
+            total[some] = places[core] + self._core_sizes[kind]
         numbers ^= total.astype(np.uint64) * BASE
         return numbers, total
+
+    def _fold_divided(self, terms: Hashes, ids: NDArray[np.int32], rows: Ints, places: Ints, sizes: Ints) -> None:
+        """Put letters of two bytes that two tokens share into one case."""
+        at = np.flatnonzero(self._leads[ids[:-1]])
+        at = at[(rows[at] == rows[at + 1]) & (self._follows[ids[at + 1]] > 0)]
+        lead, follow = self._leads[ids[at]], self._follows[ids[at + 1]]
+        new = TWO_BYTES[lead, follow]
+        terms[at] += (self._codes[new[:, 0]] - self._codes[lead]) * self._powers[places[at] + sizes[at] - 1]
+        terms[at + 1] += (self._codes[new[:, 1]] - self._codes[follow]) * self._powers[places[at + 1]]
 
     def _number(self, pieces: list[bytes]) -> Hashes:
         flat = np.frombuffer(b"".join(pieces), np.uint8)
@@ -158,6 +200,27 @@ def spelled(tokenizer: PreTrainedTokenizerBase, used: NDArray[np.bool_] | None =
         if special < len(pieces):
             pieces[special] = b""
     return pieces
+
+
+def _fold(piece: bytes) -> bytes:
+    """A piece in one case, letter by letter, so that it does not matter where a text was cut; a divided letter stays what it is."""
+    if piece.isascii():
+        return piece.lower()
+    return piece.decode("utf-8", "surrogateescape").casefold().encode("utf-8", "surrogateescape")
+
+
+def _two_bytes() -> NDArray[np.uint8]:
+    """[first byte, second byte] → the two bytes of the letter in one case."""
+    table = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij"), 2).astype(np.uint8)
+    for lead in LEADS:
+        for follow in range(0x80, 0xC0):
+            folded = _fold(bytes([lead, follow]))
+            if len(folded) == 2:
+                table[lead, follow] = list(folded)
+    return table
+
+
+TWO_BYTES = _two_bytes()
 
 
 def _powers(count: int) -> Hashes:
