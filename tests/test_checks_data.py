@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from ftcli.core.held_out_rows import too_few
 from ftcli.core.storage.store import Store
+from stores import Row
 from verifying import World
 
 STAGE = ("data",)
@@ -285,3 +287,67 @@ def test_held_out_rows_that_say_nothing_are_caught(world: World, tmp_path: Path)
     for name, data, words in (("no", alone, "there is none"), ("an empty", untested, "it is empty")):
         values = {**world.run("classify"), **data, "train.do_predict": True}
         world.caught(f"{name} test split to be scored", values, "FT214", words=f"scores the test split, and {words}", stages=STAGE)
+
+
+def _numbers(world: World, folder: Path, train: Sequence[float], held: Sequence[float]) -> dict[str, Any]:
+    """The rows of `World.labelled` with these numbers, over and over; held out are at most 40."""
+    ids = [ids for ids, _ in world.rows(world.labelled)]
+    splits: dict[str, list[Row]] = {
+        "train": [(row, float(train[number % len(train)])) for number, row in enumerate(ids)],
+        "validation": [(row, float(number)) for (row, _), number in zip(world.rows(world.labelled, "test"), held, strict=False)],
+    }
+    return {**world.run("classify"), **world.rewritten(folder, splits, task="regress", label_names=None)}
+
+
+UNIFORM = [number / 97 for number in range(97)]
+RARE = [0.01 * number for number in range(95)] + [1e6]
+
+
+@pytest.mark.parametrize(
+    ("train", "held", "words"),
+    [
+        (UNIFORM, [0.1] * 40, "all 40 rows of validation have the number 0.1"),
+        (UNIFORM, [100 * number for number in UNIFORM], "validation are 20.1 on average"),
+        (UNIFORM, [0.5 + number / 100 for number in UNIFORM], "with a standard deviation of 0.00119"),
+        (UNIFORM, [7 + number for number in UNIFORM], "validation are 7.2 on average"),
+    ],
+)
+def test_held_out_numbers_that_say_nothing_warn(world: World, tmp_path: Path, train: list[float], held: list[float], words: str) -> None:
+    values = _numbers(world, tmp_path / "s", train, held)
+    check = world.caught("held-out numbers of another kind", values, "FT214", status="warn", words=words, stages=STAGE)
+    assert "--validation-fraction" in check.fix
+
+
+@pytest.mark.parametrize(
+    ("train", "held"),
+    [
+        (UNIFORM, UNIFORM[::2]),
+        (UNIFORM[:80], UNIFORM[60:]),
+        ([0.0] * 70 + UNIFORM[:26], UNIFORM[:8] + [0.0] * 32),
+        (UNIFORM, [1e5, *UNIFORM[:39]]),
+    ],
+)
+def test_held_out_numbers_like_those_of_train_pass(world: World, tmp_path: Path, train: list[float], held: list[float]) -> None:
+    world.quiet("held-out numbers of one kind", _numbers(world, tmp_path / "s", train, held), stages=STAGE)
+
+
+def test_rare_numbers_of_train_that_are_not_held_out_are_no_other_scale(world: World, tmp_path: Path) -> None:
+    checks = world.verify(_numbers(world, tmp_path / "s", RARE, RARE[:40]), stages=STAGE, select=("FT214",))
+    assert checks["FT214"].status == "pass", checks["FT214"].summary
+
+
+@pytest.mark.parametrize(
+    ("held", "words"), [((0.0,) * 4, "none of the labels"), ((0.0, 1.0, 0.0, 1.0), "'delivery', 'refund' and no other")]
+)
+def test_held_out_rows_with_the_same_labels_throughout_warn(world: World, tmp_path: Path, held: tuple[float, ...], words: str) -> None:
+    ids = [ids for ids, _ in world.rows(world.labelled)]
+    splits: dict[str, list[Row]] = {
+        "train": [(row, tuple(float(number >> bit & 1) for bit in range(4))) for number, row in enumerate(ids)],
+        "validation": [(row, held) for row, _ in world.rows(world.labelled, "test")],
+    }
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", splits)}
+    world.caught("held-out rows with the same labels", values, "FT214", status="warn", words=words, stages=STAGE)
+    splits["validation"] = [
+        (row[0], tuple(float(number % 3 == bit) for bit in range(4))) for number, row in enumerate(splits["validation"])
+    ]
+    world.quiet("other labels", {**world.run("classify"), **world.rewritten(tmp_path / "t", splits)}, stages=STAGE)
