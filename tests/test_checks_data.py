@@ -13,7 +13,7 @@ import pytest
 from ftcli.core.held_out_rows import too_few
 from ftcli.core.storage.store import Store
 from stores import Row
-from verifying import World
+from verifying import LABELS, World, texts
 
 STAGE = ("data",)
 
@@ -224,6 +224,59 @@ def test_rows_that_were_left_out_warn(world: World) -> None:
     check = world.caught("rows above max_length 16 dropped", values, "FT204", "FT214", status="warn", words="were left out: ", stages=STAGE)
     assert check.evidence["rows_too_long"] > 0
     assert check.fix == "Raise --max-length."
+
+
+def _lines(folder: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
+    path = folder / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return [f"train={path}"]
+
+
+@pytest.mark.parametrize(("every", "minimum", "status"), [(3, 1, "warn"), (200, 1, "pass"), (3, 2, "pass")])
+def test_rows_without_text_are_counted(world: World, tmp_path: Path, every: int, minimum: int, status: str) -> None:
+    rows = [{"text": "" if number % every == 0 else text, "label": LABELS[number % 4]} for number, text in enumerate(texts(200, 6 + every))]
+    options = {"dataset.label_column": "label", "packing.min_length": minimum}
+    data = world.prepare(f"blank-{every}-{minimum}", world.bpe, options, sources=_lines(tmp_path, rows))
+    values = {**world.run("classify"), "dataset.sources": [str(data)]}
+    if status == "pass":
+        world.quiet("few rows without text, or a minimum", values, stages=STAGE)
+        return
+    check = world.caught(
+        "a third without text", values, "FT204", status="warn", words="(33.5%) were left out: 67 without text", stages=STAGE
+    )
+    assert "--text-column" in check.fix
+    assert "--max-length" not in check.fix
+
+
+def test_empty_lines_of_running_text_are_no_missing_rows(world: World, tmp_path: Path) -> None:
+    rows = [{"text": "" if number % 3 == 0 else text} for number, text in enumerate(texts(200, 9))]
+    data = world.prepare("paragraphs", world.bpe, {}, sources=_lines(tmp_path, rows))
+    check = world.quiet("empty lines", {**world.run("pretrain"), "dataset.sources": [str(data)]}, stages=STAGE)["FT204"]
+    assert (check.status, check.evidence["rows_too_short"]) == ("pass", 67)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_longer_row_is_advised_only_where_it_helps(world: World, tmp_path: Path, behind: bool) -> None:
+    """Of conversations without an answer --max-length was to be raised."""
+    rows = [
+        {"prompt": f"{number} order" + " card" * (60 if behind and odd else 1), "completion": "" if odd and not behind else " late again"}
+        for number, odd in enumerate([True, False, False] * 40)
+    ]
+    options = {"train.mode": "sft", "packing.max_length": 50, "tokenizer.add_eos": None if behind else False}
+    data = world.prepare(f"unanswered-{behind}", world.bpe, options, sources=_lines(tmp_path, rows))
+    values = {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [str(data)]}
+    check = world.verify(values, stages=STAGE)["FT204"]
+    assert check.status == "warn"
+    assert ("40 with their answer behind what is kept" if behind else "40 without an answer") in check.summary
+    assert ("Raise --max-length" in check.fix, "without any answer" in check.fix) == (behind, not behind)
+
+
+def test_the_share_of_rows_that_were_cut_is_said_of_answers(world: World, tmp_path: Path) -> None:
+    rows = [{"prompt": f"order {number}", "completion": " card" * (9 + number % 2 * 30)} for number in range(80)]
+    data = world.prepare("cut answers", world.bpe, {"train.mode": "sft", "packing.max_length": 42}, sources=_lines(tmp_path, rows))
+    values = {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [str(data)]}
+    check = world.verify(values, stages=STAGE)["FT204"]
+    assert (check.status, "in 50.0% of the rows" in check.summary) == ("info", True), check.summary
 
 
 @pytest.mark.parametrize(("copies", "status"), [(1, "warn"), (2, "warn"), (3, "fail")])
