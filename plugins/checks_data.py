@@ -103,7 +103,7 @@ def lengths(probe: Probe) -> Check:
     if cut > MANY_CUT:
         return warned(
             f"truncation cut {cut:.1%} of all tokens ({counted.get('rows_truncated'):,} rows)",
-            "Raise --max-length, or use --truncation-strategy split.",
+            f"Raise --max-length, or use --truncation-strategy {'drop' if probe.task_name == 'sft' else 'split'}.",
             **evidence,
         )
     reasons, read = _left_out(probe), counted.get("rows_read", 0)

@@ -277,6 +277,9 @@ def test_the_share_of_rows_that_were_cut_is_said_of_answers(world: World, tmp_pa
     values = {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [str(data)]}
     check = world.verify(values, stages=STAGE)["FT204"]
     assert (check.status, "in 50.0% of the rows" in check.summary) == ("info", True), check.summary
+    data = world.prepare("much cut", world.bpe, {"train.mode": "sft", "packing.max_length": 30}, sources=_lines(tmp_path, rows))
+    check = world.verify({**values, "dataset.sources": [str(data)]}, stages=STAGE)["FT204"]
+    assert (check.status, check.fix) == ("warn", "Raise --max-length, or use --truncation-strategy drop.")  # split is refused in mode sft
 
 
 @pytest.mark.parametrize(("copies", "status"), [(1, "warn"), (2, "warn"), (3, "fail")])
