@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,12 @@ if TYPE_CHECKING:
     from ftcli.core.verify.probe import Probe
 
 MANY_LEFT_OUT = 0.01
-"""Share of the rows that may be left out for their length, or for an answer that is not there, without a word."""
+"""Share of the rows that may be left out for their length, or for an answer or a text that is not there, without a word."""
+MANY_CUT = 0.05
+"""Share of the tokens that truncation may cut, and of the rows where each ends with its answer."""
+RAISE = "Raise --max-length."
+UNANSWERED = "Rows without any answer, as in data for preferences, are not for mode sft: take them out, or check --rename."
+TEXTLESS = "Check --text-column, or take the rows without text out of the sources."
 
 
 def complete(probe: Probe) -> Check:
@@ -67,7 +73,7 @@ def same_tokenizer(probe: Probe) -> Check:
 def lengths(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.verify.verdict import failed, passed, warned
+    from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     store, tokens = probe.store, probe.train_split.lengths
     counted = store.manifest.get("metrics", {})
@@ -82,8 +88,8 @@ def lengths(probe: Probe) -> Check:
         "tokens_cut_share": round(cut, 4),
         "rows_too_long": counted.get("rows_too_long", 0),
         "rows_untargeted": counted.get("rows_untargeted", 0),
+        "rows_too_short": _textless(counted),
     }
-    left_out = counted.get("rows_too_long", 0) + counted.get("rows_untargeted", 0)
     for name in store.split_names:
         found = store.split(name).lengths
         if len(found) and not found.min():
@@ -94,21 +100,46 @@ def lengths(probe: Probe) -> Check:
             if name != "test" or store.eval_split == name or probe.settings.train.do_predict:
                 return failed(said, fix, **evidence)
             return warned(f"{said}: train leaves {name} unscored", fix, **evidence)
-    if cut > 0.05:
+    if cut > MANY_CUT:
         return warned(
             f"truncation cut {cut:.1%} of all tokens ({counted.get('rows_truncated'):,} rows)",
-            "Raise --max-length, or use --truncation-strategy split.",
+            f"Raise --max-length, or use --truncation-strategy {'drop' if probe.task_name == 'sft' else 'split'}.",
             **evidence,
         )
-    if left_out > MANY_LEFT_OUT * counted.get("rows_read", 0):
-        without = "; rows without any answer, as in data for preferences, are not for mode sft" if evidence["rows_untargeted"] else ""
+    reasons, read = _left_out(probe), counted.get("rows_read", 0)
+    if (left_out := sum(rows for rows, _ in reasons.values())) > MANY_LEFT_OUT * read:
+        why = {f"{rows:,} {words}": fix for words, (rows, fix) in reasons.items() if rows}
         return warned(
-            f"{left_out:,} of {counted['rows_read']:,} rows ({left_out / counted['rows_read']:.1%}) were left out: "
-            f"{evidence['rows_too_long']:,} too long, {evidence['rows_untargeted']:,} without an answer in what is kept",
-            f"Raise --max-length{without}.",
+            f"{left_out:,} of {read:,} rows ({left_out / read:.1%}) were left out: {', '.join(why)}",
+            " ".join(dict.fromkeys(why.values())),
             **evidence,
         )
-    return passed(f"{tokens.mean():.1f} tokens a row on average, at most {int(tokens.max())}; {cut:.2%} of all tokens were cut", **evidence)
+    words = f"{tokens.mean():.1f} tokens a row on average, at most {int(tokens.max())}; {cut:.2%} of all tokens were cut"
+    truncated = (counted.get("rows_truncated") or 0) / max(1, counted.get("rows_written", 0))
+    if probe.task_name == "sft" and truncated:
+        words += f", in {truncated:.1%} of the rows (FT304 looks at what that does to their ends)"
+        return noted(words, **evidence) if truncated > MANY_CUT else passed(words, **evidence)
+    return passed(words, **evidence)
+
+
+def _textless(counted: Mapping[str, int]) -> int:
+    """Rows that were filtered out for having too few tokens: none, or fewer than the minimum."""
+    return max(0, counted.get("rows_filtered", 0) - counted.get("rows_too_long", 0) - counted.get("rows_untargeted", 0))
+
+
+def _left_out(probe: Probe) -> dict[str, tuple[int, str]]:
+    """Why rows are missing that nobody asked to leave out: how many, and what helps. Empty lines of running text are none, nor are short rows where a
+    minimum is set."""
+    counted: Mapping[str, int] = probe.store.manifest.get("metrics", {})
+    untargeted = counted.get("rows_untargeted", 0)
+    unanswered = counted.get("rows_unanswered", 0 if counted.get("rows_truncated") else untargeted)
+    asked = (probe.store.manifest.get("policy") or {}).get("min_length", 1) > 1 or probe.task_name == "pretrain"
+    return {
+        "too long": (counted.get("rows_too_long", 0), RAISE),
+        "with their answer behind what is kept": (untargeted - unanswered, RAISE),
+        "without an answer": (unanswered, UNANSWERED),
+        "without text": (0 if asked else _textless(counted), TEXTLESS),
+    }
 
 
 def _positions(probe: Probe) -> int | None:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from ftcli.core.storage.store import SplitData, Store
     from ftcli.core.verify.probe import Probe
 
+AWAY, TIMES = 3.0, 10.0
+"""Standard deviations of train between the means, and times one standard deviation is the other, from which held-out numbers are on another scale."""
+FAR_FIX = "Write the numbers of all splits on one scale, or draw the held-out rows from the train rows: --validation-fraction 0.05."
+
 
 def held_out(probe: Probe) -> Check:
     from ftcli.core.held_out_rows import more
@@ -34,10 +38,15 @@ def held_out(probe: Probe) -> Check:
             said.append(f"the split {name} is empty")
         elif words := _too_few(probe, store.split(name)):
             said.append(f"the split {name} has {words}")
-        elif label := _only_label(store, store.split(name)):
-            evidence["label"] = label
-            said.append(f"all {evidence[name]:,} rows of {name} have the label {label!r}: their accuracy only shows how often that is said")
-            fixes["Hold out rows of all labels: --validation-fraction 0.05 draws from the train rows."] = None
+        elif alike := _all_alike(store, store.split(name)):
+            what, kind, found = alike
+            evidence |= found
+            said.append(f"all {evidence[name]:,} rows of {name} have {what}")
+            fixes[f"Hold out rows of all {kind}: --validation-fraction 0.05 draws from the train rows."] = None
+            continue
+        elif words := _far(store, name, evidence):
+            said.append(words)
+            fixes[FAR_FIX] = None
             continue
         else:
             continue
@@ -62,13 +71,49 @@ def _too_few(probe: Probe, split: SplitData) -> str | None:
     )
 
 
-def _only_label(store: Store, split: SplitData) -> str | None:
+def _all_alike(store: Store, split: SplitData) -> tuple[str, str, dict[str, Any]] | None:
+    """What all rows have, with what it means for their figures, where those of train differ; what there is of it; and that as evidence."""
     import numpy as np
 
-    names = store.label_names or ()
-    if split.labels is None or len(names) < 2 or len(np.unique(split.labels)) > 1:
+    from ftcli.core.storage.label_flags import names_of
+
+    names, train = store.label_names or (), store.split("train")
+    if split.labels is not None and len(names) > 1 and len(np.unique(split.labels)) == 1:
+        label = names[int(split.labels[0])]
+        return f"the label {label!r}: their accuracy only shows how often that is said", "labels", {"label": label}
+    if split.numbers is not None and train.numbers is not None and np.ptp(split.numbers) == 0 != np.ptp(train.numbers):
+        number = float(split.numbers[0])
+        return f"the number {number:g}: there is no correlation with one number", "numbers", {"number": number}
+    if split.flags is not None and train.flags is not None and len(np.unique(split.flags.codes)) == 1 < len(np.unique(train.flags.codes)):
+        held = names_of(split.flags.gather(np.zeros(1, np.int64))[0], list(names) or None)
+        what = f"the labels {', '.join(map(repr, held[:5]))} and no other" if held else "none of the labels"
+        return f"{what}: their exact match only shows how often that is said", "labels", {"labels": held}
+    return None
+
+
+def _far(store: Store, name: str, evidence: dict[str, Any]) -> str | None:
+    """How the numbers of a split are other ones than those of train. Mean and standard deviation as well as median and middle half have to say so: few
+    numbers far out move the one pair, and many equal ones the other."""
+    import numpy as np
+
+    own, train = store.split(name).numbers, store.split("train").numbers
+    if own is None or train is None:
         return None
-    return names[int(split.labels[0])]
+    (low, middle, high), (first, median, last) = (np.quantile(numbers, (0.25, 0.5, 0.75)) for numbers in (own, train))
+    mean, spread, center, width = (
+        float(figure) for numbers in (own, train) for figure in (numbers.mean(dtype=float), numbers.std(dtype=float))
+    )
+    if not width or last == first:
+        return None
+    away = min(abs(mean - center) / width, abs(middle - median) / (last - first)) > AWAY
+    ratios = spread / width, (high - low) / (last - first)
+    if not away and not min(ratios) > TIMES and not 0 < max(ratios) < 1 / TIMES:
+        return None
+    evidence |= {f"{name}_mean": mean, f"{name}_std": spread, "train_mean": center, "train_std": width}
+    return (
+        f"the numbers of {name} are {mean:.3g} on average with a standard deviation of {spread:.3g}, those of train {center:.3g} with {width:.3g}: "
+        "their figures say nothing of numbers like those that are learned"
+    )
 
 
 CHECKS = (CheckKind("FT214", "data", "Held-out rows", held_out, ("store",), after=("FT201",)),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import CheckKind
@@ -10,6 +11,7 @@ from ftcli.records import Check
 if TYPE_CHECKING:
     from ftcli.core.training.schedule import Plan
     from ftcli.core.verify.probe import Probe
+    from ftcli.settings_train import TrainSettings
 
 LEAST = 0.02
 """Share of its steps that a run must amount to at the full rate: linear and cosine 0.5, a polynomial of power 10 0.09, of 200 0.005."""
@@ -32,7 +34,12 @@ def warm_up(probe: Probe) -> Check:
     done = {"first_log": min(plan.log_every, steps), "first_eval": plan.first_eval, "end": steps}
     full = {name: None if at is None else round(schedule.full_rate_steps(at), 3) for name, at in done.items()}
     evidence = {"steps": steps, "warmup_steps": warmup, "full_rate_steps": full, "schedule": schedule.name}
-    fix = f"Set --warmup-steps to about {max(1, steps // 20)}."
+    about = steps // 20
+    fix = (
+        f"Set --warmup-steps to about {about}."
+        if about
+        else f"Leave --warmup-steps out: a run of {steps:,} step{'s' * (steps != 1)} needs none."
+    )
     if warmup >= steps:
         return failed(
             f"the warm-up of {warmup:,} steps does not end in a run of {steps:,}: the learning rate never arrives at {rate:g}, "
@@ -72,8 +79,21 @@ def best_model(probe: Probe) -> Check:
         raise Missing("nothing is evaluated")
     evidence = {"steps": plan.schedule.steps, "first_eval": plan.first_eval, "evaluations": plan.evals_before_end + 1}
     if said := plan.too_few_evaluations(train):
-        return warned(said, "Evaluate more often (--eval-strategy steps --eval-steps 100), train longer, or leave it out.", **evidence)
+        return warned(said, _more_often(train, plan.schedule.steps), **evidence)
     return passed(f"{plan.evals_before_end + 1:,} evaluations, the first at step {plan.first_eval:,}", **evidence)
+
+
+def _more_often(train: TrainSettings, steps: int) -> str:
+    """What gives a run the evaluations before its last step that are asked for."""
+    wanted = (train.patience or 0) + 1
+    every = (steps - math.ceil(train.eval_delay or 0)) // (wanted + 1)
+    if every < 1:
+        sooner = "begin to evaluate sooner (--eval-delay), " if train.eval_delay and steps > wanted else ""
+        return f"{steps:,} steps are too few for that: {sooner}train longer, or leave it out."
+    asked = f"--eval-strategy steps --eval-steps {every}"
+    if train.load_best_model_at_end and (train.save_steps or train.save_strategy):  # the best model needs both at the same steps
+        asked += f" --save-strategy steps --save-steps {every}"
+    return f"Evaluate more often ({asked}), train longer, or leave it out."
 
 
 def hidden_nan(probe: Probe) -> Check:

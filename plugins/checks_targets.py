@@ -8,6 +8,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -17,6 +18,8 @@ COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
 UNLEARNED_FIX = "The task leaves it out: let its labels keep the end of a text."
 MOST_ROWS = 20_000
 """Rows whose last token is looked at, drawn at random."""
+MOST_CUT = 0.05
+"""Share of the answers that may have lost their end to --max-length."""
 MOST_BLANK = 4
 """Tokens of nothing but space that a chat template writes behind EOS at most."""
 
@@ -217,12 +220,15 @@ def endings(probe: Probe) -> Check:
     draw = np.random.default_rng(probe.settings.train.seed).choice(len(split), min(len(split), MOST_ROWS), replace=False)
     rows = split.rows(np.sort(draw))
     lengths = rows.input_ids.lengths if rows.seq_lengths is None else rows.seq_lengths.values.astype(np.int64)
-    places = _last_places(rows.input_ids.values, lengths[lengths > 0], probe)
+    lengths = lengths[lengths > 0]
+    places = _last_places(rows.input_ids.values, lengths, probe)
     last = rows.input_ids.values[places]
     ends = [*dict.fromkeys([int(eos), *configured(probe), *generating(probe)])]
     ending = np.isin(last, ends)
     share = float(ending.mean()) if len(last) else 0.0
-    evidence: dict[str, Any] = {"share": round(share, 4), "texts": len(last), "eos": probe.tokenizer.eos_token}
+    lost = _lost(probe, lengths, ending)
+    cut = lost > MOST_CUT and (share >= 0.5 or lost > (1 - share) / 2)
+    evidence: dict[str, Any] = {"share": round(share, 4), "texts": len(last), "eos": probe.tokenizer.eos_token, "cut": round(lost, 4)}
     if share >= 0.5:
         named = " or ".join(repr(probe.tokenizer.decode([end])) for end in ends if end in last)
         learned = np.asarray(probe.task.labels(rows))[places[ending]] != IGNORED
@@ -233,7 +239,14 @@ def endings(probe: Probe) -> Check:
                 UNLEARNED_FIX,
                 **evidence,
             )
-        return passed(f"{share:.1%} of {len(last):,} texts end with {named}", **evidence)
+        if not cut:
+            return passed(f"{share:.1%} of {len(last):,} texts end with {named}", **evidence)
+    if share and cut:
+        return warned(
+            f"{lost:.1%} of {len(last):,} answers lost their end, which was cut at {probe.store.max_length:,} tokens: the model learns to go on there",
+            f"{_longer(probe)}, or leave such rows out: --truncation-strategy drop.",
+            **evidence,
+        )
     if ended(probe.store.manifest, eos):
         return noted(
             f"{share:.1%} of the texts end with {evidence['eos']!r}: it ends each in the data, and the others were cut or split", **evidence
@@ -242,6 +255,8 @@ def endings(probe: Probe) -> Check:
     if (probe.store.manifest.get("chat_template") or {}).get("mask"):
         usual = probe.tokenizer.decode([int(np.bincount(last).argmax())])
         fix = f"The chat template ends most conversations with {usual!r}: if that ends an answer, name it as eos_token in tokenizer_config.json."
+    if cut:
+        fix = f"{_longer(probe)}: there their ends were cut."
     if not share and _instructs(probe):
         return failed("no answer ends with EOS: the model would never stop", fix, **evidence)
     return warned(
@@ -249,6 +264,20 @@ def endings(probe: Probe) -> Check:
         fix,
         **evidence,
     )
+
+
+def _lost(probe: Probe, lengths: NDArray[Any], ending: NDArray[np.bool_]) -> float:
+    """The share of answers that truncation took the end of: they are as long as a row can be, and lack one."""
+    manifest = probe.store.manifest
+    cut = probe.task_name == "sft" and (manifest.get("metrics") or {}).get("rows_truncated")
+    if not cut or not len(lengths) or (manifest.get("policy") or {}).get("truncation") == "keep_end":
+        return 0.0
+    return float((~ending & (lengths >= probe.store.max_length)).mean())
+
+
+def _longer(probe: Probe) -> str:
+    counted = probe.store.manifest["metrics"]
+    return f"Raise --max-length above {probe.store.max_length:,} ({counted['tokens_cut'] / counted['rows_truncated']:,.0f} tokens of a cut row are missing on average)"
 
 
 def _last_places(ids: NDArray[Any], lengths: NDArray[Any], probe: Probe) -> NDArray[Any]:

@@ -151,6 +151,50 @@ def test_conversations_end_with_eos_whatever_space_the_template_writes_behind_it
         assert "ends most conversations with '!'" in check.fix
 
 
+def _answers(world: World, folder: Path, long: int, **values: Any) -> dict[str, Any]:
+    """80 prompts with answers, the first `long` of them a few tokens longer than the others."""
+    source = folder / "answers.jsonl"
+    rows = [{"prompt": "order", "completion": " card" * (40 if row < long else 12 + row % 5) + " late"} for row in range(80)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    name = f"answers-{long}-{folder.name}-{len(list(folder.iterdir()))}"
+    data = world.prepare(name, world.bpe, {"train.mode": "sft", **values}, sources=[f"train={source}"])
+    (folder / name).touch()
+    return {"tokenizer.path": str(world.bpe), "dataset.sources": [str(data)], "train.mode": "sft"}
+
+
+def _longest(values: dict[str, Any]) -> int:
+    return int(Store.open(Path(values["dataset.sources"][0])).split("train").lengths.max())
+
+
+@pytest.mark.parametrize(("long", "status"), [(80, "fail"), (50, "warn"), (30, "warn"), (3, "pass")])
+def test_answers_that_lost_their_end_to_the_length_are_seen(world: World, tmp_path: Path, long: int, status: str) -> None:
+    """All answers but a tenth could lack their end and half of them passed; where none had one, --add-eos was advised, which is on in mode sft."""
+    whole = _answers(world, tmp_path, long, **{"packing.max_length": 256})
+    world.quiet("whole answers", whole, stages=STAGE)
+    most = _longest(whole)
+    cut = _answers(world, tmp_path, long, **{"packing.max_length": most - 2})
+    if status == "pass":
+        assert world.quiet("3 of 80 answers cut", cut, stages=STAGE)["FT304"].evidence["cut"] == long / 80
+        return
+    words = "no answer ends" if long == 80 else f"{long / 80:.1%} of 80 answers lost their end"
+    check = world.caught(f"{long} of 80 answers cut", cut, "FT304", status=status, words=words, stages=STAGE)
+    assert f"Raise --max-length above {most - 2} (2 tokens" in check.fix
+    assert "--add-eos" not in check.fix
+    world.quiet("as advised", _answers(world, tmp_path, long, **{"packing.max_length": most}), stages=STAGE)
+    if long == 50:
+        dropped = {"packing.max_length": most - 2, "packing.truncation_strategy": "drop"}
+        world.quiet("left out", _answers(world, tmp_path, long, **dropped), stages=STAGE)
+
+
+def test_answers_that_were_never_ended_are_told_so_however_many_are_cut(world: World, tmp_path: Path) -> None:
+    most = _longest(_answers(world, tmp_path, 8, **{"packing.max_length": 256}))
+    cut = _answers(world, tmp_path, 8, **{"packing.max_length": most - 3, "tokenizer.add_eos": False})
+    check = world.caught("answers without EOS", cut, "FT304", words="no answer ends with EOS", stages=STAGE)
+    assert "--add-eos" in check.fix
+    ends = _answers(world, tmp_path, 8, **{"packing.max_length": most - 3, "packing.truncation_strategy": "keep_end"})
+    assert world.quiet("beginnings cut", ends, stages=STAGE)["FT304"].evidence["cut"] == 0
+
+
 FORGETS_EOS = """
 import ftcli
 from ftcli.core.batches.tasks import IGNORED, Pretrain

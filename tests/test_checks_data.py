@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from ftcli.core.held_out_rows import too_few
 from ftcli.core.storage.store import Store
-from verifying import World
+from stores import Row
+from verifying import LABELS, World, texts
 
 STAGE = ("data",)
 
@@ -224,6 +226,62 @@ def test_rows_that_were_left_out_warn(world: World) -> None:
     assert check.fix == "Raise --max-length."
 
 
+def _lines(folder: Path, rows: Sequence[dict[str, Any]]) -> list[str]:
+    path = folder / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return [f"train={path}"]
+
+
+@pytest.mark.parametrize(("every", "minimum", "status"), [(3, 1, "warn"), (200, 1, "pass"), (3, 2, "pass")])
+def test_rows_without_text_are_counted(world: World, tmp_path: Path, every: int, minimum: int, status: str) -> None:
+    rows = [{"text": "" if number % every == 0 else text, "label": LABELS[number % 4]} for number, text in enumerate(texts(200, 6 + every))]
+    options = {"dataset.label_column": "label", "packing.min_length": minimum}
+    data = world.prepare(f"blank-{every}-{minimum}", world.bpe, options, sources=_lines(tmp_path, rows))
+    values = {**world.run("classify"), "dataset.sources": [str(data)]}
+    if status == "pass":
+        world.quiet("few rows without text, or a minimum", values, stages=STAGE)
+        return
+    check = world.caught(
+        "a third without text", values, "FT204", status="warn", words="(33.5%) were left out: 67 without text", stages=STAGE
+    )
+    assert "--text-column" in check.fix
+    assert "--max-length" not in check.fix
+
+
+def test_empty_lines_of_running_text_are_no_missing_rows(world: World, tmp_path: Path) -> None:
+    rows = [{"text": "" if number % 3 == 0 else text} for number, text in enumerate(texts(200, 9))]
+    data = world.prepare("paragraphs", world.bpe, {}, sources=_lines(tmp_path, rows))
+    check = world.quiet("empty lines", {**world.run("pretrain"), "dataset.sources": [str(data)]}, stages=STAGE)["FT204"]
+    assert (check.status, check.evidence["rows_too_short"]) == ("pass", 67)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_longer_row_is_advised_only_where_it_helps(world: World, tmp_path: Path, behind: bool) -> None:
+    """Of conversations without an answer --max-length was to be raised."""
+    rows = [
+        {"prompt": f"{number} order" + " card" * (60 if behind and odd else 1), "completion": "" if odd and not behind else " late again"}
+        for number, odd in enumerate([True, False, False] * 40)
+    ]
+    options = {"train.mode": "sft", "packing.max_length": 50, "tokenizer.add_eos": None if behind else False}
+    data = world.prepare(f"unanswered-{behind}", world.bpe, options, sources=_lines(tmp_path, rows))
+    values = {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [str(data)]}
+    check = world.verify(values, stages=STAGE)["FT204"]
+    assert check.status == "warn"
+    assert ("40 with their answer behind what is kept" if behind else "40 without an answer") in check.summary
+    assert ("Raise --max-length" in check.fix, "without any answer" in check.fix) == (behind, not behind)
+
+
+def test_the_share_of_rows_that_were_cut_is_said_of_answers(world: World, tmp_path: Path) -> None:
+    rows = [{"prompt": f"order {number}", "completion": " card" * (9 + number % 2 * 30)} for number in range(80)]
+    data = world.prepare("cut answers", world.bpe, {"train.mode": "sft", "packing.max_length": 42}, sources=_lines(tmp_path, rows))
+    values = {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [str(data)]}
+    check = world.verify(values, stages=STAGE)["FT204"]
+    assert (check.status, "in 50.0% of the rows" in check.summary) == ("info", True), check.summary
+    data = world.prepare("much cut", world.bpe, {"train.mode": "sft", "packing.max_length": 30}, sources=_lines(tmp_path, rows))
+    check = world.verify({**values, "dataset.sources": [str(data)]}, stages=STAGE)["FT204"]
+    assert (check.status, check.fix) == ("warn", "Raise --max-length, or use --truncation-strategy drop.")  # split is refused in mode sft
+
+
 @pytest.mark.parametrize(("copies", "status"), [(1, "warn"), (2, "warn"), (3, "fail")])
 def test_test_rows_that_stand_in_train_are_found(world: World, tmp_path: Path, copies: int, status: str) -> None:
     train, test = (world.rows(world.labelled, name) for name in ("train", "test"))
@@ -285,3 +343,67 @@ def test_held_out_rows_that_say_nothing_are_caught(world: World, tmp_path: Path)
     for name, data, words in (("no", alone, "there is none"), ("an empty", untested, "it is empty")):
         values = {**world.run("classify"), **data, "train.do_predict": True}
         world.caught(f"{name} test split to be scored", values, "FT214", words=f"scores the test split, and {words}", stages=STAGE)
+
+
+def _numbers(world: World, folder: Path, train: Sequence[float], held: Sequence[float]) -> dict[str, Any]:
+    """The rows of `World.labelled` with these numbers, over and over; held out are at most 40."""
+    ids = [ids for ids, _ in world.rows(world.labelled)]
+    splits: dict[str, list[Row]] = {
+        "train": [(row, float(train[number % len(train)])) for number, row in enumerate(ids)],
+        "validation": [(row, float(number)) for (row, _), number in zip(world.rows(world.labelled, "test"), held, strict=False)],
+    }
+    return {**world.run("classify"), **world.rewritten(folder, splits, task="regress", label_names=None)}
+
+
+UNIFORM = [number / 97 for number in range(97)]
+RARE = [0.01 * number for number in range(95)] + [1e6]
+
+
+@pytest.mark.parametrize(
+    ("train", "held", "words"),
+    [
+        (UNIFORM, [0.1] * 40, "all 40 rows of validation have the number 0.1"),
+        (UNIFORM, [100 * number for number in UNIFORM], "validation are 20.1 on average"),
+        (UNIFORM, [0.5 + number / 100 for number in UNIFORM], "with a standard deviation of 0.00119"),
+        (UNIFORM, [7 + number for number in UNIFORM], "validation are 7.2 on average"),
+    ],
+)
+def test_held_out_numbers_that_say_nothing_warn(world: World, tmp_path: Path, train: list[float], held: list[float], words: str) -> None:
+    values = _numbers(world, tmp_path / "s", train, held)
+    check = world.caught("held-out numbers of another kind", values, "FT214", status="warn", words=words, stages=STAGE)
+    assert "--validation-fraction" in check.fix
+
+
+@pytest.mark.parametrize(
+    ("train", "held"),
+    [
+        (UNIFORM, UNIFORM[::2]),
+        (UNIFORM[:80], UNIFORM[60:]),
+        ([0.0] * 70 + UNIFORM[:26], UNIFORM[:8] + [0.0] * 32),
+        (UNIFORM, [1e5, *UNIFORM[:39]]),
+    ],
+)
+def test_held_out_numbers_like_those_of_train_pass(world: World, tmp_path: Path, train: list[float], held: list[float]) -> None:
+    world.quiet("held-out numbers of one kind", _numbers(world, tmp_path / "s", train, held), stages=STAGE)
+
+
+def test_rare_numbers_of_train_that_are_not_held_out_are_no_other_scale(world: World, tmp_path: Path) -> None:
+    checks = world.verify(_numbers(world, tmp_path / "s", RARE, RARE[:40]), stages=STAGE, select=("FT214",))
+    assert checks["FT214"].status == "pass", checks["FT214"].summary
+
+
+@pytest.mark.parametrize(
+    ("held", "words"), [((0.0,) * 4, "none of the labels"), ((0.0, 1.0, 0.0, 1.0), "'delivery', 'refund' and no other")]
+)
+def test_held_out_rows_with_the_same_labels_throughout_warn(world: World, tmp_path: Path, held: tuple[float, ...], words: str) -> None:
+    ids = [ids for ids, _ in world.rows(world.labelled)]
+    splits: dict[str, list[Row]] = {
+        "train": [(row, tuple(float(number >> bit & 1) for bit in range(4))) for number, row in enumerate(ids)],
+        "validation": [(row, held) for row, _ in world.rows(world.labelled, "test")],
+    }
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", splits)}
+    world.caught("held-out rows with the same labels", values, "FT214", status="warn", words=words, stages=STAGE)
+    splits["validation"] = [
+        (row[0], tuple(float(number % 3 == bit) for bit in range(4))) for number, row in enumerate(splits["validation"])
+    ]
+    world.quiet("other labels", {**world.run("classify"), **world.rewritten(tmp_path / "t", splits)}, stages=STAGE)

@@ -322,11 +322,52 @@ def test_damaged_texts_warn_and_show_what_they_were(world: World, tmp_path: Path
         _store(world, tmp_path, {"train": train}),
         "FT208",
         status="warn",
-        words="1.5% of the rows",
+        words="1.5% of the train rows",
         stages=STAGE,
     )
     assert f"0 {KOREAN}".startswith(check.evidence["repaired"])
     assert len(check.evidence["repaired"]) > 10
+
+
+def test_damage_in_held_out_rows_is_seen_and_their_split_named(world: World, tmp_path: Path) -> None:
+    """Only train rows were looked at."""
+    held = [(_windows(f"{text} {KOREAN}") if number < 20 else text, label) for number, (text, label) in enumerate(_rows(40, 3))]
+    values = _store(world, tmp_path, {"train": _rows(200, 2), "validation": held, "test": _rows(40, 4)})
+    check = world.caught("half of validation", values, "FT208", status="warn", words="50.0% of the validation rows", stages=STAGE)
+    assert (check.evidence["split"], check.evidence["row"], check.evidence["damaged"]) == ("validation", 0, 20)
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_unknown_tokens_of_held_out_rows_are_seen_and_their_split_named(world: World, tmp_path: Path, at_hand: bool) -> None:
+    """English train rows and Korean validation rows for an English tokenizer passed."""
+    own = {"tokenizer.path": str(world.wordpiece)}
+    held = [(f"{text} ⅋ ↯", label) for text, label in _rows(40, 3)]
+    values = {**_store(world, tmp_path, {"train": _rows(200, 2), "validation": held, "test": _rows(40, 4)}, **own), **own}
+    if not at_hand:
+        for name in ("train", "validation", "test"):
+            (tmp_path / f"{name}.jsonl").unlink()
+    found = world.verify(values, stages=("tokenizer", "data"))
+    assert found["FT113"].status == ("pass" if at_hand else "skipped")
+    assert (found["FT209"].status, found["FT209"].evidence["split"], found["FT209"].evidence["rows_hit"]) == ("warn", "validation", 40)
+    assert "of the tokens of validation are [UNK]" in found["FT209"].summary
+
+
+@pytest.mark.parametrize("where", ["written out", "in few rows", "in all"])
+def test_unknown_tokens_that_train_has_as_well_are_no_second_cause(world: World, tmp_path: Path, where: str) -> None:
+    own = {"tokenizer.path": str(world.wordpiece)}
+    sign, every = {"written out": ("[UNK]", 1), "in few rows": ("⅋ " * 20, 10), "in all": ("⅋ ↯", 1)}[where]
+    train, held = (
+        [
+            (f"{text} {sign}" if row % every == 0 and (rows == 40 or every == 1) else text, label)
+            for row, (text, label) in enumerate(_rows(rows, seed))
+        ]
+        for rows, seed in ((200, 2), (40, 3))
+    )
+    values = {**_store(world, tmp_path, {"train": train, "validation": held}, **own), **own}
+    found = world.verify(values, stages=("tokenizer", "data"))
+    assert found["FT113"].status == {"written out": "pass", "in few rows": "pass", "in all": "warn"}[where]
+    assert found["FT209"].status == "pass"
+    assert "FT113 has judged the train texts" in found["FT209"].summary
 
 
 def _bytes_tokenizer(folder: Path) -> Path:
@@ -391,7 +432,7 @@ def test_unknown_tokens_warn(world: World, tmp_path: Path) -> None:
     number = AutoTokenizer.from_pretrained(world.wordpiece).unk_token_id
     rows = [([*ids[:3], number, *ids[4:]], label) for ids, label in rows]
     values |= world.rewritten(tmp_path / "s", {"train": rows}, like=world.labelled_wordpiece)
-    world.caught("an unknown token in each row", values, "FT209", status="warn", words="of the tokens are", stages=STAGE)
+    world.caught("an unknown token in each row", values, "FT209", status="warn", words="of the tokens of train are", stages=STAGE)
 
 
 def test_texts_that_do_not_end_with_eos_warn(world: World, tmp_path: Path) -> None:

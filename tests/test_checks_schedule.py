@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,44 @@ def test_epochs_are_evaluations_too(world: World) -> None:
     values = {**world.run("classify"), "train.patience": 2, "train.eval_strategy": "epoch"}
     world.caught("3 epochs", {**values, "train.num_train_epochs": 3}, "FT092", status="warn", words="and there are 2", stages=STAGE)
     assert world.quiet("4 epochs", {**values, "train.num_train_epochs": 4}, stages=STAGE)["FT092"].evidence["evaluations"] == 4
+
+
+@pytest.mark.parametrize(("steps", "warmup", "status"), [(1, 5, "fail"), (1, 1, "fail"), (2, 1, "warn"), (19, 12, "warn")])
+def test_what_a_short_run_is_told_about_its_warm_up_helps(world: World, steps: int, warmup: int, status: str) -> None:
+    """1 of 1 and 1 of 2 steps were proposed, and failed or warned again with the same words."""
+    values = {**world.run("classify"), "train.max_steps": steps}
+    told = {**values, "train.warmup_steps": warmup}
+    check = world.caught(f"a warm-up of {warmup} of {steps} steps", told, "FT053", status=status, words="warm-up", stages=STAGE)
+    assert check.fix == f"Leave --warmup-steps out: a run of {steps} step{'s' * (steps > 1)} needs none."
+    world.quiet("left out", values, stages=STAGE)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"train.patience": 3, "train.eval_strategy": "epoch"},
+        {"train.patience": 28, "train.eval_strategy": "epoch"},
+        {"train.patience": 3, "train.eval_strategy": "steps", "train.eval_steps": 100},
+        {"train.patience": 3, "train.eval_strategy": "steps", "train.eval_steps": 10, "train.eval_delay": 12},
+        {"train.load_best_model_at_end": True, **RARE},
+        {"train.load_best_model_at_end": True, "train.eval_strategy": "epoch", "train.num_train_epochs": 1},
+    ],
+)
+def test_evaluations_as_often_as_is_advised_are_enough(world: World, asked: dict[str, Any]) -> None:
+    """Of 30 steps, every 100th was advised, whatever the run and patience were."""
+    values = {**world.run("classify"), "train.max_steps": 30, **asked}
+    check = world.caught("too few evaluations", values, "FT092", status="warn", stages=STAGE)
+    advised = dict(re.findall(r"--([a-z-]+) (\w+)", check.fix))
+    assert advised["eval-strategy"] == "steps"
+    values |= {f"train.{name.replace('-', '_')}": int(value) if value.isdigit() else value for name, value in advised.items()}
+    assert world.quiet("evaluated as advised", values, stages=STAGE)["FT092"].status == "pass"
+
+
+@pytest.mark.parametrize(("patience", "delay", "words"), [(29, None, "30 steps are too few"), (3, 28, "--eval-delay")])
+def test_a_run_too_short_for_its_patience_is_told_to_be_longer(world: World, patience: int, delay: int | None, words: str) -> None:
+    values = {**world.run("classify"), "train.max_steps": 30, "train.patience": patience, "train.eval_strategy": "steps"}
+    values |= {"train.eval_steps": 1, "train.eval_delay": delay}
+    check = world.caught("a run too short", values, "FT092", status="warn", stages=STAGE)
+    assert words in check.fix
+    assert "train longer" in check.fix
+    assert "--eval-steps" not in check.fix

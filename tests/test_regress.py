@@ -266,7 +266,11 @@ def test_every_check_of_a_sound_run_passes(bench: Bench, store: Path) -> None:
     ("change", "name", "status", "words"),
     [
         (lambda number: number * 1000, "FT203", "warn", "a fresh head answers about 0"),
+        (lambda number: number * 1e-5, "FT203", "warn", "is large beside that"),
+        (lambda number: 0.5 + number * 1e-3, "FT203", "warn", "is large beside that"),
+        (lambda number: number * 0.1, "FT203", "pass", "with a standard deviation of 0.0"),
         (lambda _: 2.0, "FT203", "fail", "every row of train has the number 2"),
+        (lambda _: 0.1, "FT203", "fail", "every row of train has the number 0.1"),
     ],
 )
 def test_numbers_that_a_head_does_not_reach_are_named(
