@@ -198,7 +198,7 @@ def _label_flags(probe: Probe, flags: LabelFlags, names: list[str]) -> Check:
         if fixed.any():
             first = ", ".join(name for name, one in zip(names, fixed.tolist(), strict=True) if one)[:200]
             fix = (
-                "Add training rows for them, or leave them out of the labels (--label-names, where they were given)."
+                "Add training rows for them, or leave them out of the labels (--label-names or --label-columns, where they were given)."
                 if words.startswith("hold in no")
                 else "Leave them out: they say nothing."
             )

@@ -221,20 +221,23 @@ def _found(schema: pa.Schema) -> dict[str, bool]:
 def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
     from ftcli.core.reading.column_names import need_column
     from ftcli.core.reading.columns import wanted
+    from ftcli.core.reading.conversation import present
+    from ftcli.core.reading.label_lists import is_list
 
-    _names(path, columns, schema.names)
+    if columns.chat is not None:
+        present(columns, schema.names, path, [field.name for field in schema if is_list(field.type)])
     for role, name, _ in wanted(columns):
         above = next((part for part in Path(path).parent.parts if part.startswith(f"{name}=")), None)
         if above and name not in schema.names:
             raise DataError(f"{path}: the column {name!r} is not in the file, its value stands in the folder's name ({above})", PARTITIONED)
-        need_column(path, role, name, schema.names)
+        need_column(path, role, name, schema.names, flags=bool(columns.flags))
 
 
 def _kind(path: str, column: str, schema: pa.Schema, special: Kind | None) -> Kind:
     from ftcli.core.reading.column_names import need_column
     from ftcli.core.reading.columns import kind_of_type
 
-    need_column(path, "label", column, schema.names)
+    need_column(path, "label", column, schema.names, flags=special == "bool")
     return kind_of_type(path, column, schema.field(column).type, special)
 
 

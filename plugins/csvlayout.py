@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import Columns
@@ -90,13 +89,13 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
     layout = Layout(delimiter, tuple(_columns(first, header)), header)
     try:
         for role, name, _ in wanted(columns):
-            need_column(path, role, name, layout.names)
+            need_column(path, role, name, layout.names, flags=bool(columns.flags))
     except DataError as error:
         _refuse_undecoded(path, start)
         if not header or "Did you mean" in error.hint:
             raise
         way = _before_header(text, names) or _elsewhere(path, first, names)
-        counted = COUNTED + (" --label-column 1." if any(role == "label" for role, *_ in wanted(columns)) else ".")
+        counted = COUNTED + (" --label-columns 1,2." if columns.flags else " --label-column 1." if columns.label else ".")
         raise DataError(error.message, way or f"{error.hint} {counted}") from None
     return _told_empty(layout, text)
 
@@ -127,18 +126,15 @@ def _is_remark(line: str) -> bool:
 
 def _elsewhere(path: str, first: list[str], names: list[str]) -> str:
     """What to do where the labels of texts stand in no column; "" where they may."""
+    from ftcli.core.reading.folders import labels_in_folders
+
     if first[0].startswith("__label__"):
         way = r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
         return f"The labels stand before the texts, as fastText wants them: {way}"
     if len(first) > 1 or len(names) == 1:
         return ""
-    folders = 0
-    with suppress(OSError):  # one that cannot be listed
-        if path.endswith(".txt"):
-            folders = sum(any(folder.glob("*.txt")) for folder in Path(path).absolute().parent.parent.iterdir() if folder.is_dir())
-    if folders > 1:
-        way = """for f in */*.txt; do jq -Rsc --arg name "${f%%/*}" '{text: ., label: $name}' "$f"; done > data.jsonl"""
-        return f"The file has one column. Where the folders are the labels, and each file is a text: {way}"
+    if way := labels_in_folders(path):
+        return f"The file has one column. {way}"
     return "The file has one column. Where the labels stand in a file of their own: paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
 
 

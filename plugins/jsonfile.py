@@ -76,7 +76,7 @@ class Json(FileFormat):
             if (kind := kind_of_value(column, row[column], special_kind(settings))) is not None:
                 kinds.append(kind)
 
-        columns = Columns(settings.dataset.text_column, column, labels_only=True)
+        columns = Columns(settings.dataset.text_column, column, flags=tuple(settings.dataset.label_columns or ()), labels_only=True)
         faults = (document.fault(element, columns, tell) for element in document.elements())
         usable((bad for bad in faults if bad is not None or kinds), settings)  # as in JSON lines
         return kinds[0] if kinds else None

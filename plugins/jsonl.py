@@ -62,7 +62,7 @@ class JsonLines(FileFormat):
         from ftcli.core.reading.columns import kind_of_value, special_kind
         from ftcli.core.reading.reject import usable
 
-        columns = Columns(settings.dataset.text_column, column, labels_only=True)
+        columns = Columns(settings.dataset.text_column, column, flags=tuple(settings.dataset.label_columns or ()), labels_only=True)
         kinds: list[Kind] = []
 
         def tell(row: Object) -> None:
@@ -116,7 +116,7 @@ def check_row(row: object, columns: Columns) -> Object:
     if not isinstance(row, Object):
         raise BadValue(0, "not-an-object", f"a row must be an object, found {shown(row)}", None, "A row must be one whole JSON object.")
     for role, name, _ in wanted(columns):
-        need_key(role, name, row.keys_found)
+        need_key(role, name, row.keys_found, flags=bool(columns.flags))
     for name in columns.chat or ():
         if row.keys_found.count(name) > 1:
             need_key("text", name, row.keys_found)

@@ -21,8 +21,11 @@ def formats() -> AnyRegistry:
     return registry
 
 
-def settings(*sources: object, **dataset: Any) -> Settings:
-    return update(Settings(), {"dataset.sources": [str(source) for source in sources], **{f"dataset.{k}": v for k, v in dataset.items()}})
+def settings(*sources: object, mode: str | None = None, **dataset: Any) -> Settings:
+    return update(
+        Settings(),
+        {"train.mode": mode, "dataset.sources": [str(source) for source in sources], **{f"dataset.{k}": v for k, v in dataset.items()}},
+    )
 
 
 def plan(*sources: object, **dataset: Any) -> Plan:

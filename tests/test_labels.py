@@ -290,3 +290,41 @@ def test_a_class_minus_one_that_is_learned_stays_one(kinds, tmp_path: Path) -> N
         write(folder / f"{name}.jsonl", corpus(len(labels)), labels)
     prepare(kinds["bpe"], folder, tmp_path / "out", dataset__label_column="label")
     assert load_from_disk(str(tmp_path / "out"))["train"].features["labels"].names == ["-1", "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "mark", "names"),
+    [
+        ([0, 1, 2, -1] * 5, "-1", "0,1,2"),
+        (["0", "1", "-1", "1"] * 5, "-1", "0,1"),
+        (["neutral", "on", "-", "entailment"] * 5, "-", "entailment,neutral,on"),
+    ],
+)
+def test_a_class_of_rows_without_a_label_is_noted_with_a_way_that_leaves_them_out(labelled, labels, mark, names) -> None:
+    """SNLI's 785 rows without a gold label became a class, and moved the ids of the others by one."""
+    way = f"To leave them out: --label-names {names} --on-bad quarantine --max-bad 26%"
+    assert any(f"5 of 20 rows have the label {mark}, a class" in note and note.endswith(way) for note in labelled(labels)[2])
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_rows_without_a_label_are_left_out_as_the_note_says(labelled, kind) -> None:
+    given = {"dataset__label_names": ["0", "1", "2"], "dataset__on_bad": "quarantine", "dataset__max_bad": 0.26}
+    ids, names, notes = labelled(list(map(kind, [0, 1, 2, -1] * 5)), **given)
+    assert (ids, names) == ([0, 1, 2] * 5, ["0", "1", "2"])
+    assert not any("without a label" in note for note in notes)
+
+
+@pytest.mark.parametrize("labels", [[-2, -1, 0, 1, 2], [-1, 1], ["-", "+"]])
+def test_a_minus_that_means_something_is_not_noted(labelled, labels) -> None:
+    assert not any("without a label" in note for note in labelled(labels)[2])
+
+
+@pytest.mark.parametrize("mark", [",", "|", ";"])
+def test_labels_that_are_sets_of_others_are_noted_with_their_separator(labelled, mark) -> None:
+    """GoEmotions' 1,3 became one of 22 classes, not two of 7."""
+    notes = labelled(["1", "2", f"1{mark}2", f"2{mark} 3", "3"])[2]
+    assert any(note.startswith("2 of the 5 labels hold") and f"--label-separator '{mark}'" in note for note in notes)
+
+
+def test_labels_with_commas_of_their_own_are_not_noted(labelled) -> None:
+    assert not any("--label-separator" in note for note in labelled(["politics, home", "sports", "food, drink"])[2])

@@ -62,6 +62,7 @@ def test_labels_that_never_change_are_named(world: World, told: Path, tmp_path: 
     broken = {**_run(world, told), **world.rewritten(tmp_path / "fixed", {"train": rows}, like=told)}
     check = world.verify(broken, select=["FT203"])["FT203"]
     assert (check.status, check.summary) == ("warn", "1 of 4 labels hold in no training row, first login")
+    assert "(--label-names or --label-columns, where they were given)" in check.fix
     same = [(ids, (0.0, 0.0, 1.0, 1.0)) for ids, _ in rows]
     broken = {**_run(world, told), **world.rewritten(tmp_path / "same", {"train": same}, like=told)}
     assert world.verify(broken, select=["FT203"])["FT203"].status == "fail"

@@ -147,8 +147,13 @@ def test_columns_that_a_conversation_leaves_unread_are_named(tokenizer: Path, tm
         (["alpaca"], ["instruction", "input", "context", "output"], "not read: context; "),
         (
             ["alpaca"],
-            ["instruction", "context", "output", "a", "b"],
+            ["instruction", "output", "a", "b"],
             "not read: a, b; what belongs to the conversation is given as --rename input=COLUMN",
+        ),
+        (
+            ["alpaca"],
+            ["instruction", "context", "response", "category"],
+            "not read: category; what belongs to the conversation has to stand in it",
         ),
         (["messages"], ["id", "system"], "not read: id; "),
         (["messages"], [f"c{number}" for number in range(12)], "c9 and 2 more; "),

@@ -25,6 +25,7 @@ from ftcli.core.prepare.encode import NO_LABEL, shard_name
 from ftcli.core.prepare.engine_trials import Apart, Early
 from ftcli.core.prepare.held_out import few_held_out
 from ftcli.core.prepare.job import Job
+from ftcli.core.prepare.labels import unlabelled_note
 from ftcli.core.prepare.parts import Part, adopt
 from ftcli.core.prepare.recipe import Recipe, settle
 from ftcli.core.prepare.space import estimate
@@ -231,6 +232,9 @@ def _refuse_nothing(
     _note_left_out(context, recipe, tally)
     if (unnamed := [number for number, name in enumerate(names or ()) if not name.strip()]) and tally.labels[unnamed[0]]:
         context.note(f"{tally.labels[unnamed[0]]:,} rows have an empty label, which is a class of its own")
+    named = context.settings.dataset.label_names or context.settings.dataset.label_columns or recipe.plan.label_names
+    if names and not named and (note := unlabelled_note(names, tally.labels, tally.counts["rows_read"])):
+        context.note(note)
     for words in few_held_out(recipe, tally, labelled=names is not None):
         context.note(words)
     if recipe.plan.columns.multi_label:

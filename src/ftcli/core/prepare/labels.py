@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import ceil
 from pathlib import Path
 
 from ftcli.context import Context
@@ -26,6 +28,10 @@ Found = dict[str, set[Label]]
 KEPT = "found.json"
 MANY = 10_000
 """Distinct labels that are spoken of. A judgement: extreme classification has more, and knows it."""
+UNLABELLED = ("-1", "-")
+"""How many data sets mark a row without a label."""
+MANY_NAMES = 50
+"""Labels that are named in a command to be typed."""
 ITEM = r"""(?:-?\d+(?:\.\d*)?|'[^']*'|"[^"]*")"""
 NUMBER = re.compile(r"-?[0-9]+(?:[.][0-9]+)?")
 LIST = re.compile(rf"[\[({{]\s*(?:{ITEM}(?:\s*,\s*|\s+))*{ITEM}?\s*[\])}}]")
@@ -111,6 +117,11 @@ def _note_odd(context: Context, names: list[str]) -> None:
             f"the {len(names)} labels are digits in the order of text ({moved} has the id {names.index(moved)}): to keep the order of numbers, "
             "name them with --label-names"
         )
+    elif mark := next((mark for mark in ",|;" if _joins(mark, names)), ""):
+        context.note(
+            f"{sum(mark in name for name in names):,} of the {len(names):,} labels hold a {mark!r} between what are labels themselves, each such set a class of "
+            f"its own: --label-separator '{mark}' gives a row any number of labels"
+        )
     seen: dict[str, str] = {}
     folded: dict[str, str] = {}
     for name in names:
@@ -120,6 +131,32 @@ def _note_odd(context: Context, names: list[str]) -> None:
         if len(name) > 1 and (other := folded.setdefault(name.casefold(), name)) is not name:
             context.note(f"the labels {other!r} and {name!r} differ by case only, and are two classes")
             return
+
+
+def _joins(mark: str, names: list[str]) -> bool:
+    """Whether names are made of others, with `mark` between them: at least half of their parts are names."""
+    known = set(names)
+    parts = {part.strip() for name in names if mark in name for part in name.split(mark)}
+    return bool(parts) and 2 * len(parts & known) >= len(parts)
+
+
+def unlabelled_note(names: Sequence[str], rows: Mapping[int, int], read: int) -> str | None:
+    """What to say of a class that stands for no label in many data sets; -1 beside other numbers below 0 is one of a scale.
+
+    Args:
+        names: the labels that were found, in id order.
+        rows: label id → its rows; `read` is the number of all rows.
+    """
+    marks = [name for name in names if name in UNLABELLED]
+    others = [name for name in names if name not in UNLABELLED]
+    if not marks or len(others) < 2 or any(name.startswith("-") and NUMBER.fullmatch(name) for name in others):
+        return None
+    count = sum(rows.get(names.index(mark), 0) for mark in marks)
+    words = f"{count:,} of {read:,} rows have the label {' or '.join(marks)}, a class as any other; it marks rows without a label in many data sets"
+    if len(others) > MANY_NAMES or any("," in name or name != name.strip() or not name for name in others):
+        return f"{words}: if it does here, leave them out of the sources"
+    share = min(100, ceil(100 * count / read) + 1)
+    return f"{words}. To leave them out: --label-names {shlex.quote(','.join(others))} --on-bad quarantine --max-bad {share}%"
 
 
 def named_labels(dataset: DatasetSettings, plan: Plan) -> tuple[list[str], dict[Label, int]] | None:

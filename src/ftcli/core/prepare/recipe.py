@@ -18,6 +18,7 @@ from ftcli.core.prepare.policy import LengthPolicy, Truncation
 from ftcli.core.publishing.inputs import DAY, FORMAT_VERSION
 from ftcli.core.publishing.publish import fingerprint
 from ftcli.core.reading.conversation import MODE, RULES
+from ftcli.core.reading.folders import labels_in_folders
 from ftcli.core.reading.read import Plan, make_plan
 from ftcli.core.reading.receipt import changing_plugins, kind_of, make_receipt, tokenizer_key
 from ftcli.core.tokenizer.limit import NO_LIMIT, length_limit
@@ -112,7 +113,7 @@ def settle(
     hashes = hashes or SourceHashes(None)
     plan = make_plan(settings, context.plugins.registry("source"), context.progress, hashes)
     on_plan(plan)
-    task, needs_labels = task_of(context)
+    task, needs_labels = task_of(context, plan.found[0].path)
     if plan.columns.pair is not None and not needs_labels:
         raise UsageError(
             f"text_pair_column = {plan.columns.pair!r} is for classification, and the task is {task}",
@@ -147,13 +148,19 @@ def settle(
     )
 
 
-def task_of(context: Context) -> tuple[str, bool]:
-    """The task that data are prepared for, and whether it needs labels. Raises `UsageError` where it does and none are named."""
+def task_of(context: Context, first: str = "") -> tuple[str, bool]:
+    """The task that data are prepared for, and whether it needs labels. Raises `UsageError` where it does and none are named.
+
+    Args:
+        first: a file of the sources, for what to do.
+    """
     dataset = context.settings.dataset
     task = context.settings.train.mode or ("classify" if dataset.labelled else "pretrain")
     needs_labels = context.plugins.registry("task").get(task, "train.mode")().needs_labels
     if needs_labels and not dataset.labelled:
-        raise UsageError(f"the task {task} needs labels: --label-column is missing", "Name the column that holds the label.")
+        raise UsageError(
+            f"the task {task} needs labels: --label-column is missing", labels_in_folders(first) or "Name the column that holds the label."
+        )
     return task, needs_labels
 
 
@@ -295,6 +302,7 @@ def _inputs(
     dataset = context.settings.dataset
     ends_rows = not policy.packed or policy.truncation == "drop"
     parted = not policy.packed and policy.truncation == "split"
+    lines = dataset.sample_by != "document" and any(file.format == "text" for file in plan.files)
     spoken = template and {
         "chat template": template["template"],
         **({DAY: template["day"]} if "day" in template else {}),
@@ -320,11 +328,7 @@ def _inputs(
         "kind of label": plan.columns.label_kind,
         "dataset.label_names": dataset.label_names,
         "dataset.sample_by": dataset.sample_by,
-        **(
-            {"a line of whitespace": "is empty"}
-            if dataset.sample_by != "document" and any(file.format == "text" for file in plan.files)
-            else {}
-        ),
+        **({"a line of whitespace": "is empty"} if lines else {}),
         "dataset.max_line_bytes": dataset.max_line_bytes,
         "dataset.max_row_tokens": dataset.max_row_tokens,
         "dataset.validation_fraction": fractions[0],

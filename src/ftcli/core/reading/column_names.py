@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from ftcli.core.files.streams import head
+from ftcli.core.reading import jq
 from ftcli.core.reading.columns import BadValue, Role
 from ftcli.core.reading.split_names import role_of
 from ftcli.errors import DataError
@@ -37,18 +38,21 @@ ALIKE = 0.7
 """Nearness of a name that was meant, as difflib measures it; "intent" is as near to "text" as 0.6."""
 
 
-def need_column(where: str, role: Role, name: str, existing: Iterable[str]) -> None:
+def need_column(where: str, role: Role, name: str, existing: Iterable[str], *, flags: bool = False) -> None:
     """
+    Args:
+        flags: whether labels have a column each.
+
     Raises:
         DataError: `existing` lacks the column, or has it twice; lists what there is with the nearest name.
     """
     try:
-        need_key(role, name, existing)
+        need_key(role, name, existing, flags=flags)
     except BadValue as bad:
         raise DataError(f"{where}: {bad.reason}", bad.hint) from None
 
 
-def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
+def need_key(role: Role, name: str, existing: Iterable[str], *, flags: bool = False) -> None:
     """As `need_column`, of one row: raises BadValue (index 0)."""
     names = [str(column) for column in existing]
     if names.count(name) == 1:
@@ -58,12 +62,14 @@ def need_key(role: Role, name: str, existing: Iterable[str]) -> None:
     composed = unicodedata.normalize("NFC", name)
     same = [column for column in names if unicodedata.normalize("NFC", column) == composed][:1]
     near = same or difflib.get_close_matches(name, names, n=1, cutoff=ALIKE) or usual_columns(role, names)
-    flag = "--text-pair-column" if role == "pair" else f"--{role}-column"
+    flag = "--text-pair-column" if role == "pair" else f"--{role}-column{'s' if flags and role == 'label' else ''}"
     meant = f"Did you mean {flag} {' or '.join(map(as_argument, near))}?" if near else f"Name one with {flag}."
     if same:
         meant += " It looks the same and is written otherwise (as macOS takes letters apart, NFD): copy it from here."
     elif role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
         meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
+    elif {"title", "paragraphs"} <= {*names}:
+        meant = jq.SQUAD
     elif len(names) > 1 and all(map(role_of, names)):
         meant = f"These are splits: write each as a file of its own (of a .json: jq .{names[0]} OLD > {names[0]}.json; of a pickle: json.dump of each)."
     elif "input_ids" in names:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ftcli.contracts import Columns, LabelKind
+from ftcli.core.reading import jq
 from ftcli.core.reading.label_lists import checked, is_list, item_type, row_of_item
 from ftcli.errors import DataError
 from ftcli.records import BadCode
@@ -123,8 +124,10 @@ def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind
     if isinstance(value, bool) and special is None:
         return "bool"
     hint = CONVERT["float"] if special is None and isinstance(value, float) else ""
+    if hint and isinstance(value, float) and value.is_integer():
+        hint += f" Where all of them are whole: {jq.changed(f'{jq.key(name)} |= floor')}"
     if isinstance(value, dict) and value:
-        hint = f"jq -c '.{name} = .{name}.PART' OLD > NEW.jsonl takes one of its parts: {', '.join(map(str, value))}."
+        hint = jq.part_of(name, value)
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], (bool, float)):
         hint = FLAGS if special is None else ""
     elif isinstance(value, (list, tuple)):
@@ -235,7 +238,8 @@ def check_value(role: Role, name: str, kind: Kind, value: object, index: int) ->
             raise BadValue(index, bad.code, f"an item of {bad.reason}", name) from None
     if not is_one(kind, value):
         code: BadCode = "null" if value is None else "wrong-type"
-        raise BadValue(index, code, f"{name!r} is {shown(value)}; {_must(role, kind)}", name)
+        way = jq.text_in(name, value) if role != "label" else ""
+        raise BadValue(index, code, f"{name!r} is {shown(value)}; {_must(role, kind)}", name, way)
     if isinstance(value, Integral) and not LEAST <= int(value) <= MOST:
         raise BadValue(index, "out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits with a sign", name)
     if isinstance(value, str):

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ftcli.contracts import Columns
+from ftcli.core.reading import jq
 from ftcli.core.reading.columns import BadValue, shown
 from ftcli.core.reading.messages import listed, messages_of, text_of
 from ftcli.errors import DataError, UsageError
@@ -64,6 +65,7 @@ OTHERWISE = {
     frozenset(
         {"parent_id", "role", "text"}
     ): "The rows are messages of a tree: write each way from its root to a leaf as one row of messages.",
+    frozenset({"title", "paragraphs"}): jq.SQUAD,
 }
 """Columns of data that hold no conversation a row → what to do."""
 TEXT, CHAT = "text", "chat"
@@ -108,15 +110,19 @@ def as_prepared(settings: Settings, inputs: Mapping[str, Any]) -> Settings:
     return update(settings, {"train.mode": MODE, "dataset.text_column": inputs["dataset.text_column"], "dataset.rename_columns": renamed})
 
 
-def present(columns: Columns, names: Sequence[str], where: str) -> tuple[str, ...]:
+def present(columns: Columns, names: Sequence[str], where: str, lists: Collection[str] = ()) -> tuple[str, ...]:
     """The columns of conversations that a table has.
+
+    Args:
+        lists: those that are known to hold lists.
 
     Raises:
         DataError: they make no known shape.
     """
     found, renamed = tuple(name for name in columns.chat or () if name in names), dict(columns.renamed)
     try:
-        _shape({renamed.get(name, name): "" for name in found}, columns, names, where)
+        row: dict[str, Any] = {name: [] if name in lists else "" for name in names}
+        _shape({renamed.get(name, name): row[name] for name in found}, columns, row, where)
     except BadValue as bad:
         raise DataError(bad.reason, bad.hint) from None
     return found
@@ -132,7 +138,8 @@ def unread_note(columns: Columns, names: Iterable[str], shapes: Collection[str])
     if not unread:
         return None
     shown = ", ".join(unread[:10]) + (f" and {len(unread) - 10} more" if len(unread) > 10 else "")
-    way = f"is given as --rename input={unread[0] if len(unread) == 1 else 'COLUMN'}" if "alpaca" in shapes else "has to stand in it"
+    free = "alpaca" in shapes and not {"input", "context"} & known.keys()
+    way = f"is given as --rename input={unread[0] if len(unread) == 1 else 'COLUMN'}" if free else "has to stand in it"
     preferences = ". Data for preferences (DPO) are not trained here" if {"chosen", "rejected"} <= set(unread) else ""
     return f"columns not read: {shown}; what belongs to the conversation {way}{preferences}"
 
@@ -141,13 +148,14 @@ def as_document(row: Mapping[str, Any], columns: Columns) -> str:
     """The conversation of a row as JSON: {"shape", "kind", "messages" | "prompt" and "completion", "tools"?}; raises BadValue (index 0)."""
     renamed = dict(columns.renamed)
     given = {renamed.get(name, name): row[name] for name in columns.chat or () if row.get(name) is not None}
-    shape = _shape(given, columns, list(row))
+    shape = _shape(given, columns, row)
     try:
         return _document(shape, given, columns)
     except BadValue as bad:
         for theirs, ours in columns.renamed:
             if bad.field == ours:
-                raise BadValue(bad.index, bad.code, bad.reason.replace(repr(ours), repr(theirs)), theirs, bad.hint) from None
+                hint = jq.text_in(theirs, row[theirs]) if bad.hint == jq.text_in(ours, row[theirs]) else bad.hint
+                raise BadValue(bad.index, bad.code, bad.reason.replace(repr(ours), repr(theirs)), theirs, hint) from None
         raise
 
 
@@ -198,7 +206,7 @@ def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
     return text
 
 
-def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], where: str = "") -> str:
+def _shape(given: Mapping[str, Any], columns: Columns, row: Mapping[str, Any], where: str = "") -> str:
     if columns.text in given:
         return "messages"
     if "conversations" in given or "conversation" in given:
@@ -207,14 +215,16 @@ def _shape(given: Mapping[str, Any], columns: Columns, names: Sequence[str], whe
         return "prompt-completion"
     if "instruction" in given and {"output", "response", "instances"} & given.keys():
         return "alpaca"
-    listed = ", ".join(map(str, names[:20])) or "none"
-    asked, answered = ([name for name in likely if name in names] for likely in (ASKED, ANSWERED))
-    other = "" if asked else next((way for kind, way in OTHERWISE.items() if kind <= {*names}), "")
+    listed = ", ".join(map(str, [*row][:20])) or "none"
+    asked, answered = ([name for name in likely if name in row] for likely in (ASKED, ANSWERED))
+    answered = answered or [name for name in ("answers",) if name in row]
+    spoken = isinstance(row.get("chosen"), list) and not isinstance(given.get("prompt"), list)
+    other = next((way for kind, way in OTHERWISE.items() if kind <= row.keys()), "") if spoken or not asked else ""
     example = "instruction=question,output=answer"
     if isinstance(given.get("prompt"), list) and len(answered) == 1:  # messages, as TRL's preferences have them
         example = f"completion={answered[0]}"
     elif len(asked) == len(answered) == 1:
-        example = f"instruction={asked[0]},output={answered[0]}" + (",system=system_prompt" if "system_prompt" in names else "")
+        example = f"instruction={asked[0]},output={answered[0]}" + (",system=system_prompt" if "system_prompt" in row else "")
     raise BadValue(
         0,
         "missing-field",

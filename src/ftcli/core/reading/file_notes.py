@@ -59,16 +59,17 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
 
 def way_without_labels(error: DataError, files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> str:
     """What to do about a file without the column of the labels beside one that has it, as the test rows of a competition are; "" where `error` says otherwise."""
-    label = settings.dataset.label_column
-    if label is None or not error.message.endswith(f": no column {label!r}"):
+    dataset = settings.dataset
+    labels = dataset.label_columns or [name for name in (dataset.label_column,) if name]
+    if not error.message.endswith(tuple(f": no column {label!r}" for label in labels)):
         return ""
     having: list[Found] = []
     for file in files[:LOOKED_AT]:
         if isinstance(reader := formats[file.format], OwnFormat):
             with suppress(DataError):
-                having += [file] if label in reader.found_columns(file.path, settings) else []
+                having += [file] if {dataset.text_column, *labels} <= reader.found_columns(file.path, settings).keys() else []
     if not having:
         return ""
-    words = only_splits(settings.dataset.sources or (), formats.values(), dict.fromkeys(file.split or "train" for file in having))
+    words = only_splits(dataset.sources or (), formats.values(), dict.fromkeys(file.split or "train" for file in having))
     how = "" if "=PATH" in words else f" by naming the others ({words})"
     return f"{having[0].path} has it. Leave files without labels out{how}; the trained model labels their texts: ftcli predict."

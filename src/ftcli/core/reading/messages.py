@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from ftcli.core.reading import jq
 from ftcli.core.reading.columns import BadValue, shown
 
 ROLES = {
@@ -38,7 +39,8 @@ LEARNED = ("train", "training", "loss")
 
 def text_of(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise BadValue(0, "null" if value is None else "wrong-type", f"{name!r} is {shown(value)}; it must be a string", name)
+        code: Any = "null" if value is None else "wrong-type"
+        raise BadValue(0, code, f"{name!r} is {shown(value)}; it must be a string", name, jq.text_in(name, value))
     return value
 
 

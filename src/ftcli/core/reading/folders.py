@@ -1,0 +1,46 @@
+"""Folders that are labels, with a text in each file: how they become rows."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from ftcli.core.reading.column_names import as_argument
+from ftcli.core.reading.split_names import role_of
+
+MANY = 20
+"""Folders that are named in a command to be typed."""
+
+
+def labels_in_folders(path: str) -> str:
+    """What to do about a text of a tree such as train/pos/1.txt: a command that writes a file of rows for each split; "" where its folder is alone."""
+    if not path.endswith(".txt"):
+        return ""
+    above = Path(path).absolute().parent.parent
+    with suppress(OSError):  # one that cannot be listed
+        if len(names := _with_texts(above)) < 2:
+            return ""
+        splits = [above]
+        if role_of(above.name):
+            splits = [
+                folder
+                for folder in sorted(above.parent.iterdir())
+                if folder.is_dir() and role_of(folder.name) and len(_with_texts(folder)) > 1
+            ]
+        common = set.intersection(*map(_with_texts, splits))
+        names = common if len(common) > 1 else names
+        ways = [_way(folder, sorted(names), Path(path).is_absolute(), "data" if len(splits) == 1 else folder.name) for folder in splits]
+        return f"Where the folders are the labels, and each file is a text: {'; '.join(ways)}"
+    return ""
+
+
+def _with_texts(folder: Path) -> set[str]:
+    return {each.name for each in folder.iterdir() if each.is_dir() and any(each.glob("*.txt"))}
+
+
+def _way(folder: Path, names: list[str], absolute: bool, made: str) -> str:
+    where = as_argument(str(folder) if absolute else os.path.relpath(folder))
+    which = "*" if len(names) > MANY else f"{{{','.join(map(as_argument, names))}}}"
+    rows = """jq -Rsc --arg name "$(basename "$(dirname "$f")")" '{text: ., label: $name}' "$f\""""
+    return f"for f in {where}/{which}/*.txt; do {rows}; done > {as_argument(made)}.jsonl"
