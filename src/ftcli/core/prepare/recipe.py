@@ -149,11 +149,8 @@ def settle(
 
 
 def task_of(context: Context, first: str = "") -> tuple[str, bool]:
-    """The task that data are prepared for, and whether it needs labels. Raises `UsageError` where it does and none are named.
-
-    Args:
-        first: a file of the sources, for what to do.
-    """
+    """The task that data are prepared for, and whether it needs labels. Raises `UsageError` where it does and none are named; what to do about it
+    depends on where the `first` file lies."""
     dataset = context.settings.dataset
     task = context.settings.train.mode or ("classify" if dataset.labelled else "pretrain")
     needs_labels = context.plugins.registry("task").get(task, "train.mode")().needs_labels
