@@ -326,5 +326,10 @@ def test_labels_that_are_sets_of_others_are_noted_with_their_separator(labelled,
     assert any(note.startswith("2 of the 5 labels hold") and f"--label-separator '{mark}'" in note for note in notes)
 
 
-def test_labels_with_commas_of_their_own_are_not_noted(labelled) -> None:
-    assert not any("--label-separator" in note for note in labelled(["politics, home", "sports", "food, drink"])[2])
+def test_labels_that_are_sets_of_what_stands_nowhere_alone_are_noted(labelled) -> None:
+    assert any("--label-separator ','" in note for note in labelled(["1,2", "2,3", "1,3", "3,4"])[2])
+
+
+@pytest.mark.parametrize("labels", [["politics, home", "sports", "food, drink"], ["Austin, TX", "Dallas, TX", "Boise, ID"]])
+def test_labels_with_commas_of_their_own_are_not_noted(labelled, labels) -> None:
+    assert not any("--label-separator" in note for note in labelled(labels)[2])

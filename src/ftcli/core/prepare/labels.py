@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -119,7 +120,7 @@ def _note_odd(context: Context, names: list[str]) -> None:
         )
     elif mark := next((mark for mark in ",|;" if _joins(mark, names)), ""):
         context.note(
-            f"{sum(mark in name for name in names):,} of the {len(names):,} labels hold a {mark!r} between what are labels themselves, each such set a class of "
+            f"{sum(mark in name for name in names):,} of the {len(names):,} labels hold a {mark!r} between parts of other labels, each such set a class of "
             f"its own: --label-separator '{mark}' gives a row any number of labels"
         )
     seen: dict[str, str] = {}
@@ -134,10 +135,10 @@ def _note_odd(context: Context, names: list[str]) -> None:
 
 
 def _joins(mark: str, names: list[str]) -> bool:
-    """Whether names are made of others, with `mark` between them: at least half of their parts are names."""
-    known = set(names)
-    parts = {part.strip() for name in names if mark in name for part in name.split(mark)}
-    return bool(parts) and 2 * len(parts & known) >= len(parts)
+    """Whether names are sets, with `mark` between what is in them: at least half of their parts are names, or in two names."""
+    parts = Counter(part for name in names if mark in name for part in {part.strip() for part in name.split(mark)})
+    alone = set(names)
+    return bool(parts) and 2 * sum(count > 1 or part in alone for part, count in parts.items()) >= len(parts)
 
 
 def unlabelled_note(names: Sequence[str], rows: Mapping[int, int], read: int) -> str | None:
