@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ftcli.context import Context
 from ftcli.contracts import Columns
+from ftcli.core.arrays import numbers
 from ftcli.core.files.streams import codec_of
 from ftcli.core.publishing.publish import read_manifest
 from ftcli.core.reading.conversation import MODE, as_prepared, chat_columns, said
@@ -137,7 +138,7 @@ def drawn_rows(batches: Iterable[pa.RecordBatch], most: int, draw: np.random.Gen
     for batch in batches:
         keys = np.concatenate([keys, draw.random(batch.num_rows)])
         chosen = np.argsort(keys)[:most]
-        keys, kept = keys[chosen], [pa.concat_batches([*kept, batch]).take(chosen)]
+        keys, kept = keys[chosen], [pa.concat_batches([*kept, batch]).take(numbers(chosen))]
     return kept[0] if kept else None
 
 
