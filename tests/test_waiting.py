@@ -209,42 +209,29 @@ def test_only_the_first_rank_reports_except_where_ranks_do_different_things() ->
     assert run("tokenize", "nowhere.jsonl", env={"RANK": "1"}).stdout == ""
 
 
+def two_rows(folder: Path) -> list[str]:
+    """What `tokenize` is given to prepare two rows in a folder."""
+    source = folder / "data.jsonl"
+    source.write_text('{"text": "one"}\n{"text": "two"}\n')
+    places = ("--tokenizer-path", tiny_tokenizer(folder / "tokenizer"), "--output-dir", folder / "out")
+    return [str(word) for word in (source, *places, "--tokenizer-engine", "hf")]
+
+
 @pytest.mark.parametrize("variables", [{"SLURM_PROCID": "2"}, {"RANK": "1", "WORLD_SIZE": "2"}], ids=str)
 def test_a_rank_with_an_output_of_its_own_says_and_files_what_it_made(variables: dict[str, str], tmp_path: Path) -> None:
     """`srun ftcli tokenize part-$SLURM_PROCID.jsonl …` said nothing on three of four ranks, and filed one report."""
-    source, reports = tmp_path / "data.jsonl", tmp_path / "reports"
-    source.write_text('{"text": "one"}\n{"text": "two"}\n')
-    words = [
-        source,
-        "--tokenizer-path",
-        tiny_tokenizer(tmp_path / "tokenizer"),
-        "--output-dir",
-        tmp_path / "out",
-        "--tokenizer-engine",
-        "hf",
-    ]
-    made = run("tokenize", *map(str, words), "--report-dir", str(reports), env=variables)
+    words, reports = two_rows(tmp_path), tmp_path / "reports"
+    made = run("tokenize", *words, "--report-dir", str(reports), env=variables)
     assert "2 rows became" in made.stdout
     assert "workers: " in made.stderr
     assert (reports / "tokenize.json").exists()
-    again = run("tokenize", *map(str, words), "--report-dir", str(tmp_path / "second"), env=variables)
+    again = run("tokenize", *words, "--report-dir", str(tmp_path / "second"), env=variables)
     assert (again.exit_code, again.stdout) == (0, "")  # it would say what the rank that made them has said
     assert not (tmp_path / "second").exists()
 
 
 def test_a_rank_that_makes_a_part_of_its_own_is_not_mute(tmp_path: Path) -> None:
-    source = tmp_path / "data.jsonl"
-    source.write_text('{"text": "one"}\n{"text": "two"}\n')
-    words = (
-        source,
-        "--tokenizer-path",
-        tiny_tokenizer(tmp_path / "tokenizer"),
-        "--output-dir",
-        tmp_path / "out",
-        "--tokenizer-engine",
-        "hf",
-    )
-    made = run("tokenize", *map(str, words), "--shard", "1/2", env={"SLURM_PROCID": "1"})
+    made = run("tokenize", *two_rows(tmp_path), "--shard", "1/2", env={"SLURM_PROCID": "1"})
     assert "part" in made.stdout
     assert "the part 1/2 is finished" in made.stderr
 

@@ -44,7 +44,7 @@ def texts_of(probe: Probe, name: str) -> Documents:
 
 
 def hashes_of(probe: Probe, name: str, loose: bool = False) -> tuple[NDArray[np.uint64], float]:
-    """A number for every text of a split, and the share of the rows that were looked at."""
+    """What `hash_texts` gives for a split, kept for the next check, and the share of its rows that were looked at."""
     texts, key = texts_of(probe, name), f"{'loose ' if loose else ''}hashes of {name}"
     if probe.ready(key) is None:
         probe.give(**{key: hash_texts(probe, texts, loose)})
@@ -53,7 +53,11 @@ def hashes_of(probe: Probe, name: str, loose: bool = False) -> tuple[NDArray[np.
 
 
 def hash_texts(probe: Probe, texts: Documents, loose: bool = False) -> NDArray[np.uint64]:
-    """By the text with one case and single spaces; by the ids where there is no fast tokenizer to spell them."""
+    """A number a text, by the text with one case and single spaces; by the ids where there is no fast tokenizer to spell them.
+
+    Args:
+        loose: as `TokenText.hashes` has it, for leaks; of copies with several labels the last sign alone may tell them apart.
+    """
     spelling, ids = spelling_of(probe), texts.ids
     return row_hash(ids.values, ids.lengths, 1) if spelling is None else spelling.hashes(ids.values, ids.lengths, loose)
 
