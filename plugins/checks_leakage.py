@@ -153,7 +153,7 @@ def _prompts(probe: Probe, name: str) -> tuple[float, str]:
     for split in ("train", name):
         texts = texts_of(probe, split)
         asked = prompts(probe.store.split(split), texts)
-        numbers[split], lengths[split] = hash_texts(probe, Documents(asked, texts.index, texts.share), loose=True), asked.lengths
+        numbers[split], lengths[split] = hash_texts(probe, Documents(asked, texts.index, texts.share))[1], asked.lengths
     known, counts = np.unique(numbers["train"], return_counts=True)
     known = known[counts <= max(2, INSTRUCTION * len(numbers["train"]))]
     whole = np.isin(hashes_of(probe, name, loose=True)[0], hashes_of(probe, "train", loose=True)[0])

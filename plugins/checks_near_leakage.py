@@ -91,7 +91,7 @@ def _look(probe: Probe, name: str, train: _Train) -> _Found:
     from ftcli.core.verify.split_texts import hash_texts, hashes_of, in_parts, is_passage, is_within, split_by_ftcli, take
 
     held = documents(probe.store.split(name), NEAR_TOKENS)
-    alike = np.isin(hash_texts(probe, held, loose=True), np.unique(hashes_of(probe, "train", loose=True)[0]))
+    alike = np.isin(hash_texts(probe, held)[1], np.unique(hashes_of(probe, "train", loose=True)[0]))
     if in_parts(probe):
         alike |= is_within(probe, held, "train")
     unknown = np.zeros(len(alike), np.bool_)

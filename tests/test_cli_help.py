@@ -134,6 +134,20 @@ def test_help_names_the_variable_the_choices_and_the_default_of_an_option() -> N
     assert "--[no-]add-special-tokens" in words
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_a_command_says_of_a_setting_is_of_one_that_it_shows(command: str) -> None:
+    assert {key for key, _ in COMMANDS[command].says} <= {option.key for option in options_of(COMMANDS[command])}
+
+
+def test_a_setting_that_means_something_else_to_a_command_has_words_of_its_own_there() -> None:
+    words = " ".join(run("train-tokenizer", "--help").stdout.split())
+
+    assert "rejects.jsonl" not in words, "nothing is prepared, so nothing is put aside"
+    assert "left out and counted (quarantine). [DATASET_ON_BAD; default strict]" in words
+    assert "default: 1,024 packed" not in words
+    assert "model_max_length" in words
+
+
 def test_options_that_run_code_show_no_variable_because_none_is_read() -> None:
     words = " ".join(run("tokenize", "--help").stdout.split())
 

@@ -16,6 +16,7 @@ import pytest
 
 from ftcli.commands import export as command
 from ftcli.context import Context
+from ftcli.core.convert import export as converting
 from ftcli.core.engines.backend import tokenizer_hash
 from ftcli.core.files.manifest import check_published
 from ftcli.core.publishing import publish
@@ -241,6 +242,23 @@ def test_damage_in_the_middle_of_a_store_is_named_and_not_exported(kind: str, tm
     assert "--overwrite" in refused.value.hint
     if kind != "arrow":
         export(folder, tmp_path / "out", kind, "test")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_store_that_is_prepared_anew_meanwhile_is_not_called_damaged(
+    kind: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(output: Path) -> None:
+        store.rename(tmp_path / "before")
+        write_store(store, {"train": [([7, 8, 9], None), ([4], None)], "test": [([5, 6], None)]}, shards=2)
+
+    monkeypatch.setattr(converting, "check_place", meanwhile)
+    with pytest.raises(StoreError, match="was prepared anew while it was exported") as refused:
+        export(store, tmp_path / "out", kind)
+    assert refused.value.hint == "Run the export again."
+    assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
+    export(store, tmp_path / "out", kind)
 
 
 @pytest.mark.fault

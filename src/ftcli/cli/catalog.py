@@ -225,6 +225,13 @@ TRAIN_TOKENIZER = CommandSpec(
         "packing.max_length",
         "train.mode",
     ),
+    says=(
+        ("dataset.on_bad", "A bad row stops the command (strict), or is left out and counted (quarantine)."),
+        (
+            "packing.max_length",
+            "The limit that the tokenizer is saved with (model_max_length); none where nothing is said. All of a text is learned from.",
+        ),
+    ),
     own=(
         Own("kind", "Byte-level BPE, WordPiece or Unigram.", "text", ("--kind",), "bpe", ("bpe", "wordpiece", "unigram")),
         Own("vocab_size", "Entries of the vocabulary.", "int", ("--vocab-size",), 16_000),

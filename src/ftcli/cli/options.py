@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -57,14 +57,14 @@ class Option:
 
 def options_of(spec: CommandSpec) -> list[Option]:
     """Every option of a command in the order of its help: its own, the settings by section, the common ones."""
-    settings = [option for option in setting_options() if _shown(spec, option.key)]
+    settings = [option for option in setting_options(dict(spec.says)) if _shown(spec, option.key)]
     return [*(_own(own, OWN) for own in spec.own if own.flags), *settings, *(_own(own, SHARED) for own in COMMON)]
 
 
-def setting_options() -> Iterator[Option]:
-    """An option for every field of the settings."""
+def setting_options(says: Mapping[str, str] = MappingProxyType({})) -> Iterator[Option]:
+    """An option for every field of the settings, in the words of `says` where it has some."""
     for section, name, info in walk():
-        yield _from_field(section, name, info)
+        yield _from_field(section, name, info, says.get(f"{section}.{name}", str(info.description)))
 
 
 def _shown(spec: CommandSpec, key: str) -> bool:
@@ -82,7 +82,7 @@ def _own(own: Own, group: str) -> Option:
     return Option(own.name, own.flags, group, help_, takes, _choice_metavar(own.choices, takes) or metavar, own.choices)
 
 
-def _from_field(section: str, name: str, info: FieldInfo) -> Option:
+def _from_field(section: str, name: str, info: FieldInfo, words: str) -> Option:
     kind, choices = _type_of(info.annotation)
     takes: Takes = "bool" if kind is bool else "list" if kind is list else "value"
     metavar = {bool: "", int: "INT", float: "FLOAT", list: "TEXT,…", dict: "JSON"}.get(kind, "PATH" if kind.__name__ == "Path" else "TEXT")
@@ -90,7 +90,7 @@ def _from_field(section: str, name: str, info: FieldInfo) -> Option:
         key=f"{section}.{name}",
         flags=(flag_of(name, info),),
         group=TITLES[section],
-        help=_help(section, name, info),
+        help=_help(section, name, info, words),
         takes=takes,
         metavar=_choice_metavar(choices, takes) or metavar,
         choices=choices,
@@ -99,13 +99,13 @@ def _from_field(section: str, name: str, info: FieldInfo) -> Option:
     )
 
 
-def _help(section: str, name: str, info: FieldInfo) -> str:
+def _help(section: str, name: str, info: FieldInfo, words: str) -> str:
     remarks = [] if f"{section}.{name}" in RUNS_CODE else [variable_of(section, name)]
     if info.default is not None and not isinstance(info.default, bool):
         remarks.append(f"default {info.default}")
     elif info.default is True:
         remarks.append("default yes")
-    return f"{info.description} [{'; '.join(remarks)}]" if remarks else str(info.description)
+    return f"{words} [{'; '.join(remarks)}]" if remarks else words
 
 
 RUNS_CODE = frozenset({"tokenizer.trust_remote_code", "dataset.trust_pickle"})

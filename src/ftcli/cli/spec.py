@@ -44,6 +44,8 @@ class CommandSpec:
     """Sections ("packing") and fields ("train.mode") that are options of this command."""
     hides: tuple[str, ...] = ()
     """Fields of those sections that are not: two fields may share a flag."""
+    says: tuple[tuple[str, str], ...] = ()
+    """Fields that mean something else here than their settings' words: the field, and the words of its help."""
     own: tuple[Own, ...] = ()
     sources: bool = False
     """Whether positional arguments are sources, as with --dataset."""

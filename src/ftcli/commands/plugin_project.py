@@ -119,7 +119,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 README = """\
 # ftcli-$dashed
 
-A plugin for [ftcli](https://pypi.org/project/ftcli/): a check for `ftcli verify` and a watch on the loss of `ftcli train`.
+A plugin for ftcli: a check for `ftcli verify` and a watch on the loss of `ftcli train`.
 
     pip install -e .                        # ftcli finds it by its entry point
     ftcli plugins list

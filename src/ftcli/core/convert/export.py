@@ -80,9 +80,7 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
                 {key: value for key, value in store.manifest.items() if key not in MADE} if whole else _manifest(store, counts, inputs)
             )
             if not whole:  # the hashes of a copy are compared when it is made
-                check_files(
-                    store.path, {"files": [file for file in store.manifest["files"] if file["path"].split("/")[0] in wanted]}, full=True
-                )
+                _refuse_damaged(store, wanted)
             context.progress.start("export", figures["rows"], "rows")
             job = ExportJob(wanted, tokens_only, decode, lambda rows: _advance(context, attempt, rows))
             published = _write(attempt, exporter, owner, store, job, manifest)
@@ -130,10 +128,27 @@ def _write(
         raise PublishError(error.message, error.hint.replace(KEPT, "")) from error
 
 
+def _refuse_damaged(store: Store, splits: Sequence[str]) -> None:
+    """Raises `StoreError`: a file of these splits has not the content that the store's manifest says."""
+    try:
+        check_files(store.path, {"files": [file for file in store.manifest["files"] if file["path"].split("/")[0] in splits]}, full=True)
+    except StoreError:
+        _refuse_replaced(store)
+        raise
+
+
+def _refuse_replaced(store: Store) -> None:
+    """Raises `StoreError`: other data lie there by now, whose files are compared with the manifest of those that were opened."""
+    now = read_manifest(store.path)
+    if now is not None and now["files"] != store.manifest["files"]:
+        raise StoreError(f"{store.path} was prepared anew while it was exported", "Run the export again.")
+
+
 def _refuse_damage(store: Store, hashes: Mapping[str, str]) -> None:
     """Raises `StoreError`: a file of the copy has not the content that the store's manifest says; opening compares both ends of a file alone."""
     for entry in store.manifest["files"]:
         if (found := hashes.get(entry["path"])) != entry["xxh3"]:
+            _refuse_replaced(store)
             damage = Damage(entry["path"], "content", entry["xxh3"], found or "nothing")
             raise StoreError(f"{store.path / damage.path} {damage.words}", damage.hint)
 

@@ -65,27 +65,25 @@ class TokenText:
         known = values[(values >= 0) & (values < len(self._begins))]
         return float(self.sizes[0, known].mean()) if len(known) else 5.0
 
-    def hashes(self, values: NDArray[np.int32], lengths: NDArray[np.int64], loose: bool = False) -> Hashes:
-        """64 bits of each row's text, the same for texts that differ in case or in spaces only (how many, and around the text).
+    def hashes(self, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> tuple[Hashes, Hashes]:
+        """64 bits of each row's text, the same for texts that differ in case or in spaces only (how many, and around the text); and 64 bits that are
+        the same, too, for texts that differ in the punctuation of their ends, and where an unknown token is like another as `unlike` allows it.
 
         A row without text, or with ids that are no tokens, gets the hash of its ids; one with an unknown token a number that no other has: what it says is
         not known, even where another row has the same ids.
-
-        Args:
-            loose: texts that differ in the punctuation of their ends are the same, and an unknown token is like another where `unlike` allows it.
         """
-        found = row_hash(values, lengths, 1)
-        offsets = to_offsets(lengths)
+        exact = row_hash(values, lengths, 1)
+        loose, offsets = exact.copy(), to_offsets(lengths)
         step = max(1, int(CHUNK_TOKENS / max(1.0, float(lengths.mean()) if len(lengths) else 1.0)))
         for first in range(0, len(lengths), step):
-            last = min(first + step, len(lengths))
-            ids = values[offsets[first] : offsets[last]]
+            rows = slice(first, first + step)
+            ids = values[offsets[first] : offsets[min(first + step, len(lengths))]]
             if len(ids) and ids.min() >= 0 and ids.max() < len(self._begins):
-                numbers, sizes = self._texts(ids, lengths[first:last], loose)
-                found[first:last] = np.where(sizes > 0, numbers, found[first:last])
-        alone = self.unlike(values, lengths) if loose else self.unspelled(values, lengths)
-        found[alone] = self._unlike.integers(0, 2**64, int(alone.sum()), np.uint64)
-        return found
+                for found, (numbers, sizes) in zip((exact, loose), self._texts(ids, lengths[rows]), strict=True):
+                    found[rows] = np.where(sizes > 0, numbers, found[rows])
+        for found, alone in ((exact, self.unspelled(values, lengths)), (loose, self.unlike(values, lengths))):
+            found[alone] = self._unlike.integers(0, 2**64, int(alone.sum()), np.uint64)
+        return exact, loose
 
     def unspelled(self, values: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
         """By row, whether it has an unknown token."""
@@ -103,8 +101,8 @@ class TokenText:
             found = (counts > FEW_UNKNOWN * lengths) | ((counts > 0) & (lengths < LEAST_TOKENS))
         return found
 
-    def _texts(self, ids: NDArray[np.int32], lengths: NDArray[np.int64], loose: bool) -> tuple[Hashes, NDArray[np.int64]]:
-        """Number and bytes of each row's text, with single spaces between words and none around them."""
+    def _texts(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> tuple[tuple[Hashes, Ints], tuple[Hashes, Ints]]:
+        """Number and bytes of each row's text, with single spaces between words and none around them; the same without the punctuation of its end."""
         rows = np.repeat(np.arange(len(lengths)), lengths)
         if self._blank[ids].any():  # special tokens stand for no text
             real = ~self._blank[ids]
@@ -112,7 +110,8 @@ class TokenText:
             lengths = np.bincount(rows, minlength=len(lengths)).astype(np.int64)
         offsets = to_offsets(lengths)
         if not len(ids):
-            return np.zeros(len(lengths), np.uint64), np.zeros(len(lengths), np.int64)
+            none = np.zeros(len(lengths), np.uint64), np.zeros(len(lengths), np.int64)
+            return none, none
         after_space = np.ones(len(ids), np.bool_)
         after_space[1:] = self._ends[ids[:-1]]
         after_space[offsets[:-1][lengths > 0]] = True
@@ -132,17 +131,15 @@ class TokenText:
         trailing = (lengths > 0) & (total > 0) & self._ends[last]
         numbers[trailing] -= self._codes[0x20] * self._powers[total[trailing] - 1]
         total = total - trailing
-        if loose:
-            place = np.where(self._core_sizes[which, ids] > 0, np.arange(len(ids)), -1)
-            core = np.maximum.accumulate(place)[np.maximum(offsets[1:] - 1, 0)]  # the last token that is more than an end
-            some = np.flatnonzero((lengths > 0) & (core >= offsets[:-1]))
-            core = core[some]
-            kind = which[core], ids[core]
-            end = (self._numbers[kind] - self._core_numbers[kind]) * self._powers[places[core]]
-            numbers[some] = sums[core + 1] - sums[offsets[some]] - end
-            total[some] = places[core] + self._core_sizes[kind]
-        numbers ^= total.astype(np.uint64) * BASE
-        return numbers, total
+        place = np.where(self._core_sizes[which, ids] > 0, np.arange(len(ids)), -1)
+        core = np.maximum.accumulate(place)[np.maximum(offsets[1:] - 1, 0)]  # the last token that is more than an end
+        some = np.flatnonzero((lengths > 0) & (core >= offsets[:-1]))
+        core = core[some]
+        kind = which[core], ids[core]
+        cores, core_total = numbers.copy(), total.copy()
+        cores[some] = sums[core + 1] - sums[offsets[some]] - (self._numbers[kind] - self._core_numbers[kind]) * self._powers[places[core]]
+        core_total[some] = places[core] + self._core_sizes[kind]
+        return (numbers ^ total.astype(np.uint64) * BASE, total), (cores ^ core_total.astype(np.uint64) * BASE, core_total)
 
     def _fold_divided(self, terms: Hashes, ids: NDArray[np.int32], rows: Ints, places: Ints, sizes: Ints) -> None:
         """Put letters of two bytes that two tokens share into one case."""

@@ -44,22 +44,22 @@ def texts_of(probe: Probe, name: str) -> Documents:
 
 
 def hashes_of(probe: Probe, name: str, loose: bool = False) -> tuple[NDArray[np.uint64], float]:
-    """What `hash_texts` gives for a split, kept for the next check, and the share of its rows that were looked at."""
-    texts, key = texts_of(probe, name), f"{'loose ' if loose else ''}hashes of {name}"
+    """What `hash_texts` gives for a split, kept for the next check, and the share of its rows that were looked at.
+
+    Args:
+        loose: the second of the two, for leaks; of copies with several labels the last sign alone may tell them apart.
+    """
+    texts, key = texts_of(probe, name), f"hashes of {name}"
     if probe.ready(key) is None:
-        probe.give(**{key: hash_texts(probe, texts, loose)})
-    found: NDArray[np.uint64] = probe.ready(key)
+        probe.give(**{key: hash_texts(probe, texts)})
+    found: NDArray[np.uint64] = probe.ready(key)[loose]
     return found, texts.share
 
 
-def hash_texts(probe: Probe, texts: Documents, loose: bool = False) -> NDArray[np.uint64]:
-    """A number a text, by the text with one case and single spaces; by the ids where there is no fast tokenizer to spell them.
-
-    Args:
-        loose: as `TokenText.hashes` has it, for leaks; of copies with several labels the last sign alone may tell them apart.
-    """
+def hash_texts(probe: Probe, texts: Documents) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Two numbers a text as `TokenText.hashes` has them; twice the one of the ids where there is no fast tokenizer to spell them."""
     spelling, ids = spelling_of(probe), texts.ids
-    return row_hash(ids.values, ids.lengths, 1) if spelling is None else spelling.hashes(ids.values, ids.lengths, loose)
+    return (row_hash(ids.values, ids.lengths, 1),) * 2 if spelling is None else spelling.hashes(ids.values, ids.lengths)
 
 
 def spelling_of(probe: Probe) -> TokenText | None:
