@@ -177,62 +177,71 @@ HEADLINES: Sequence[tuple[str, str, str, str]] = (
     (
         "tokenize",
         "docs: `ftcli tokenize` over `datasets.map`",
-        "English and Korean documents: `ftcli tokenize` over `datasets.map`",
-        "영어와 한국어 문서: `datasets.map` 대비 `ftcli tokenize`",
+        "English and Korean documents: speed of `ftcli tokenize` relative to `datasets.map`",
+        "영어와 한국어 문서: `datasets.map` 대비 `ftcli tokenize`의 속도",
     ),
     (
         "tokenize",
         "nsmc: `ftcli tokenize` over `datasets.map`",
-        "354,000 short Korean reviews, 20 times over: the same",
-        "짧은 한국어 리뷰 35만 4천 건을 20번 반복: 위와 같음",
+        "354,000 short Korean reviews, repeated 20 times: the same comparison",
+        "짧은 한국어 리뷰 35만 4천 건을 20번 반복: 같은 비교",
     ),
-    ("tokenize", "code: `ftcli tokenize` over `datasets.map`", "Python sources: the same", "파이썬 소스: 위와 같음"),
+    ("tokenize", "code: `ftcli tokenize` over `datasets.map`", "Python sources: the same comparison", "Python 소스: 같은 비교"),
     (
         "tokenize",
         "job: 7,500,000 rows, 2 workers",
-        "7.5 million rows of 2 kB, 15 GB of text: the whole job",
-        "2 kB짜리 750만 행, 텍스트 15 GB: 작업 전체",
+        "7.5 million rows of 2 kB, 15 GB of text: time of the whole job, 2 workers",
+        "2 kB짜리 750만 행, 텍스트 15 GB: 전체 작업 시간, 워커 2개",
     ),
-    ("tokenize", "job: 7,500,000 rows, 12 workers", "the same with 12 workers", "워커 12개로 같은 작업"),
+    ("tokenize", "job: 7,500,000 rows, 12 workers", "the same with 12 workers", "같은 작업, 워커 12개"),
     (
         "train",
         "incident1: `ftcli train` over fixed, by wall clock",
-        "280 classes on 2 CPU cores: `ftcli train` over `Trainer` padding to `max_length`",
-        "CPU 코어 2개, 280개 레이블: `max_length`로 채우는 `Trainer` 대비 `ftcli train`",
+        "280 labels, 2 CPU cores: speed of `ftcli train` relative to a `Trainer` that pads to `max_length`",
+        "레이블 280개, CPU 코어 2개: `max_length`까지 패딩하는 `Trainer` 대비 `ftcli train`의 속도",
     ),
     (
         "train",
         "incident1: `ftcli train` over dynamic, by wall clock",
-        "the same over `Trainer` padding to the longest row",
-        "가장 긴 행까지만 채우는 `Trainer` 대비",
+        "the same, relative to a `Trainer` that pads to the longest row",
+        "같은 학습: 가장 긴 행까지만 패딩하는 `Trainer` 대비",
     ),
     (
         "train",
         "gpu-incident1: `ftcli train` over dynamic, by wall clock",
-        "Qwen3-0.6B, 280 classes: `ftcli train` over a default `Trainer`",
-        "Qwen3-0.6B, 280개 레이블: 기본 `Trainer` 대비 `ftcli train`",
+        "Qwen3-0.6B, 280 labels: speed of `ftcli train` relative to a default `Trainer`",
+        "Qwen3-0.6B, 레이블 280개: 기본 `Trainer` 대비 `ftcli train`의 속도",
     ),
     (
         "train",
         "gpu-incident1: `ftcli train` over best, by wall clock",
-        "the same over the best `Trainer` that was set by hand",
-        "손으로 가장 빠르게 맞춘 `Trainer` 대비",
+        "the same, relative to the fastest hand-tuned `Trainer`",
+        "같은 학습: 수동으로 가장 빠르게 튜닝한 `Trainer` 대비",
     ),
 )
 """Section, figure, and what the README calls it in English and in Korean."""
+KOREAN: Sequence[tuple[str, str]] = (
+    (r"(?<=\d) to (?=\d)", "~"),
+    (r" s, peak (\S+ MB) \((\S+ MB) with shared pages counted once\)", r"초, 최대 \1(공유 페이지를 한 번만 세면 \2)"),
+    (r"(?<=\d) cores\b", "코어"),
+)
+"""What stands in figures and machines, and how the Korean README says it."""
 MEASURED = re.compile(r"(?<=<!-- measured -->\n).*?(?=<!-- /measured -->)", re.DOTALL)
 
 
 def measured(readme: Path, folder: Path = RESULTS) -> str:
     """A README as it should be: its table holds the newest of a few figures, each with its machine."""
     korean = readme.name.endswith(".ko.md")
-    head = "| 측정 | 값 (95 % 구간) | 기계 |" if korean else "| measured | figure (95 % interval) | machine |"
+    head = "| 측정 | 값 (95 % 구간) | 장비 |" if korean else "| measured | figure (95 % interval) | machine |"
     newest = {
         (section, what): f"{_cell(figure)} | {_machine(kept['result']).partition(', load')[0]} |"
         for section, (_, _, figures) in KNOWN.items()
         for kept in _kept(section, folder)
         for what, figure in figures(kept["result"])
     }
+    if korean:
+        for english, ours in KOREAN:
+            newest = {key: re.sub(english, ours, row) for key, row in newest.items()}
     rows = [f"| {words[korean]} | {newest[section, what]}" for section, what, *words in HEADLINES if (section, what) in newest]
     return MEASURED.sub(lambda _: "\n".join(["", head, "|---|---|---|", *rows, "", ""]), readme.read_text(encoding="utf-8"))
 

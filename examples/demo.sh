@@ -18,13 +18,15 @@ step "2/6  a fast tokenizer for it"
 step "3/6  tokenize"
 ftcli tokenize "$OUT/corpus" --label-column label --tokenizer-path "$OUT/tokenizer" --max-length 320 --output-dir "$OUT/prepared" --overwrite
 
+run=(--mode classify --dataset "$OUT/prepared" --tokenizer-path "$OUT/tokenizer" --model-config "$here/qwen3-tiny.json"
+  --num-train-epochs 1 --learning-rate 1e-3 --per-device-train-batch-size 32 --per-device-eval-batch-size 64
+  --warmup-steps "$((ROWS / 400))" --lr-scheduler-type cosine)
+
 step "4/6  verify: can this run learn?"
-ftcli verify --tokenizer-path "$OUT/tokenizer" --dataset "$OUT/prepared" --model-config "$here/qwen3-tiny.json" --mode classify
+ftcli verify "${run[@]}"
 
 step "5/6  train a small Qwen3 classifier"
-ftcli train --mode classify --dataset "$OUT/prepared" --tokenizer-path "$OUT/tokenizer" --model-config "$here/qwen3-tiny.json" \
-  --output-dir "$OUT/run" --overwrite --num-train-epochs 1 --learning-rate 1e-3 --per-device-train-batch-size 32 \
-  --per-device-eval-batch-size 64 --warmup-steps "$((ROWS / 400))" --lr-scheduler-type cosine
+ftcli train "${run[@]}" --output-dir "$OUT/run" --overwrite
 
 step "6/6  benchmark: the engines, on the same rows"
 ftcli benchmark tokenize --dataset "$OUT/corpus/train.jsonl" --tokenizer-path "$OUT/tokenizer" --rows 10000 --repeats 5

@@ -109,8 +109,8 @@ def pooling(probe: Probe) -> Check:
                 "Use a pad_token that no text contains, and prepare the data again.",
                 **evidence,
             )
-        return noted(f"{words}, not at its end: what pools the last token of a text finds it", **evidence)
-    return passed("PAD stands in none of the texts: what pools the last token of a text finds it", rows=len(ids))
+        return noted(f"{words}, not at its end, so a model that pools the last token finds the right one", **evidence)
+    return passed("PAD occurs in no text, so a model that pools the last token finds the right one", rows=len(ids))
 
 
 def _pad_in_texts(probe: Probe) -> Check:

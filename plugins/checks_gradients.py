@@ -77,7 +77,13 @@ def gradients(probe: Probe) -> Check:
             cut=cut[:8],
             **evidence,
         )
-    words = f"gradient norm {result.total:.3g}; clean models of 32 families started from 0.3 to 42, and it is not judged"
+    norms = len(result.norms)
+    reached = (
+        f"{norms - len(dead)} of {norms} parameters get a gradient, and the others need none"
+        if dead
+        else "every trainable parameter gets a gradient"
+    )
+    words = f"{reached}; norm {result.total:.3g} (for information: clean models start anywhere from 0.3 to 42)"
     if trained < all_of_them:
         return noted(f"{words}. {trained / all_of_them:.1%} of the weights are trained, the others are frozen", **evidence)
     return passed(words, **evidence)

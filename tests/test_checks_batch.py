@@ -25,6 +25,7 @@ def test_a_batch_by_ftclis_own_collators_passes(world: World, kind: str) -> None
     checks = world.quiet(f"{kind} batch", world.run(kind), stages=STAGE)
     assert checks["FT301"].status == checks["FT302"].status == "pass"
     assert checks["FT303"].status == ("pass" if kind == "classify" else "skipped")
+    assert ("the last token finds the right one" in checks["FT303"].summary) == (kind == "classify")
     shown = checks["FT301"].evidence["rows"]
     assert len(shown) == 3
     assert shown[0]["text"]

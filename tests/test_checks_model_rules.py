@@ -272,8 +272,11 @@ def test_a_new_head_that_is_frozen_fails_and_a_frozen_body_is_said(world: World)
 def test_parts_that_a_family_leaves_out_by_design_are_not_accused(world: World) -> None:
     checks = world.quiet("bert's segments and pooler", world.run("pretrain", "gpt2"), stages=STAGES)
     assert checks["FT405"].evidence["without"] == []
+    assert checks["FT405"].summary.startswith("every trainable parameter gets a gradient; norm ")
     esm = world.run("classify", **{"model.config": world.config("esm", position_embedding_type="absolute")})
-    assert world.quiet("esm's contact head", esm, stages=STAGES)["FT405"].evidence["without"]
+    left_out = world.quiet("esm's contact head", esm, stages=STAGES)["FT405"]
+    assert left_out.evidence["without"]
+    assert "parameters get a gradient, and the others need none; norm " in left_out.summary
 
 
 def test_dropout_in_evaluation_is_found(world: World) -> None:

@@ -21,13 +21,13 @@ from ftcli.testing import run
 ROOT_HELP = """\
 Usage: ftcli [OPTIONS] COMMAND ...
 
-  Prepares data for fine-tuning, proves that the run can learn before it starts, trains, and says
+  Prepares data for fine-tuning, checks that the run can learn before it starts, trains, and says
   with measurements where the time went.
 
 Commands:
   tokenize         Read, encode and pack text into prepared data.
   inspect          Look at rows, token by token.
-  verify           Prove that a run can learn before it starts.
+  verify           Check that a run can learn before it starts.
   train            Train a model on prepared data.
   merge            Make one plain model of an adapter and its base.
   predict          Ask a trained model.

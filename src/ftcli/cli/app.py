@@ -26,7 +26,7 @@ PROGRAM = "ftcli"
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT = {"max_content_width": 100, "help_option_names": ["--help", "-h"]}
 HELP = (
-    "Prepares data for fine-tuning, proves that the run can learn before it starts, trains, and says with measurements where the time went."
+    "Prepares data for fine-tuning, checks that the run can learn before it starts, trains, and says with measurements where the time went."
 )
 ROOT_OPTIONS = (
     ("--version", "Show the version."),

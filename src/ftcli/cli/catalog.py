@@ -39,7 +39,7 @@ TOKENIZE = CommandSpec(
 
 VERIFY = CommandSpec(
     "verify",
-    "Prove that a run can learn before it starts.",
+    "Check that a run can learn before it starts.",
     "Runs checks on the machine, the tokenizer, the prepared data, the first batches, the model and two optimizer steps. Each verdict comes"
     " with its figures; each failure says what to do. It takes every option of `ftcli train`, so that the same line proves a run before"
     " it starts. STAGE names the stages to check; all of them without.",
