@@ -169,21 +169,61 @@ def test_the_order_in_which_a_mapping_is_given_says_nothing(tmp_path: Path) -> N
     assert not _goes_on(tmp_path, {"train__lr_scheduler_kwargs": one}, {"train__lr_scheduler_kwargs": other})
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("train__lr_scheduler_kwargs", {"num_cycles": 2}),
-        ("train__neftune_noise_alpha", 5.0),
-        ("train__optim_target_modules", ["mlp"]),
-        ("train__use_liger_kernel", True),
-        ("train__liger_kernel_config", {"rope": False}),
-        ("train__tf32", True),
-        ("train__accelerator_config", {"split_batches": True}),
-    ],
-)
-def test_a_setting_that_changes_the_mathematics_is_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
-    with pytest.raises(TrainError, match=f"{key.replace('__', '.')} was None, now "):
-        _goes_on(tmp_path, {}, {key: value})
+CHANGES: dict[str, Any] = {
+    "train.seed": 7,
+    "train.data_seed": 7,
+    "train.per_device_train_batch_size": 5,
+    "train.max_tokens_per_batch": 900,
+    "train.gradient_accumulation_steps": 3,
+    "train.learning_rate": 0.5,
+    "train.lr_scheduler_type": "cosine",
+    "train.warmup_steps": 7.0,
+    "train.optim": "sgd",
+    "train.weight_decay": 0.2,
+    "train.max_grad_norm": 0.7,
+    "train.train_sampling_strategy": "sequential",
+    "train.lr_scheduler_kwargs": {"num_cycles": 2},
+    "train.adam_beta1": 0.8,
+    "train.adam_beta2": 0.9,
+    "train.adam_epsilon": 1e-6,
+    "train.optim_args": "a=1",
+    "train.optim_target_modules": ["mlp"],
+    "train.neftune_noise_alpha": 5.0,
+    "train.ignore_data_skip": True,
+    "train.dataloader_drop_last": True,
+    "train.lean_step": "off",
+    "train.torch_compile": True,
+    "train.torch_compile_backend": "eager",
+    "train.torch_compile_mode": "reduce-overhead",
+    "train.use_liger_kernel": True,
+    "train.liger_kernel_config": {"rope": False},
+    "train.tf32": True,
+    "train.accelerator_config": {"split_batches": True},
+    "loader.collator": "fixed",
+    "loader.pad_to_multiple_of": 8,
+    "model.config_overrides": "hidden_size=8",
+    "model.dtype": "bfloat16",
+    "model.lora_r": 4,
+    "model.lora_alpha": 4,
+    "model.lora_dropout": 0.1,
+    "model.lora_target_modules": ["q_proj"],
+    "model.load_in_4bit": True,
+    "model.freeze_backbone": True,
+    "train.class_weights": "balanced",
+    "train.metric_for_best_model": "eval_f1",
+    "train.greater_is_better": True,
+}
+"""Of every setting that a continued run cannot change, another value than its default."""
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_a_setting_that_changes_the_mathematics_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    with pytest.raises(TrainError, match=rf"{key}(, .*)? was .*, now "):
+        _goes_on(tmp_path, {}, {key.replace(".", "__"): CHANGES[key]})
+
+
+def test_every_setting_that_is_compared_is_tried() -> None:
+    assert {*checkpoints.EXACT} == {*CHANGES}
 
 
 def test_other_kernels_are_noted(tmp_path: Path) -> None:

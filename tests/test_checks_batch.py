@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ftcli.core.storage.store import Store
 from ftcli.core.verify.audit import token_places
+from ftcli.core.verify.isolation import _affordable
 from ftcli.testing import tiny_model
 from stores import rows_of
 from verifying import World
@@ -298,6 +299,12 @@ def test_an_unknown_task_fails_once(world: World) -> None:
 def test_no_rows_fail_once(world: World, tmp_path: Path) -> None:
     values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": []})}
     world.caught("a train split without rows", values, "FT301", words="the split train has no rows", stages=STAGE)
+
+
+def test_the_longest_row_is_looked_at_alone_whatever_it_costs() -> None:
+    lengths = np.array([*range(10, 30), 5_000, *range(30, 40)])
+    looked_at = _affordable(lengths, 10**12)
+    assert looked_at == [0, 1, 2, 3, 20]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 11, 13])

@@ -68,3 +68,6 @@ def test_blocks_of_one_label_that_are_not_shuffled_fail(world: World, tmp_path: 
     world.caught("D6: blocks of 20 rows in their order", values, "FT203", words="12 runs", stages=STAGE)
     world.quiet("blocks under a batch", {**values, "train.per_device_train_batch_size": 32}, stages=STAGE)
     world.quiet("mixed rows in their order", {**_labelled(world, tmp_path / "mixed", LABELS), **SEQUENTIAL}, stages=STAGE)
+    rare = [LABELS[1] if number % 20 == 7 else LABELS[0] for number in range(240)]  # runs of 10 rows, which chance makes as long
+    small = {"train.per_device_train_batch_size": 4}
+    world.quiet("one label is rare", {**_labelled(world, tmp_path / "rare", rare), **SEQUENTIAL, **small}, stages=STAGE)

@@ -49,6 +49,7 @@ STEEP = """model.model.embed_tokens.register_forward_pre_hook(lambda module, arg
                 args[0].register_hook(lambda gradient, ids=model.seen: gradient.masked_fill((ids == {0})[..., None], float("nan")))
         model.model.layers[0].register_forward_pre_hook(steep)"""
 NOISE = "model.model.norm.register_forward_hook(lambda module, args, output: torch.nn.functional.dropout(output, 0.1, True))"
+NOISE_A_LITTLE = "model.model.norm.register_forward_hook(lambda module, args, output: output * (1 + 1e-3 * torch.randn_like(output)))"
 ITEMS = "return super().loss(logits, labels, None)"
 UNSHIFTED = "return _cross_entropy(logits.flatten(0, 1), labels.flatten(), items)"
 TWICE = "return super().loss(logits, torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100), items)"
@@ -284,6 +285,13 @@ def test_dropout_in_evaluation_is_found(world: World) -> None:
     world.caught(
         "dropout in evaluation", world.run("classify", "qwen3"), "FT413", "FT407", words="differ by", stages=STAGES, plugins=plugins
     )
+
+
+def test_a_little_noise_in_evaluation_is_found_too(world: World) -> None:
+    plugins = world.model(NOISE_A_LITTLE)
+    check = world.verify(world.run("classify", "qwen3"), stages=STAGES, plugins=plugins)["FT413"]
+    assert check.status == "fail"
+    assert check.evidence["change"] < 0.05
 
 
 def test_a_collator_that_does_not_follow_the_seed_warns(world: World) -> None:

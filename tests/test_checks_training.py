@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from ftcli.context import Context
+from ftcli.core.verify.probe import Probe
+from ftcli.core.verify.rehearsal import own_optimizer
 from verifying import World, texts
 
 MODEL = ("model",)
@@ -66,11 +69,17 @@ def test_a_model_that_knows_the_rows_is_not_accused_of_noise(world: World, tmp_p
     assert world.quiet("rows that are not", values, stages=MODEL, select=("FT416",), plugins=unsure)["FT416"].evidence["kept"] > 0.2
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adafactor", 1e-3), ("rmsprop", 1e-4), ("adamw_8bit", 1e-3)])
-def test_steps_are_those_of_the_runs_optimizer(world: World, optimizer: str, rate: float) -> None:
-    """AdamW overshoots at 0.1; SGD does not."""
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "kind"),
+    [("sgd", 0.1, "SGD"), ("adafactor", 1e-3, "Adafactor"), ("rmsprop", 1e-4, "RMSprop"), ("adamw_8bit", 1e-3, "AdamW")],
+)
+def test_steps_are_those_of_the_runs_optimizer(world: World, optimizer: str, rate: float, kind: str) -> None:
+    """AdamW overshoots at 0.1; SGD does not. One that needs bitsandbytes is AdamW where there is none."""
     values = world.run("classify", "qwen3", **{"train.optim": optimizer, "train.learning_rate": rate})
     world.quiet(f"{optimizer} at {rate:g}", values, stages=STEPS, select=("FT501",))
+    probe = Probe(Context.make(values))
+    made = own_optimizer(probe)([*probe.model.parameters()])
+    assert (type(made).__name__, made.param_groups[0]["lr"]) == (kind, rate)
 
 
 @pytest.mark.parametrize(("rate", "status"), [(1.0, "fail"), (0.1, "warn")])

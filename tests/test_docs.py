@@ -368,7 +368,7 @@ def outside(command: list[str], fence: Fence, folder: Path, proofs: Path) -> Non
         ("console", "$ ftcli settings", "2"),
         ("console", "$ true | false", "0"),
         ("console", "no command", "0"),
-        ("console", "$ ftcli profiles\\nwhat it does not print", "0"),
+        ("console", "$ ftcli profiles\nwhat it does not print", "0"),
         ("python", "raise SystemExit(3)", "0"),
     ],
 )

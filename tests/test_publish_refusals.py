@@ -254,6 +254,11 @@ def test_a_run_stops_when_what_the_shards_took_shows_that_the_rest_will_not_fit(
     assert "the same command goes on" in said.hint
     Shortage(tmp_path, 10).finished(10, {"files": [{"bytes": 10**9}]})
 
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "begun").write_bytes(bytes(600))
+    begun = Shortage(tmp_path, 1_000)
+    begun.finished(500, {"files": [{"bytes": 1_500}]})  # of 1,500 bytes more, 600 are there already
+
 
 # -- readers -----------------------------------------------------------------------------------------------------------
 

@@ -270,10 +270,11 @@ class World:
         return verdict
 
     def quiet(self, what: str, values: Mapping[str, Any], **options: Any) -> dict[str, Check]:
-        """Assert that nothing warns or fails."""
+        """Assert that nothing warns or fails, and that what was selected has run."""
         clock = time.perf_counter()
         checks = self.verify(values, **options)
         assert not [check for check in checks.values() if check.status in BAD], what
+        assert all(checks[name].status != "skipped" for name in options.get("select", ()) if name in checks), what
         self.table.append((what, "nothing", "", time.perf_counter() - clock))
         return checks
 
