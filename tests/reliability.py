@@ -3,7 +3,8 @@
 A test belongs to it by `@pytest.mark.reliability(number, "short sentence of the case")`; with `control=True` it is a positive
 control, which shows the naive way failing in the same harness. The fixture `tally` adds figures. Two options:
 
-    --reliability 1-13,22   only the tests of these numbers; a number without a passed test or without a control fails the session
+    --reliability 1-13,22   only the tests of these numbers; a number without a test or without a control fails the session, one whose
+                            tests are all skipped does not: the table says so
     --reliability-json FILE the table as JSON
 """
 
@@ -83,6 +84,7 @@ class Row:
     controls: list[str] = field(default_factory=list)
     """What each control showed."""
     control_cases: int = 0
+    control_skipped: bool = False
     seconds: float = 0.0
 
     @property
@@ -95,7 +97,8 @@ class Row:
 
     @property
     def control(self) -> str:
-        return "; ".join(self.controls) or ("skipped" if self.skipped else "MISSING")
+        impossible = self.control_skipped or (self.skipped and not self.cases)
+        return "; ".join(self.controls) or ("skipped" if impossible else "MISSING")
 
     @property
     def good(self) -> bool:
@@ -128,6 +131,7 @@ class Table:
             row.failed.append(report.nodeid)
         elif report.skipped:
             row.skipped.append(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.nodeid)
+            row.control_skipped |= given["control"]
         elif report.when == "call" and given["control"]:
             row.control_cases += 1
             words = given.get("words") or given["case"]

@@ -34,6 +34,15 @@ def test_two():
 def test_five():
     pass
 
+@pytest.mark.reliability(4, "here")
+def test_four():
+    pass
+
+@pytest.mark.reliability(4, "not here")
+@pytest.mark.skip(reason="needs root")
+def test_four_too():
+    pass
+
 @pytest.mark.reliability(6, "broken")
 def test_six():
     assert False
@@ -69,14 +78,16 @@ def test_the_table_counts_cases_sums_figures_and_shows_the_control(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(2, "MISSING"), (3, "0 cases | MISSING"), (6, "FAILED: 1")], ids=["control", "test", "failed"]
+    ("number", "words"),
+    [(2, "MISSING"), (3, "0 cases | MISSING"), (4, "1 skipped | MISSING"), (6, "FAILED: 1")],
+    ids=["control", "test", "control beside a skipped case", "failed"],
 )
 def test_a_number_without_a_control_a_test_or_success_fails_the_session(number: int, words: str, tmp_path: Path) -> None:
     code, out, rows = run(tmp_path, "--reliability", f"1,{number}")
     assert code == 1
     assert f"not shown to hold: {number}" in out
     assert words in re.sub(" +", " ", next(line for line in out.splitlines() if line.startswith(f"| {number} |")))
-    assert rows[number]["result"] in {"passed", "MISSING", "FAILED: 1"}
+    assert rows[number]["result"] in {"passed", "MISSING", "passed, 1 skipped", "FAILED: 1"}
 
 
 def test_what_this_machine_cannot_do_is_shown_as_skipped(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ class Course:
     _norms: list[float] = field(default_factory=list)
     _rates: list[float] = field(default_factory=list)
     _said: set[str] = field(default_factory=set)
+    _failed: set[str] = field(default_factory=set)
+    """What a warning said before may still become certain."""
 
     def log(self, entry: Mapping[str, Any], clipped_share: float | None) -> list[Check]:
         """Verdicts that a line of the log brings, worse than "info" all of them."""
@@ -80,8 +82,9 @@ class Course:
             self._norms.append(entry.get("grad_norm") or 0.0)
         else:
             return []
-        new = [check for check in found if check is not None and check.id not in self._said]
+        new = [check for check in found if check is not None and check.id not in (self._failed if check.status == "fail" else self._said)]
         self._said |= {check.id for check in new}
+        self._failed |= {check.id for check in new if check.status == "fail"}
         return new
 
     def _gradient(self, entry: Mapping[str, Any]) -> Check | None:
