@@ -71,7 +71,7 @@ def run(folder: Path, *options: str) -> tuple[int, str, dict[int, dict[str, Any]
 def test_the_table_counts_cases_sums_figures_and_shows_the_control(tmp_path: Path) -> None:
     code, out, rows = run(tmp_path, "--reliability", "1")
     assert code == 0, out
-    assert "3 passed, 4 deselected" in out
+    assert "3 passed, 6 deselected" in out
     assert rows[1]["cases"] == 2
     assert rows[1]["figures"] == {"points": 7, "wrong": 0}
     assert "| 2 cases; 7 points, 0 wrong | passed | save_to_disk: 2 of 3 kills loaded wrong rows" in out
