@@ -135,3 +135,12 @@ def test_guessing_may_cost_as_much_as_the_rarest_row() -> None:
     assert most_usual(1.4, 8, weighed(0.5, 2.0), None) == 1.4
     assert most_usual(9.0, 8, SimpleNamespace(), np.array([-40.0, 3.0])) == 200
     assert most_usual(9.0, 8, SimpleNamespace(), np.array([1.0, 3.0])) == 9
+
+
+def test_after_going_back_nothing_is_usual_yet() -> None:
+    course = Course("rollback")
+    for _ in range(FEWEST):
+        assert not course(0.5)
+    with pytest.raises(Rollback):
+        course(100.0)
+    assert not course(100.0), "the run is where it was, and so may its loss be"
