@@ -28,7 +28,7 @@ from ftcli.core.tokenizer.chat import SAMPLES
 from ftcli.core.tokenizer.template import Template
 from ftcli.core.tokenizer.template_proof import prove
 from ftcli.errors import DataError, PublishError, TokenizerError, UsageError
-from ftcli.testing import tiny_tokenizer, write_config
+from ftcli.testing import TEXTS, tiny_tokenizer, write_config
 from stores import context, spec_for
 from tokenizing import documents, manifest, prepare, rows, without_plots  # noqa: F401
 
@@ -301,6 +301,19 @@ def test_prompt_and_completion_without_a_template_get_the_tokenizers_own_bos_and
     alpaca = _write(tmp_path / "alpaca.jsonl", [{"instruction": "Add", "output": "3"}])
     with pytest.raises(TokenizerError, match="has no chat template"):
         _sft(begins, alpaca, tmp_path / "none")
+
+
+def test_a_tokenizer_that_draws_lots_gives_the_ids_it_gives_without_them(folders: dict[str, Path], tmp_path: Path) -> None:
+    """With BPE dropout borders inside of tokens came out otherwise in every run, and rows were put aside for it."""
+    lots = shutil.copytree(folders["plain"], tmp_path / "lots")
+    backend = json.loads((lots / "tokenizer.json").read_text(encoding="utf-8"))
+    backend["model"]["dropout"] = 0.9
+    (lots / "tokenizer.json").write_text(json.dumps(backend), encoding="utf-8")
+    items: list[Any] = [{"prompt": word[:place], "completion": word[place:]} for word in TEXTS[0].split() for place in range(1, len(word))]
+    source = _write(tmp_path / "rows.jsonl", [*items, *({"messages": chat} for chat in CHATS)])
+    for name, tokenizer in (("plain", folders["plain"]), ("lots", lots)):
+        _sft(tokenizer, source, tmp_path / f"of {name}")
+    assert rows(tmp_path / "of lots") == rows(tmp_path / "of plain")
 
 
 def test_special_tokens_are_in_the_fingerprint_only_where_the_tokenizer_adds_some(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.engines.backend import Backend, prepare_backend
+from ftcli.core.engines.backend import Backend, prepare_backend, strip
 from ftcli.core.engines.known_tokenizer import KnownTokenizer, keep
 from ftcli.core.files.stamps import SourceHashes, check_unchanged
 from ftcli.core.prepare.chat_proof import proved_template
@@ -167,6 +167,7 @@ def _loaded(context: Context, folder: str, load: Load | None) -> tuple[Any, Back
     backend = prepare_backend(tokenizer, folder, chosen.revision, chosen.trust_remote_code)
     if (key := tokenizer_key(context)) and (lost := keep(context.cache_dir, key, tokenizer, backend)):
         context.note(lost)
+    strip(tokenizer)
     return tokenizer, backend
 
 
