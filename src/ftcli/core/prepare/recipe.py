@@ -298,7 +298,6 @@ def _inputs(
 ) -> Mapping[str, Any]:
     """What the fingerprint covers: content and policies, no paths, no execution knobs."""
     dataset = context.settings.dataset
-    ends_rows = not policy.packed or policy.truncation == "drop"
     parted = not policy.packed and policy.truncation == "split"
     lines = dataset.sample_by != "document" and any(file.format == "text" for file in plan.files)
     spoken = template and {
@@ -344,7 +343,8 @@ def _inputs(
         "ids before a text": policy.prefix,
         "ids behind a text": policy.suffix,
         "EOS behind a text": policy.eos,
-        **({"an EOS of a text's own": "takes its place"} if policy.eos is not None and ends_rows else {}),
+        **({"an EOS of a text's own": "takes its place"} if policy.eos is not None and policy.ends_rows else {}),
+        **({"special tokens of a text cut for a pack": "stay"} if policy.cut_for_packs and policy.room < policy.max_length else {}),
         **({"EOS of a text in parts": "behind the last"} if policy.eos is not None and parted and not policy.parts_end else {}),
         "plugins": changing_plugins(context.plugins),
     }
