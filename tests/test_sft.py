@@ -316,6 +316,24 @@ def test_a_tokenizer_that_draws_lots_gives_the_ids_it_gives_without_them(folders
     assert rows(tmp_path / "of lots") == rows(tmp_path / "of plain")
 
 
+def test_an_eos_of_the_rows_own_counts_where_the_tokenizer_drops_what_stands_behind_it(folders: dict[str, Path], tmp_path: Path) -> None:
+    """CLIP's and others drop spaces at the end: the texts were compared, and the ids ended with EOS twice."""
+    drops = shutil.copytree(folders["none"], tmp_path / "drops")
+    backend = json.loads((drops / "tokenizer.json").read_text(encoding="utf-8"))
+    backend["normalizer"] = {"type": "Strip", "strip_left": False, "strip_right": True}
+    (drops / "tokenizer.json").write_text(json.dumps(backend), encoding="utf-8")
+    items = [{"prompt": "1 + 1 is", "completion": words} for words in (" 2<eos> ", " 2<eos>", " 2 ", " <eos>2<eos> 3")]
+    source = _write(tmp_path / "rows.jsonl", items)
+    ends = {}
+    for name, tokenizer in (("drops", drops), ("keeps", folders["none"])):
+        _sft(tokenizer, source, tmp_path / f"of {name}")
+        decode = AutoTokenizer.from_pretrained(tokenizer).decode
+        ends[name] = [decode(row["input_ids"]).removeprefix("1 + 1 is") for row in rows(tmp_path / f"of {name}")]
+    assert ends["drops"][:2] == [" 2<eos>"] * 2
+    assert ends["keeps"] == [" 2<eos> <eos>", " 2<eos>", " 2 <eos>", " <eos>2<eos> 3<eos>"]
+    assert all(text.count("<eos>") == 1 for text in ends["drops"][:3]), ends
+
+
 def test_special_tokens_are_in_the_fingerprint_only_where_the_tokenizer_adds_some(folders: dict[str, Path], tmp_path: Path) -> None:
     source = _write(tmp_path / "pairs.jsonl", [{"prompt": "2 + 3 is", "completion": " 5"}])
     _sft(folders["none"], source, tmp_path / "out")
