@@ -17,6 +17,7 @@ MANY_LEFT_OUT = 0.01
 MANY_CUT = 0.05
 """Share of the tokens that truncation may cut, and of the rows where each ends with its answer."""
 RAISE = "Raise --max-length."
+BEHIND = "with their answer behind what is kept"
 UNANSWERED = "Rows without any answer, as in data for preferences, are not for mode sft: take them out, or check --rename."
 TEXTLESS = "Check --text-column, or take the rows without text out of the sources."
 
@@ -100,26 +101,34 @@ def lengths(probe: Probe) -> Check:
             if name != "test" or store.eval_split == name or probe.settings.train.do_predict:
                 return failed(said, fix, **evidence)
             return warned(f"{said}: train leaves {name} unscored", fix, **evidence)
-    if cut > MANY_CUT:
-        return warned(
-            f"truncation cut {cut:.1%} of all tokens ({counted.get('rows_truncated'):,} rows)",
-            f"Raise --max-length, or use --truncation-strategy {'drop' if probe.task_name == 'sft' else 'split'}.",
-            **evidence,
-        )
     reasons, read = _left_out(probe), counted.get("rows_read", 0)
+    words, fixes = list[str](), list[str]()
     if (left_out := sum(rows for rows, _ in reasons.values())) > MANY_LEFT_OUT * read:
         why = {f"{rows:,} {words}": fix for words, (rows, fix) in reasons.items() if rows}
-        return warned(
-            f"{left_out:,} of {read:,} rows ({left_out / read:.1%}) were left out: {', '.join(why)}",
-            " ".join(dict.fromkeys(why.values())),
-            **evidence,
-        )
-    words = f"{tokens.mean():.1f} tokens a row on average, at most {int(tokens.max())}; {cut:.2%} of all tokens were cut"
+        words.append(f"{left_out:,} of {read:,} rows ({left_out / read:.1%}) were left out: {', '.join(why)}")
+        fixes += why.values()
+    if cut > MANY_CUT:
+        words.append(f"truncation cut {cut:.1%} of all tokens ({counted.get('rows_truncated'):,} rows)")
+        fixes.append(_uncut(probe, counted, reasons[BEHIND][0]))
+        if fixes[-1] != RAISE:
+            fixes = [fix for fix in fixes if fix != RAISE]
+    if words:
+        return warned("; ".join(words), " ".join(dict.fromkeys(fixes)), **evidence)
+    said = f"{tokens.mean():.1f} tokens a row on average, at most {int(tokens.max())}; {cut:.2%} of all tokens were cut"
     truncated = (counted.get("rows_truncated") or 0) / max(1, counted.get("rows_written", 0))
     if probe.task_name == "sft" and truncated:
-        words += f", in {truncated:.1%} of the rows (FT304 looks at what that does to their ends)"
-        return noted(words, **evidence) if truncated > MANY_CUT else passed(words, **evidence)
-    return passed(words, **evidence)
+        said += f", in {truncated:.1%} of the rows (FT304 looks at what that does to their ends)"
+        return noted(said, **evidence) if truncated > MANY_CUT else passed(said, **evidence)
+    return passed(said, **evidence)
+
+
+def _uncut(probe: Probe, counted: Mapping[str, int], behind: int) -> str:
+    """What helps where truncation cut much. In mode sft nothing is split, and to drop what is too long helps where at least half of the rows would stay."""
+    if probe.task_name != "sft":
+        return f"{RAISE[:-1]}, or use --truncation-strategy split."
+    truncated = counted.get("rows_truncated", 0)
+    whole = counted.get("rows_read", 0) - counted.get("rows_filtered", 0) - truncated
+    return f"{RAISE[:-1]}, or use --truncation-strategy drop." if whole >= truncated + behind else RAISE
 
 
 def _textless(counted: Mapping[str, int]) -> int:
@@ -136,7 +145,7 @@ def _left_out(probe: Probe) -> dict[str, tuple[int, str]]:
     asked = (probe.store.manifest.get("policy") or {}).get("min_length", 1) > 1 or probe.task_name == "pretrain"
     return {
         "too long": (counted.get("rows_too_long", 0), RAISE),
-        "with their answer behind what is kept": (untargeted - unanswered, RAISE),
+        BEHIND: (untargeted - unanswered, RAISE),
         "without an answer": (unanswered, UNANSWERED),
         "without text": (0 if asked else _textless(counted), TEXTLESS),
     }

@@ -282,6 +282,18 @@ def test_the_share_of_rows_that_were_cut_is_said_of_answers(world: World, tmp_pa
     assert (check.status, check.fix) == ("warn", "Raise --max-length, or use --truncation-strategy drop.")  # split is refused in mode sft
 
 
+def test_rows_that_truncation_left_nothing_of_come_first_and_drop_is_not_advised_where_it_leaves_none(world: World, tmp_path: Path) -> None:
+    """All that was said where 77 % of the rows were gone and the others cut: "truncation cut 60.6% of all tokens … use --truncation-strategy drop"."""
+    rows = [{"prompt": f"{number} order" + " card" * (60 if number % 4 else 9), "completion": " late again" * 30} for number in range(80)]
+    data = world.prepare("nothing left", world.bpe, {"train.mode": "sft", "packing.max_length": 30}, sources=_lines(tmp_path, rows))
+    values = {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [str(data)]}
+    check = world.verify(values, stages=STAGE)["FT204"]
+    assert (check.status, check.fix) == ("warn", "Raise --max-length.")
+    assert check.summary.startswith("60 of 80 rows (75.0%) were left out: 60 with their answer behind what is kept; truncation cut "), (
+        check.summary
+    )
+
+
 @pytest.mark.parametrize(("copies", "status"), [(1, "warn"), (2, "warn"), (3, "fail")])
 def test_test_rows_that_stand_in_train_are_found(world: World, tmp_path: Path, copies: int, status: str) -> None:
     train, test = (world.rows(world.labelled, name) for name in ("train", "test"))

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 import threading
+from contextlib import closing, suppress
 
 import pytest
 
@@ -156,6 +157,34 @@ def test_a_pipe_gets_a_line_when_a_stage_ends_and_none_for_one_that_is_over_at_o
     lines.close()
 
     assert capsys.readouterr().err.splitlines() == ["encode: done, 8 MB in 4 s (2 MB/s), rows 1,000"]
+
+
+@pytest.mark.parametrize("kind", [progress.Lines, progress.Bar])
+def test_a_stage_that_an_error_ended_is_not_done(
+    capsys: pytest.CaptureFixture[str], now: list[float], kind: type[progress.Lines | progress.Bar]
+) -> None:
+    """The line before the error said "tokenize: done"."""
+    shown = kind()
+
+    def work(error: Exception | None) -> None:
+        with closing(shown), suppress(KeyError):
+            shown.start("tokenize", None, "rows")
+            now[0] += 4
+            shown.advance(8)
+            if error is not None:
+                raise error
+
+    with pytest.raises(OSError, match="gone"):
+        work(OSError("gone"))
+    work(None)
+    try:
+        raise KeyError
+    except KeyError:  # a second way, taken after an error that is dealt with
+        work(None)
+
+    stopped, *finished = [line for line in capsys.readouterr().err.splitlines() if "8 rows" in line][-3:]
+    assert "tokenize: stopped, 8 rows in 4 s" in stopped
+    assert [("stopped" in line, "8 rows in 4 s" in line) for line in finished] == [(False, True)] * 2
 
 
 def test_a_long_stage_in_a_pipe_speaks_when_it_begins_and_every_half_minute(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:

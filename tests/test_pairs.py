@@ -103,6 +103,17 @@ def test_every_source_gives_the_same_pairs(small: Mapping[Kind, Path], tmp_path:
     assert manifest(tmp_path / kind)["label_names"] == NAMES
 
 
+def test_pairs_of_a_tokenizer_that_draws_lots_are_those_without(small: Mapping[Kind, Path], tmp_path: Path) -> None:
+    """BPE dropout was refused as a tokenizer that "puts other tokens around one pair of texts than around another"."""
+    lots = shutil.copytree(small["bpe"], tmp_path / "lots")
+    backend = json.loads((lots / "tokenizer.json").read_text(encoding="utf-8"))
+    backend["model"]["dropout"] = 0.5
+    (lots / "tokenizer.json").write_text(json.dumps(backend), encoding="utf-8")
+    for name, tokenizer in (("without", small["bpe"]), ("with", lots)):
+        prepare(tokenizer, source(tmp_path), tmp_path / name, **COLUMNS)
+    assert rows(tmp_path / "with") == rows(tmp_path / "without")
+
+
 def test_pairs_do_not_depend_on_batches_shards_or_the_split(small: Mapping[Kind, Path], tmp_path: Path) -> None:
     given = {**COLUMNS, "dataset__shard_bytes": 1000, "dataset__validation_fraction": 0.3}
     prepare(small["wordpiece"], source(tmp_path), tmp_path / "one", **given)

@@ -28,7 +28,7 @@ from ftcli.core.tokenizer.chat import SAMPLES
 from ftcli.core.tokenizer.template import Template
 from ftcli.core.tokenizer.template_proof import prove
 from ftcli.errors import DataError, PublishError, TokenizerError, UsageError
-from ftcli.testing import tiny_tokenizer, write_config
+from ftcli.testing import TEXTS, tiny_tokenizer, write_config
 from stores import context, spec_for
 from tokenizing import documents, manifest, prepare, rows, without_plots  # noqa: F401
 
@@ -301,6 +301,37 @@ def test_prompt_and_completion_without_a_template_get_the_tokenizers_own_bos_and
     alpaca = _write(tmp_path / "alpaca.jsonl", [{"instruction": "Add", "output": "3"}])
     with pytest.raises(TokenizerError, match="has no chat template"):
         _sft(begins, alpaca, tmp_path / "none")
+
+
+def test_a_tokenizer_that_draws_lots_gives_the_ids_it_gives_without_them(folders: dict[str, Path], tmp_path: Path) -> None:
+    """With BPE dropout borders inside of tokens came out otherwise in every run, and rows were put aside for it."""
+    lots = shutil.copytree(folders["plain"], tmp_path / "lots")
+    backend = json.loads((lots / "tokenizer.json").read_text(encoding="utf-8"))
+    backend["model"]["dropout"] = 0.9
+    (lots / "tokenizer.json").write_text(json.dumps(backend), encoding="utf-8")
+    items: list[Any] = [{"prompt": word[:place], "completion": word[place:]} for word in TEXTS[0].split() for place in range(1, len(word))]
+    source = _write(tmp_path / "rows.jsonl", [*items, *({"messages": chat} for chat in CHATS)])
+    for name, tokenizer in (("plain", folders["plain"]), ("lots", lots)):
+        _sft(tokenizer, source, tmp_path / f"of {name}")
+    assert rows(tmp_path / "of lots") == rows(tmp_path / "of plain")
+
+
+def test_an_eos_of_the_rows_own_counts_where_the_tokenizer_drops_what_stands_behind_it(folders: dict[str, Path], tmp_path: Path) -> None:
+    """CLIP's and others drop spaces at the end: the texts were compared, and the ids ended with EOS twice."""
+    drops = shutil.copytree(folders["none"], tmp_path / "drops")
+    backend = json.loads((drops / "tokenizer.json").read_text(encoding="utf-8"))
+    backend["normalizer"] = {"type": "Strip", "strip_left": False, "strip_right": True}
+    (drops / "tokenizer.json").write_text(json.dumps(backend), encoding="utf-8")
+    items = [{"prompt": "1 + 1 is", "completion": words} for words in (" 2<eos> ", " 2<eos>", " 2 ", " <eos>2<eos> 3")]
+    source = _write(tmp_path / "rows.jsonl", items)
+    ends = {}
+    for name, tokenizer in (("drops", drops), ("keeps", folders["none"])):
+        _sft(tokenizer, source, tmp_path / f"of {name}")
+        decode = AutoTokenizer.from_pretrained(tokenizer).decode
+        ends[name] = [decode(row["input_ids"]).removeprefix("1 + 1 is") for row in rows(tmp_path / f"of {name}")]
+    assert ends["drops"][:2] == [" 2<eos>"] * 2
+    assert ends["keeps"] == [" 2<eos> <eos>", " 2<eos>", " 2 <eos>", " <eos>2<eos> 3<eos>"]
+    assert all(text.count("<eos>") == 1 for text in ends["drops"][:3]), ends
 
 
 def test_special_tokens_are_in_the_fingerprint_only_where_the_tokenizer_adds_some(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ class _Stage:
         self.before = self.done = before
         self.began = time.monotonic()
         self.figures: dict[str, Any] = {}
+        self._beside = sys.exc_info()[1]
         self._recent = deque([_Sample(self.began, before, 0.0)])
 
     @property
@@ -118,12 +119,18 @@ class _Stage:
         known["file"] = _clipped(Path(file).name) if file else ""
         return {name: text.replace(GAP, " ") for name, text in known.items() if text and text != "unknown"}
 
-    def summary(self) -> str:
-        """What a stage came to."""
+    @property
+    def _fails(self) -> bool:
+        """Whether an exception is on its way that was not there when the stage began: it is what ends it."""
+        return sys.exc_info()[1] not in (None, self._beside)
+
+    def summary(self, ended: str = "") -> str:
+        """What a stage came to; `ended`: a word for one that no exception ends."""
         took = seconds(self.seconds).replace(GAP, " ")
         done = self.done - self.before
         rate = speed(done / self.seconds, self.unit) if done and self.seconds > 0 else ""
-        parts = [f"{amount(done, self.unit)} in {took} ({rate})" if rate else took]
+        parts = ["stopped"] if self._fails else [ended] if ended else []
+        parts.append(f"{amount(done, self.unit)} in {took} ({rate})" if rate else took)
         parts += [
             f"{name.replace('_', ' ')} {number(value)}" for name, value in self.figures.items() if name not in PASSING and value is not None
         ]
@@ -166,7 +173,7 @@ class Lines:
         if self._stage is not None:
             stage, self._stage = self._stage, None
             if stage.seconds >= SHORT:
-                self.say(f"{stage.name}: done, {stage.summary()}")
+                self.say(f"{stage.name}: {stage.summary('done')}")
 
 
 class Bar:

@@ -108,12 +108,13 @@ class Invocation:
 
     def _attempt(self) -> tuple[Report, FtcliError | None]:
         try:
-            self._prepare()
-            assert self.context is not None
-            if self.plan is not None:
-                self._launch(self.plan)
-                return self.context.report(self.spec.name, {}), None
-            report = self._run()
+            with contextlib.closing(self.progress):  # while an exception is on its way: the stage that it ends is not done
+                self._prepare()
+                assert self.context is not None
+                if self.plan is not None:
+                    self._launch(self.plan)
+                    return self.context.report(self.spec.name, {}), None
+                report = self._run()
         except FtcliError as error:
             failure = error
         except KeyboardInterrupt:
@@ -128,8 +129,6 @@ class Invocation:
             failure = self._bug(error)
         else:
             return report, None
-        finally:
-            self.progress.close()
         return self._failed(failure), failure
 
     def _run(self) -> Report:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ftcli.core.engines.backend import Backend, encodes_alone
+from ftcli.core.engines.backend import Backend, encodes_alone, strip
 from ftcli.core.engines.reference import BackendEncoder
 from ftcli.core.files.cached_document import forget
 from ftcli.core.files.durable import put, writing
@@ -56,10 +56,9 @@ class KnownTokenizer:
     @cached_property
     def backend_tokenizer(self) -> Any:
         """The live one, which may cut and pad as its file says: a proof must see what the serialised form loses, and whole texts."""
-        live = self.load().backend_tokenizer
-        live.no_truncation()
-        live.no_padding()
-        return live
+        tokenizer = self.load()
+        strip(tokenizer)
+        return tokenizer.backend_tokenizer
 
     @cached_property
     def _plain(self) -> Any:

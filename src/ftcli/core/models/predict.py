@@ -17,6 +17,7 @@ from transformers import (
     AutoTokenizer,
 )
 
+from ftcli.core.engines.backend import strip
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent, unavailable
 from ftcli.core.models.as_prepared import bare, encode
 from ftcli.core.models.asked import Asked
@@ -81,6 +82,7 @@ def load(name: str, *, trust: bool = False) -> Loaded:
             f"{name} cannot be loaded: {' '.join(str(error).split())[:300]}",
             OWN_CODE if "trust_remote_code" in str(error) else "Give the output directory of a run, or another model folder.",
         ) from error
+    strip(tokenizer)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
     text = model.config.get_text_config()

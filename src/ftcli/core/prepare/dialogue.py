@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ftcli.contracts import Encoded
+from ftcli.core.engines.backend import strip
 from ftcli.core.engines.engine import RowEncoder
 from ftcli.core.prepare.job import Expected, Job, plugins_at, plugins_of, warm_up
 from ftcli.core.reading.reject import Fault
@@ -84,9 +85,7 @@ def _load_template(settings: Settings, plugins: Plugins) -> tuple[Template, Any]
     if key not in _kept:
         light = Light(can_hide(), cache_folder(settings))  # a worker encodes, and needs torch for nothing: 2 s of CPU and 300 MB
         tokenizer = light.load(lambda: plugins.load_tokenizer(settings))
-        if tokenizer.is_fast:
-            tokenizer.backend_tokenizer.no_truncation()
-            tokenizer.backend_tokenizer.no_padding()
+        strip(tokenizer)
         _kept.clear()
         _kept[key] = template_of(tokenizer, settings), tokenizer
     return _kept[key]

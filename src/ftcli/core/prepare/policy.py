@@ -69,8 +69,8 @@ def without_first(documents: Documents) -> Documents:
 class LengthPolicy:
     """How texts become rows of at most `max_length` tokens.
 
-    Special tokens survive truncation, as with Hugging Face's `truncation=True`: the text is cut, then they are added. When
-    packing, they are added first and a long text is cut into parts that follow each other.
+    Special tokens survive truncation, as with Hugging Face's `truncation=True`: the text is cut, then they are added. Where a long text becomes parts that
+    follow each other in packs, they are added first.
     """
 
     max_length: int
@@ -96,6 +96,16 @@ class LengthPolicy:
         added = len(self.prefix) + len(self.suffix) if self.pair is None else self.pair.added
         return self.max_length - added - (self.eos is not None)
 
+    @property
+    def cut_for_packs(self) -> bool:
+        """Whether long texts lose tokens, then get their special tokens, and then are packed."""
+        return self.packed and self.truncation in ("keep_start", "keep_end")
+
+    @property
+    def ends_rows(self) -> bool:
+        """Whether an EOS of a text's own takes the place of `eos`."""
+        return not self.packed or self.truncation == "drop"
+
     def apply(self, encoded: Encoded, counts: Counts) -> Documents:
         """
         Args:
@@ -120,7 +130,7 @@ class LengthPolicy:
         counts.rows_kept += len(source)
         counts.rows_filtered += len(lengths) - len(source)
         starts, lengths, ended = starts[source], lengths[source], ended[source]
-        if self.packed:
+        if self.packed and not self.cut_for_packs:
             return self._parts(*self._compose(take_ranges(encoded.ids, starts, lengths), lengths), source, counts)
         if self.pair is not None:
             return Documents(*self._pairs(self.pair, encoded.ids, starts, lengths, ended, source, counts), source)

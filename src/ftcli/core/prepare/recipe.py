@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.engines.backend import Backend, prepare_backend
+from ftcli.core.engines.backend import Backend, prepare_backend, strip
 from ftcli.core.engines.known_tokenizer import KnownTokenizer, keep
 from ftcli.core.files.stamps import SourceHashes, check_unchanged
 from ftcli.core.prepare.chat_proof import proved_template
@@ -167,6 +167,7 @@ def _loaded(context: Context, folder: str, load: Load | None) -> tuple[Any, Back
     backend = prepare_backend(tokenizer, folder, chosen.revision, chosen.trust_remote_code)
     if (key := tokenizer_key(context)) and (lost := keep(context.cache_dir, key, tokenizer, backend)):
         context.note(lost)
+    strip(tokenizer)
     return tokenizer, backend
 
 
@@ -297,7 +298,6 @@ def _inputs(
 ) -> Mapping[str, Any]:
     """What the fingerprint covers: content and policies, no paths, no execution knobs."""
     dataset = context.settings.dataset
-    ends_rows = not policy.packed or policy.truncation == "drop"
     parted = not policy.packed and policy.truncation == "split"
     lines = dataset.sample_by != "document" and any(file.format == "text" for file in plan.files)
     spoken = template and {
@@ -343,7 +343,8 @@ def _inputs(
         "ids before a text": policy.prefix,
         "ids behind a text": policy.suffix,
         "EOS behind a text": policy.eos,
-        **({"an EOS of a text's own": "takes its place"} if policy.eos is not None and ends_rows else {}),
+        **({"an EOS of a text's own": "takes its place"} if policy.eos is not None and policy.ends_rows else {}),
+        **({"special tokens of a text cut for a pack": "stay"} if policy.cut_for_packs and policy.room < policy.max_length else {}),
         **({"EOS of a text in parts": "behind the last"} if policy.eos is not None and parted and not policy.parts_end else {}),
         "plugins": changing_plugins(context.plugins),
     }

@@ -25,10 +25,11 @@ from ftcli.errors import DataError, UsageError
 from ftcli.settings import Settings, update
 
 MODE = "sft"
-RULES = 6
+RULES = 7
 """Raised when the same rows would become other conversations: in 2 Dolly's context, Alpaca's history and weights of 0 are minded, in 3
 Self-Instruct's instances, Gemini's parts and what `system` says beside messages, in 4 a developer may be the system, in 5 prompt and completion may be lists as JSON, in
-6 OpenAI's function_call, empty lists of calls, roles by other names, answers that are not trained and those of no words are minded."""
+6 OpenAI's function_call, empty lists of calls, roles by other names, answers that are not trained and those of no words are minded, in 7 no
+EOS is added behind one that the tokenizer leaves at the end, and BPE dropout draws no borders."""
 NAMES = (
     "messages",
     "conversations",

@@ -99,13 +99,21 @@ class Template:
 
     def _join(self, number: int, row: Mapping[str, Any], out: Rendered) -> None:
         prompt, completion = row["prompt"], row["completion"]
-        end = "" if completion.endswith(self._eos) else self._eos
+        end = "" if self._ends(completion) else self._eos
         text = prompt + completion + end
         out.texts[number] = text
         start = len(prompt) if self._completion_only else 0
         out.spans[number] = ((start, len(text)),) if len(text) > start and completion else ()
         if not (self._bos and text.startswith(self._bos)):
             out.bare.append(number)
+
+    def _ends(self, completion: str) -> bool:
+        """Whether the last id of a completion is EOS by itself: a tokenizer may drop what stands behind it, as CLIP's does spaces."""
+        if completion.endswith(self._eos) or self._eos not in completion:
+            return completion.endswith(self._eos)
+        tail = completion[completion.rindex(self._eos) :]
+        ids: list[int] = self._tokenizer(tail, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids[-1:] == [self._tokenizer.eos_token_id]
 
     def _chat(self, rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], tools: Any, out: Rendered) -> None:
         if self.source is None:
