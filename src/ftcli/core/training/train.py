@@ -31,7 +31,7 @@ from ftcli.core.training.arguments import changed
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.card import CARD
 from ftcli.core.training.clock import clock_of
-from ftcli.core.training.ended import length, state_of_end, take_end
+from ftcli.core.training.ended import length, state_of_end, step_of_state, take_end
 from ftcli.core.training.evaluating import StoppedEvaluation
 from ftcli.core.training.guarding import Guard, Rollback, most_usual, rows_of_a_step
 from ftcli.core.training.halves import halves
@@ -110,6 +110,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     checkpoint = _resumed(run, trainer, identity)
     if checkpoint is not None:
         trainer.take(checkpoints.read(checkpoint)["kept"])
+    begun = None if checkpoint is None else step_of_state(checkpoint)  # read now: it may be among those that are removed
     meter.start()
     failure: FtcliError | None = None
     status: RunStatus = "failed"
@@ -132,6 +133,8 @@ def fit(run: Run, signals: Signals) -> Outcome:
     if check := clipping(watch.clipped_share, context.settings.train.optim):
         checks.append(check)
     metrics, details = figures(run, trainer, checkpoint)
+    if begun is not None:
+        details["resumed_step"] = begun
     for tracker in tracked:
         tracker.finish(metrics)
     paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}
