@@ -28,6 +28,7 @@ from ftcli.core.models.refusals import ran_out
 from ftcli.core.publishing import staging
 from ftcli.core.training import checkpoints, ending, health, memory, precision, saving, trackers, unused_weights
 from ftcli.core.training.arguments import changed
+from ftcli.core.training.baselines import course_of
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.card import CARD
 from ftcli.core.training.clock import clock_of
@@ -42,7 +43,7 @@ from ftcli.core.training.run import Run
 from ftcli.core.training.schedule import planned
 from ftcli.core.training.testing import score
 from ftcli.core.training.trainer import FtcliTrainer
-from ftcli.core.training.trends import Course, clipping, course_of
+from ftcli.core.training.trends import Course, clipping
 from ftcli.core.training.window import Window
 from ftcli.errors import FtcliError, TrainError
 from ftcli.records import Check, RunStatus
