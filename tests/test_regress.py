@@ -235,6 +235,11 @@ def test_what_knows_nothing_says_the_training_mean_of_the_held_out_rows_too(benc
     assert course.unlearned_elsewhere != pytest.approx(course.unlearned, rel=1e-3)
 
 
+def test_the_first_loss_of_a_check_is_held_against_the_numbers_of_its_own_rows(bench: Bench, store: Path) -> None:
+    report = verify(bench.context(store, "own rows", train__per_device_train_batch_size=12), (), "full", "fail", (), ())
+    assert report.metrics["first_loss"] == pytest.approx(report.metrics["expected_first_loss"], rel=0.1)
+
+
 def test_a_run_learns_numbers_and_its_model_is_a_plain_one(bench: Bench, store: Path) -> None:
     values = {"train__learning_rate": 5e-3, "train__num_train_epochs": 12, "train__per_device_train_batch_size": 16}
     context = bench.context(store, "run", **values)
