@@ -250,6 +250,12 @@ def test_impossible_settings_are_refused(tmp_path: Path, values: dict[str, Any],
         make_arguments(_context(tmp_path, **values), held_out=False)
 
 
+def test_a_tracker_is_proposed_for_a_name_like_it(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refused:
+        make_arguments(_context(tmp_path, train__use_cpu=True, tracking__report_to=["wanb"]), held_out=False)
+    assert refused.value.hint.endswith("Did you mean 'wandb'?")
+
+
 @pytest.mark.parametrize(
     ("values", "evaluations", "checkpoints"),
     [

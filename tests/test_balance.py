@@ -12,6 +12,7 @@ from ftcli.commands.train import run
 from ftcli.core.batches.balance import balanced
 from ftcli.core.batches.tasks import Classify
 from ftcli.core.models.confusion import Confusion
+from ftcli.core.training.baselines import course_of
 from ftcli.core.training.run import prepare
 from ftcli.errors import UsageError
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
@@ -55,6 +56,12 @@ def test_loss_and_gradient_with_weights_do_not_depend_on_the_accumulation(bench:
     for other_loss, other in found.values():
         assert other_loss == pytest.approx(loss, rel=1e-5)
         assert (other - gradient).norm() / gradient.norm() < 1e-4
+
+
+def test_a_weighed_run_knows_how_many_labels_its_held_out_rows_have(bench: Bench) -> None:
+    data = bench.store("judged", {"train": learnable(40, 4, VOCABULARY, 0), "validation": learnable(12, 3, VOCABULARY, 1)}, labels=4)
+    course = course_of(prepare(bench.context(data, "judged run", train__class_weights="balanced")), 100)
+    assert (course.weighed, course.held_out_labels) == (True, 3)
 
 
 def test_how_uneven_the_labels_are_is_said_and_weights_are_proposed_or_shown(bench: Bench, uneven: Path) -> None:

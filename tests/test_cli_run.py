@@ -21,6 +21,7 @@ from ftcli.cli import main as main_module
 from ftcli.cli.logs import keep_traceback
 from ftcli.commands import predict as predict_command
 from ftcli.commands import settings as settings_command
+from ftcli.commands import train as train_command
 from ftcli.context import Context
 from ftcli.errors import InterruptedRun
 from ftcli.records import Report
@@ -394,3 +395,15 @@ def test_a_user_without_a_home_folder_has_one_in_the_temporary_folder(tmp_path, 
     stand_in.chmod(0o777)  # as of somebody who waits for what others believe
     assert home.home() != stand_in
     home._stand_in.cache_clear()
+
+
+def test_a_training_goes_on_by_its_checkpoints_and_not_by_the_same_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same command with --overwrite would remove them."""
+
+    def interrupted(*_: object, **__: object) -> Report:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_command, "run", interrupted)
+    result = run("train", "--overwrite", "--output-dir", tmp_path / "run")
+    assert result.exit_code == 3
+    assert "Go on with the same command and --resume-from-checkpoint auto, without --overwrite." in result.stderr

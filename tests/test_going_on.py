@@ -181,6 +181,25 @@ def test_an_evaluation_at_the_start_is_not_counted_again(bench: Bench) -> None:
     assert (resumed.metrics["steps"], evaluations(resumed)) == (whole.metrics["steps"], evaluations(whole))
 
 
+def test_a_longer_run_takes_its_first_step_at_the_rate_of_its_own_length(bench: Bench) -> None:
+    """The optimizer's state has the rate 0 that the shorter run ended with."""
+    values = {
+        "train__logging_steps": 1,
+        "train__eval_strategy": "no",
+        "train__warmup_steps": 0,
+        "train__save_total_limit": 9,
+        "train__save_steps": 1,
+    }
+    go(bench, "longer", **values, train__max_steps=4)
+    before = weights(bench.folder / "longer")
+    resumed = go(bench, "longer", **values, train__max_steps=6, train__resume_from_checkpoint="auto")
+    rates = {entry["step"]: entry["learning_rate"] for entry in resumed.details["log"]}
+    assert rates[5] == pytest.approx(0.05 * 2 / 6)
+    assert not same(weights(bench.folder / "longer" / "checkpoint-5"), before)
+    assert "learning-rate" not in {check.id for check in resumed.checks}
+    assert resumed.details["resumed_step"] == 4
+
+
 def test_a_run_that_goes_on_judges_by_the_losses_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     own = guarding.Guard._reason

@@ -103,7 +103,9 @@ def test_the_verdict_on_the_first_loss(loss: float, start: Start, fresh: bool, s
 
 def test_a_trained_language_model_near_chance_has_the_wrong_tokenizer_or_weights() -> None:
     start = Start(1.0, 12.4)
-    assert first_loss(9.39, math.log(1000), start, fresh=False, language=True).status == "warn"
+    check = first_loss(9.39, math.log(1000), start, fresh=False, language=True)
+    assert check.status == "warn"
+    assert "may belong to another model, or the model has hardly been trained on such texts" in check.fix
     assert first_loss(6.7, math.log(1000), start, fresh=False, language=True).status == "warn"
     assert first_loss(3.1, math.log(1000), start, fresh=False, language=True).status == "info"
 

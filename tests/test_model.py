@@ -117,6 +117,13 @@ def test_a_missing_configuration_is_refused(tmp_path: Path) -> None:
         from_file(tmp_path / "nothing.json", None, print)
 
 
+def test_a_file_beside_a_missing_configuration_is_proposed(tmp_path: Path) -> None:
+    (tmp_path / "small.json").write_text("{}")
+    with pytest.raises(ModelError) as refused:
+        from_file(tmp_path / "smal.json", None, print)
+    assert refused.value.hint == f"Did you mean {str(tmp_path / 'small.json')!r}?"
+
+
 @pytest.mark.real
 def test_published_configurations_can_all_be_made_small(real_data: Path) -> None:
     found = {}

@@ -27,6 +27,8 @@ from ftcli.core.models.held_out import HeldOut
 from ftcli.core.models.predict import load, predict
 from ftcli.core.storage.store import Store
 from ftcli.core.tokenizer.train_tokenizer import Kind
+from ftcli.core.training.baselines import course_of
+from ftcli.core.training.run import prepare as prepare_run
 from ftcli.core.verify.overfit import telling
 from ftcli.errors import DataError, UsageError
 from ftcli.testing import tiny_model
@@ -220,6 +222,22 @@ def test_learning_by_heart_asks_for_more_than_the_mean() -> None:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_knows_nothing_says_the_training_mean_of_the_held_out_rows_too(bench: Bench, store: Path) -> None:
+    asked = prepare_run(bench.context(store, "baseline"))
+    assert asked.held_out is not None
+    assert (held_out := asked.held_out.numbers) is not None
+    assert (numbers := asked.train.numbers) is not None
+    course = course_of(asked, 100)
+    assert course.unlearned == pytest.approx(float(numbers.var()), rel=1e-5)
+    assert course.unlearned_elsewhere == pytest.approx(float(((held_out - numbers.mean()) ** 2).mean()), rel=1e-5)
+    assert course.unlearned_elsewhere != pytest.approx(course.unlearned, rel=1e-3)
+
+
+def test_the_first_loss_of_a_check_is_held_against_the_numbers_of_its_own_rows(bench: Bench, store: Path) -> None:
+    report = verify(bench.context(store, "own rows", train__per_device_train_batch_size=12), (), "full", "fail", (), ())
+    assert report.metrics["first_loss"] == pytest.approx(report.metrics["expected_first_loss"], rel=0.1)
 
 
 def test_a_run_learns_numbers_and_its_model_is_a_plain_one(bench: Bench, store: Path) -> None:

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from ftcli.core.figures import GAP
 from ftcli.core.reports import plot
 from ftcli.core.reports.document import write_document
+from ftcli.core.reports.headline import lede
 from ftcli.core.reports.report import render_html, write_report
 from ftcli.errors import PublishError
-from ftcli.records import Check, PluginInfo, Report, Value
+from ftcli.records import Check, PluginInfo, Report, Value, to_json
 from report_samples import CHECKS, FULL, MACHINE, benchmark_report, tokenize_report, train_report, verify_report
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -408,3 +410,17 @@ def test_long_names_of_settings_may_break_in_words_and_code_and_paths_stay_as_th
 
 
 NOTHING = {"median": None, "low": None, "high": None, "n": 0, "verdict": "not measured"}
+
+
+@pytest.mark.parametrize(
+    ("resumed", "words"),
+    [
+        (None, "1,400 steps (2.00 epochs) in 1 h 12 min;"),
+        (1000, "400 further steps, to 1,400 (2.00 epochs), in 1 h 12 min;"),
+        (1399, "1 further step, to 1,400 (2.00 epochs), in 1 h 12 min;"),
+        (1400, "No further step, at 1,400 (2.00 epochs), in 1 h 12 min;"),
+    ],
+)
+def test_a_run_that_went_on_says_how_many_steps_its_time_is_for(resumed: int | None, words: str) -> None:
+    report = train_report()
+    assert lede(to_json(replace(report, details={**report.details, "resumed_step": resumed}))).replace(GAP, " ").startswith(words)

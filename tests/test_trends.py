@@ -121,7 +121,7 @@ def test_rows_learned_by_heart_show_in_the_held_out_rows(loss: float, accuracy: 
         ({}, {"eval_loss": 5.19, "eval_accuracy": 0.012}, 20, False),
         ({}, {"eval_loss": 5.0, "eval_accuracy": 0.012}, 60, False),
         ({}, {"eval_loss": 9.0, "eval_accuracy": 0.2}, 60, False),
-        ({"weighed": True}, {"eval_loss": 5.19, "eval_accuracy": 0.0}, 60, False),
+        ({"weighed": True}, {"eval_loss": 5.19, "eval_accuracy": 0.0}, 60, False),  # of which no macro F1 is known
         ({"unlearned": None}, {"eval_loss": 5.19, "eval_accuracy": 0.012}, 60, False),
         ({"held_out_majority": None}, {"eval_loss": 5.19, "eval_micro_f1": 0.0}, 60, True),
         ({"held_out_majority": None}, {"eval_loss": 4.9, "eval_micro_f1": 0.0}, 60, False),
@@ -138,6 +138,49 @@ def test_a_run_that_taught_nothing_about_other_rows_is_said_at_its_end(
     if check is not None:
         assert (check.id, check.status) == ("nothing-learned", "warn")
         assert f"after {steps} steps" in check.summary
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"eval_loss": 9.3, "eval_accuracy": 0.001, "eval_macro_f1": 1.6e-05}, True),
+        ({"eval_loss": 5.62, "eval_accuracy": 0.004, "eval_macro_f1": 0.004}, True),  # says anything
+        ({"eval_loss": 9.3, "eval_accuracy": 0.112, "eval_macro_f1": 0.0008}, True),  # says the commonest label
+        ({"eval_loss": 9.3, "eval_accuracy": 0.09, "eval_macro_f1": 0.05}, False),  # of rare labels it knows some
+        ({"eval_loss": 9.3, "eval_accuracy": 0.2, "eval_macro_f1": 0.005}, False),
+        ({"eval_loss": 4.0, "eval_accuracy": 0.09, "eval_macro_f1": 0.005}, False),
+        ({"eval_loss": 9.3, "eval_micro_f1": 0.0, "eval_macro_f1": 0.0}, False),  # of any number of labels
+    ],
+)
+def test_a_weighed_run_is_judged_by_its_macro_f1(entry: dict[str, float], said: bool) -> None:
+    history = [{"step": 1, "loss": 2.34}, {"step": 60, "loss": 9.34}, {"step": 60, **entry}]
+    watched = course(unlearned=CHANCE, held_out_majority=(0.112, 1000), held_out_labels=244, weighed=True)
+    check = watched.end(history, 60, best=False)
+    assert (None if check is None else (check.id, check.status)) == (("nothing-learned", "warn") if said else None)
+    assert check is None or "where guessing gives 0.41%" in check.summary
+
+
+def test_guessing_by_the_labels_shares_is_hardly_ever_taken_for_learning() -> None:
+    draw = np.random.default_rng(0)
+    called = 0
+    for _ in range(200):
+        shares = draw.dirichlet(np.full(20, 0.7))
+        true, guess = (draw.choice(20, 500, p=shares) for _ in range(2))
+        hits, counted = np.bincount(true[true == guess], minlength=20), np.bincount(true, minlength=20) + np.bincount(guess, minlength=20)
+        macro = float((2 * hits[counted > 0] / counted[counted > 0]).mean())
+        watched = course(unlearned=3.0, held_out_majority=(0.99, 500), held_out_labels=len(np.unique(true)), weighed=True)
+        entry = {"step": 60, "eval_loss": 9.0, "eval_accuracy": 0.1, "eval_macro_f1": macro}
+        called += watched.end([{"step": 1, "loss": 3.0}, entry], 60, best=False) is not None
+    assert called >= 180
+
+
+def test_of_numbers_the_held_out_rows_have_a_spread_of_their_own() -> None:
+    history = [{"step": 1, "loss": 3.0}, {"step": 60, "loss": 2.1}, {"step": 60, "eval_loss": 2.36, "eval_pearson": 0.0}]
+    numbers = {"chance": 9.0, "unlearned": 2.144}
+    check = course(**numbers, held_out_unlearned=2.364).end(history, 60, best=False)
+    assert check is not None
+    assert check.summary.endswith("is 2.360, where knowing nothing of the texts gives 2.364")
+    assert course(**numbers, held_out_unlearned=2.5).end(history, 60, best=False) is None
 
 
 def test_what_a_line_of_the_log_has_said_is_not_said_again_at_the_end() -> None:

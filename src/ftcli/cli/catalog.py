@@ -94,6 +94,7 @@ TRAIN = CommandSpec(
     ),
     shows=RUN,
     hides=NOT_OF_A_RUN,
+    again="Go on with the same command and --resume-from-checkpoint auto, without --overwrite.",
     launches=True,
 )
 

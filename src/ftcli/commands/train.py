@@ -60,7 +60,7 @@ def _run(context: Context, claim: Claim) -> Report:
         group.leave()
     error = outcome.failure
     if outcome.status == "interrupted":
-        resume = "Go on with the same command and --resume-from-checkpoint auto."
+        resume = "Go on with the same command and --resume-from-checkpoint auto, without --overwrite."
         error = InterruptedRun(f"stopped by {signals.received} after step {outcome.metrics['steps']}; the checkpoint is complete", resume)
     report = context.report(
         "train",

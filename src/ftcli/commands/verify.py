@@ -110,7 +110,8 @@ def look(context: Context, kinds: Sequence[CheckKind], registry: Registry[CheckK
     if rows := probe.ready("shown"):
         details["rows"] = rows
     if (forward := probe.ready("forward")) is not None:
-        metrics |= {"first_loss": forward.loss, "expected_first_loss": probe.task.chance_loss(probe.model.config, probe.store)}
+        expected = forward.expected_loss(probe.task.chance_loss(probe.model.config, probe.store))
+        metrics |= {"first_loss": forward.loss, "expected_first_loss": expected}
         if (gradients := probe.ready("gradients")) is not None:
             metrics["first_grad_norm"] = gradients.total
         details["logits_histogram"] = forward.histogram()

@@ -151,7 +151,7 @@ def judge(ends: Mapping[int, End], deaths: list[Death], stall: Stall | None, ask
 
 UNPREPARED = {1, 3, -signal.SIGINT, -signal.SIGTERM, -signal.SIGUSR1, -signal.SIGHUP}
 """How a process ends by a signal before it can say so: in its first imports (Python itself ends with 1), in those of the command line, and by the signal."""
-AGAIN = "Go on with the same command and --resume-from-checkpoint auto."
+AGAIN = "Go on with the same command and --resume-from-checkpoint auto, without --overwrite."
 MEMORY = "SIGKILL mostly comes from the kernel when memory ran out."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,10 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"), object_hook=_number)
     except FileNotFoundError as error:
-        raise ModelError(f"the model configuration {path} does not exist", "Give --model-config a config.json.") from error
+        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() and os.access(path.parent, os.R_OK) else []
+        near = difflib.get_close_matches(path.name, beside, n=1)
+        hint = f"Did you mean {str(path.parent / near[0])!r}?" if near else "Give --model-config a config.json."
+        raise ModelError(f"the model configuration {path} does not exist", hint) from error
     except (OSError, ValueError) as error:
         raise ModelError(f"the model configuration {path} cannot be read: {error}", "Give --model-config a config.json.") from error
     if not isinstance(values, dict):

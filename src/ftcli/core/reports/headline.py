@@ -50,8 +50,7 @@ def lede(doc: Mapping[str, Any]) -> str:
     if kind == "tokenize" and metrics.get("rows_written") is not None:
         return f"{number(metrics['rows_written'])} rows became {number(metrics.get('tokens'))} tokens in {seconds(doc['seconds'])}."
     if kind == "train" and metrics.get("steps"):
-        span = f"{number(metrics['steps'])} steps ({number(metrics.get('epochs'))} epochs) in {seconds(doc['seconds'])}"
-        went = f"{span}; the loss went from {number(metrics.get('first_loss'))} to {number(metrics.get('final_loss'))}."
+        went = f"{_span(doc)}; the loss went from {number(metrics.get('first_loss'))} to {number(metrics.get('final_loss'))}."
         ended = [check["summary"] for check in doc["checks"] if check["id"] in ENDINGS]
         return " ".join([went, *(f"{words[0].upper()}{words[1:]}." for words in ended)])
     if kind == "benchmark" and metrics.get("ratios"):
@@ -62,6 +61,18 @@ def lede(doc: Mapping[str, Any]) -> str:
             + "."
         )
     return ""
+
+
+def _span(doc: Mapping[str, Any]) -> str:
+    """Steps and time: of a run that went on from a checkpoint, the time is that of the steps behind it."""
+    steps, epochs, lasted = doc["metrics"]["steps"], number(doc["metrics"].get("epochs")), seconds(doc["seconds"])
+    begun = doc["details"].get("resumed_step")
+    if begun is None:
+        return f"{number(steps)} steps ({epochs} epochs) in {lasted}"
+    more = steps - begun
+    if more <= 0:
+        return f"No further step, at {number(steps)} ({epochs} epochs), in {lasted}"
+    return f"{number(more)} further step{'s' if more > 1 else ''}, to {number(steps)} ({epochs} epochs), in {lasted}"
 
 
 MOST_LOSS = 100.0

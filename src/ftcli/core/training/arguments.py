@@ -180,8 +180,10 @@ def trackers(names: list[str] | None) -> list[str]:
     wanted = [name for name in names or [] if name != "none"]
     for name in wanted:
         if name not in INTEGRATION_TO_CALLBACK:
+            near = difflib.get_close_matches(name, sorted(INTEGRATION_TO_CALLBACK), n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
             raise SettingsError(
-                f"tracking.report_to = {name!r}: no such tracker", f"There are {', '.join(sorted(INTEGRATION_TO_CALLBACK))}."
+                f"tracking.report_to = {name!r}: no such tracker", f"There are {', '.join(sorted(INTEGRATION_TO_CALLBACK))}.{meant}"
             )
         for package in PACKAGES.get(name, (name,)):
             if importlib.util.find_spec(package) is None:

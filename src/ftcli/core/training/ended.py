@@ -44,6 +44,11 @@ def take_end(trainer: FtcliTrainer, checkpoint: Path, state: TrainerState) -> No
     trainer._load_from_checkpoint(str(checkpoint))
 
 
+def step_of_state(checkpoint: Path) -> int:
+    """The step that a checkpoint is of, whatever its folder is called."""
+    return int(TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).global_step)
+
+
 def length(trainer: FtcliTrainer) -> int:
     """Optimizer steps of the whole run."""
     *_, total = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())

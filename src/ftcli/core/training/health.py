@@ -162,7 +162,10 @@ def first_loss(loss: float, chance: float, start: Start, *, fresh: bool, languag
         return Check("first-loss", "steps", status, summary, evidence, fix)  # type: ignore[arg-type]
 
     if language and not fresh and loss > chance - 1:
-        fix = "The tokenizer, the weights or the configuration belong to another model: run ftcli verify."
+        fix = (
+            "The tokenizer, the weights or the configuration may belong to another model, or the model has hardly been trained on such texts: "
+            "run ftcli verify."
+        )
         return verdict("warn", f"first loss {loss:.3f} of a trained language model is near or above uniform guessing ({chance:.3f})", fix)
     if abs(ratio - 1) <= TOLERANCE:
         return verdict("pass", f"first loss {loss:.3f}, uniform guessing {chance:.3f}")

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from typing import Any
 
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainingArguments
 
 from ftcli.errors import MissingExtraError, SettingsError
@@ -35,6 +37,22 @@ class OptimizerTrainer(Trainer):  # type: ignore[misc]
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         with made_of(self.args, "lr_scheduler_type"):
             return super().create_scheduler(num_training_steps, optimizer)
+
+
+def follow(schedule: Any) -> None:
+    """Give the optimizer the rate of its own schedule, where one was restored: a state has that of the run which saved it, 0 at the end of a shorter one.
+
+    Of a run as long as that one it is the same number, by the same product.
+    """
+    if not isinstance(schedule, LambdaLR):  # of another kind, the rate follows from those before it
+        return
+    shares = [share(schedule.last_epoch) for share in schedule.lr_lambdas]
+    for group, base, share in zip(schedule.optimizer.param_groups, schedule.base_lrs, shares, strict=True):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(base * share)
+        else:
+            group["lr"] = base * share
+    schedule._last_lr = [group["lr"] for group in schedule.optimizer.param_groups]
 
 
 def refuse_ignored(arguments: TrainingArguments, model: Any = None) -> None:

@@ -28,10 +28,11 @@ from ftcli.core.models.refusals import ran_out
 from ftcli.core.publishing import staging
 from ftcli.core.training import checkpoints, ending, health, memory, precision, saving, trackers, unused_weights
 from ftcli.core.training.arguments import changed
+from ftcli.core.training.baselines import course_of
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.card import CARD
 from ftcli.core.training.clock import clock_of
-from ftcli.core.training.ended import length, state_of_end, take_end
+from ftcli.core.training.ended import length, state_of_end, step_of_state, take_end
 from ftcli.core.training.evaluating import StoppedEvaluation
 from ftcli.core.training.guarding import Guard, Rollback, most_usual, rows_of_a_step
 from ftcli.core.training.halves import halves
@@ -42,7 +43,7 @@ from ftcli.core.training.run import Run
 from ftcli.core.training.schedule import planned
 from ftcli.core.training.testing import score
 from ftcli.core.training.trainer import FtcliTrainer
-from ftcli.core.training.trends import Course, clipping, course_of
+from ftcli.core.training.trends import Course, clipping
 from ftcli.core.training.window import Window
 from ftcli.errors import FtcliError, TrainError
 from ftcli.records import Check, RunStatus
@@ -110,6 +111,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     checkpoint = _resumed(run, trainer, identity)
     if checkpoint is not None:
         trainer.take(checkpoints.read(checkpoint)["kept"])
+    begun = None if checkpoint is None else step_of_state(checkpoint)  # read now: it may be among those that are removed
     meter.start()
     failure: FtcliError | None = None
     status: RunStatus = "failed"
@@ -132,6 +134,8 @@ def fit(run: Run, signals: Signals) -> Outcome:
     if check := clipping(watch.clipped_share, context.settings.train.optim):
         checks.append(check)
     metrics, details = figures(run, trainer, checkpoint)
+    if begun is not None:
+        details["resumed_step"] = begun
     for tracker in tracked:
         tracker.finish(metrics)
     paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}

@@ -34,6 +34,7 @@ from ftcli.core.training.halves import Halves, cut
 from ftcli.core.training.health import Start, Watch, finite, finite_states, look_at
 from ftcli.core.training.memory import Pieces
 from ftcli.core.training.meter import TEXTS, Counted, Meter
+from ftcli.core.training.optimizer import follow
 from ftcli.core.training.window import NAME, Window
 from ftcli.errors import TrainError
 
@@ -283,6 +284,11 @@ class FtcliTrainer(Evaluating):
         self.model.zero_grad(set_to_none=True)
         if self.neftune_noise_alpha is not None:  # `train` adds its hook every time
             deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            follow(self.lr_scheduler)
 
     def _load_callback_state(self) -> None:
         """Early stopping counts on from where the checkpoint's run was. The flags of a run that was stopped are not taken over."""

@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-import numpy as np
-
-from ftcli.core.held_out_rows import too_few
-from ftcli.core.storage.label_flags import entropy
-from ftcli.core.training.outcome import majority
-from ftcli.core.training.run import Run
-from ftcli.core.training.schedule import Schedule, planned
+from ftcli.core.training.schedule import Schedule
 from ftcli.records import Check
 
 SPIKE = 100
@@ -53,6 +47,8 @@ class Course:
         unlearned: loss of knowing the labels' shares only, or of uniform guessing; None: any progress is small (a trained language model).
         schedule: the planned learning rate; None: it is not compared.
         held_out_majority: accuracy of always saying the commonest label, with the number of held-out rows; None: no classes.
+        held_out_unlearned: `unlearned` of the held-out rows, where that is another (numbers); None: it is the same.
+        held_out_labels: how many labels the held-out rows have; 0: no classes.
         weighed: classes count by weight, so that a model which learns them may be right less often than one that says the commonest label.
         few: the held-out rows are so few that their figures say nothing at the end; FT214 has said so.
     """
@@ -63,6 +59,8 @@ class Course:
     optimizer: str
     schedule: Schedule | None
     held_out_majority: tuple[float, int] | None = None
+    held_out_unlearned: float | None = None
+    held_out_labels: int = 0
     weighed: bool = False
     few: bool = False
     _losses: list[tuple[int, float]] = field(default_factory=list)
@@ -71,6 +69,11 @@ class Course:
     _said: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)
     """What a warning said before may still become certain."""
+
+    @property
+    def unlearned_elsewhere(self) -> float:
+        """`unlearned`, of the held-out rows."""
+        return (self.unlearned or 0.0) if self.held_out_unlearned is None else self.held_out_unlearned
 
     def log(self, entry: Mapping[str, Any], clipped_share: float | None) -> list[Check]:
         """Verdicts that a line of the log brings, worse than "info" all of them."""
@@ -206,6 +209,15 @@ class Course:
         majority, rows = self.held_out_majority
         return accuracy > majority + 2 * math.sqrt(max(majority * (1 - majority), 1e-9) / max(1, rows))
 
+    def _above_guessing(self, macro: float) -> bool:
+        """Whether macro F1 is above what knowing nothing of the texts gives, beyond the noise of so many rows.
+
+        Labels that are said by the shares q and occur by p have an F1 of 2pq / (p + q), whose mean over the labels is largest at q = p: 1 / labels, with a
+        variance of 1 / (labels × rows).
+        """
+        assert self.held_out_majority is not None
+        return macro > 1 / self.held_out_labels + 2 / math.sqrt(self.held_out_labels * max(1, self.held_out_majority[1]))
+
     def end(self, history: Sequence[Mapping[str, Any]], steps: int, *, best: bool) -> Check | None:
         """The verdict on a whole run: whether what was learned holds on other rows, and still did at the end. Unless a line of the log said so.
 
@@ -226,10 +238,16 @@ class Course:
         entry, lines = known[-1], [(one["step"], one["loss"]) for one in history if "loss" in one]
         if not best and (check := self._outgrown(known, lines, steps)):
             return check
-        if self.unlearned is None or self.weighed or entry["eval_loss"] < STILL * self.unlearned:
+        if self.unlearned is None or entry["eval_loss"] < STILL * self.unlearned_elsewhere:
             return None
-        accuracy, right = entry.get("eval_accuracy"), ""
-        if self.held_out_majority is not None and accuracy is not None:
+        accuracy, macro, right = entry.get("eval_accuracy"), entry.get("eval_macro_f1"), ""
+        if self.weighed:
+            if self.held_out_majority is None or not self.held_out_labels or accuracy is None or macro is None:
+                return None
+            if self._above_majority(accuracy) or self._above_guessing(macro):
+                return None
+            right = f", and macro F1 is {macro:.2%}, where guessing gives {1 / self.held_out_labels:.2%}"
+        elif self.held_out_majority is not None and accuracy is not None:
             if self._above_majority(accuracy):
                 return None
             right = f", and {accuracy:.1%} are right ({self.held_out_majority[0]:.1%} with the commonest label)"
@@ -237,11 +255,12 @@ class Course:
         evidence = {
             "steps": steps,
             "eval_loss": entry["eval_loss"],
-            "unlearned": self.unlearned,
+            "unlearned": self.unlearned_elsewhere,
             "eval_accuracy": accuracy,
+            **({"eval_macro_f1": macro} if self.weighed else {}),
             "loss": trained,
         }
-        said = f"the loss on rows that were not seen is {entry['eval_loss']:.3f}, where knowing nothing of the texts gives {self.unlearned:.3f}{right}"
+        said = f"the loss on rows that were not seen is {entry['eval_loss']:.3f}, where knowing nothing of the texts gives {self.unlearned_elsewhere:.3f}{right}"
         if trained is not None and trained < TAUGHT * self.unlearned:
             return _check(
                 "overfitting",
@@ -269,7 +288,7 @@ class Course:
         rise = min(entry["eval_loss"] for entry in lately) - least["eval_loss"]
         if rise <= max(LEAST_RISE, share * least["eval_loss"]) or any(last.get(name, 0.0) > least.get(name, 0.0) for name in RIGHT):
             return None
-        if self.unlearned is not None and not self.weighed and least["eval_loss"] >= STILL * self.unlearned:
+        if self.unlearned is not None and not self.weighed and least["eval_loss"] >= STILL * self.unlearned_elsewhere:
             return None
         before, after = _recent(lines, least["step"]), _recent(lines, steps)
         if before is None or after is None or after >= (1 - FALL) * before:
@@ -288,32 +307,6 @@ class Course:
                 "loss": after,
             },
         )
-
-
-def course_of(run: Run, steps: int) -> Course:
-    """What the log is held against. Weighed losses stand still at chance."""
-    arguments, fresh, labels = run.arguments, run.context.settings.model.config is not None, run.train.labels
-    chance = run.task.chance_loss(run.model.config, run.store)
-    unlearned: float | None = chance if fresh else None
-    held_out = None
-    weighed = getattr(run.task, "class_weights", None) is not None
-    if run.task.needs_labels and labels is not None:
-        shares = np.bincount(labels) / len(labels)
-        unlearned = chance if weighed else -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())
-        share = majority(run)
-        held_out = None if share is None or run.held_out is None else (share, len(run.held_out))
-    elif run.train.numbers is not None:
-        unlearned = float(run.train.numbers.var(dtype=np.float64))
-    elif run.train.flags is not None:
-        unlearned = chance if weighed else entropy(run.train.flags.counts, len(run.train.flags))
-    # skipped steps, and a scheduler of its own
-    schedule = None if arguments.fp16 or arguments.deepspeed else planned(arguments, steps)
-    rows = run.held_out
-    few = (
-        rows is not None
-        and too_few(int(rows.text_counts.sum()), int(rows.lengths.sum()), "accuracy" if run.task.needs_labels else None) is not None
-    )
-    return Course(chance, unlearned, arguments.learning_rate, str(run.context.settings.train.optim), schedule, held_out, weighed, few)
 
 
 def _recent(lines: Sequence[tuple[int, float]], step: int) -> float | None:

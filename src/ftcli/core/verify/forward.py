@@ -50,6 +50,10 @@ class Forward:
             return strangers_square(self.logits.squeeze(-1), self.labels)
         return float((self.logits.logsumexp(-1) - self.logits.mean(-1)).mean())
 
+    def expected_loss(self, chance: float) -> float:
+        """`chance`; of numbers, what answering 0 gives for those of this batch, from which all of train's may be far."""
+        return float(self.labels.float().square().mean()) if measured(self.labels) else chance
+
     @property
     def logit_std(self) -> float:
         """Standard deviation over the classes, averaged over the targets; of numbers, over the rows."""
