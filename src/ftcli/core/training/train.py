@@ -99,7 +99,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
         run.output.mkdir(parents=True, exist_ok=True)
     cached = cache_of(run.model.config)
     callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
-    tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
+    tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note, run.told)
     few = few_rows(run.train, run.collator)
     if said := precision.settle(arguments, run.model, few[0], asked=context.settings.train.bf16 is not None):
         context.note(said)
@@ -110,6 +110,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     checkpoint = _resumed(run, trainer, identity)
     if checkpoint is not None:
         trainer.take(checkpoints.read(checkpoint)["kept"])
+        trackers.go_on(tracked, run.output)
     meter.start()
     failure: FtcliError | None = None
     status: RunStatus = "failed"
@@ -133,7 +134,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
         checks.append(check)
     metrics, details = figures(run, trainer, checkpoint)
     for tracker in tracked:
-        tracker.finish(metrics)
+        tracker.finish(metrics, {"ok": 0, "interrupted": 3}.get(status, 1))
     paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}
     if status == "interrupted":
         paths["checkpoint"] = str(run.output / f"checkpoint-{trainer.state.global_step}")
