@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -153,6 +154,93 @@ def test_mlflow_keeps_its_store_in_the_runs_folder_unless_another_is_named(
     started = start(["mlflow"], tmp_path, lambda _: None)
     assert [tracker.name for tracker in started] == ["mlflow"]
     assert uris == ([] if expected is None else [expected.format(tmp_path)])
+
+
+class Wandb(ModuleType):
+    """The module, as far as ftcli speaks to it itself."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.run = SimpleNamespace(id="abc", config=SimpleNamespace(update=self.update))
+        self.told: dict[str, Any] = {}
+        self.ended: list[int] = []
+
+    def update(self, told: dict[str, Any], *, allow_val_change: bool) -> None:
+        assert allow_val_change
+        self.told |= told
+
+    def finish(self, exit_code: int) -> None:
+        print("wandb: run summary")
+        self.ended.append(exit_code)
+
+
+def test_wandb_is_told_ftclis_settings_and_ended_before_the_report_is_written(
+    bench: Bench, store: Path, recorder: type[Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setenv("HF_TOKEN", "hf_canarycanarycanary")
+    run(bench.context(store, "ended", **STEPS, tracking__report_to=["wandb"], tracking__run_name="hf_canarycanarycanary"))
+    assert module.ended == [0]
+    assert module.told["tracking.report_to"] == ["wandb"]
+    assert module.told["train.max_steps"] == 4
+    assert module.told["dataset.fingerprint"]
+    assert "canary" not in str(module.told)
+
+
+def test_wandb_is_ended_with_an_error_where_its_run_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    tracker = Tracker("wandb", TrainerCallback(), lambda _: None)
+    tracker.event("on_step_end", None, SimpleNamespace(global_step=0), None)  # type: ignore[arg-type]
+    tracker.finish({}, 1)
+    assert module.ended == [1]
+
+
+class Begun(Recorder):
+    """Stands in for transformers' callback; what it finds in the environment as it begins is kept."""
+
+    seen: list[dict[str, str | None]] = []  # noqa: RUF012
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.seen.append({name: os.environ.get(name) for name in ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_DIR")})
+
+
+@pytest.mark.parametrize("own", [None, "mine"])
+def test_a_resumed_run_goes_on_in_the_tracked_run_and_one_that_begins_anew_does_not(
+    bench: Bench, store: Path, recorder: type[Recorder], own: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", Wandb())
+    kind = type("Begun", (Begun,), {"seen": []})
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "wandb", kind)
+    name = f"resumed {own}"
+    given = {**STEPS, "train__save_strategy": "steps", "train__save_steps": 2, "tracking__report_to": ["wandb"]}
+    run(bench.context(store, name, **given))
+    if own is not None:
+        monkeypatch.setenv("WANDB_RUN_ID", own)
+    run(bench.context(store, name, **{**given, "train__max_steps": 6}, train__resume_from_checkpoint="auto"))
+    run(bench.context(store, name, **given, runtime__overwrite=True))
+    folder = str(bench.folder / name)
+    assert kind.seen == [
+        {"WANDB_RUN_ID": None, "WANDB_RESUME": None, "WANDB_DIR": folder},
+        {"WANDB_RUN_ID": own or "abc", "WANDB_RESUME": "allow", "WANDB_DIR": folder},
+        {"WANDB_RUN_ID": own, "WANDB_RESUME": None, "WANDB_DIR": folder},
+    ]
+    assert "WANDB_DIR" not in os.environ
+
+
+def test_tensorboard_goes_on_in_the_folder_that_the_run_began(bench: Bench, store: Path) -> None:
+    given = {**STEPS, "train__save_strategy": "steps", "train__save_steps": 2, "tracking__report_to": ["tensorboard"]}
+    run(bench.context(store, "board again", **given))
+    (before,) = (bench.folder / "board again" / "runs").iterdir()
+    run(bench.context(store, "board again", **{**given, "train__max_steps": 6}, train__resume_from_checkpoint="auto"))
+    assert list((bench.folder / "board again" / "runs").iterdir()) == [before]
+    assert len(list(before.iterdir())) == 2
+
+
+def test_two_trackers_are_two_classes(tmp_path: Path, recorder: type[Recorder]) -> None:
+    kinds = {type(tracker) for tracker in start(["wandb", "tensorboard"], tmp_path, lambda _: None)}
+    assert len(kinds) == 2, "transformers warns of two callbacks of one class"
 
 
 def test_every_event_of_transformers_is_handed_on() -> None:

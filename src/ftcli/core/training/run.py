@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
@@ -69,6 +70,13 @@ class Run:
     def trackers(self) -> list[str]:
         """Names of the trackers that are told of the run."""
         return [name for name in self.context.settings.tracking.report_to or [] if name != "none"]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What trackers are told of ftcli's settings, as the report has them, and of the data."""
+        return {"dataset.fingerprint": self.store.fingerprint} | {
+            key: value.value for key, value in self.context.resolved.origins.items() if value.value is not None
+        }
 
     @property
     def output(self) -> Path:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 MLFLOW_URI = "MLFLOW_TRACKING_URI"
 MLFLOW_STORE = "mlflow.db"
 """File in the run's folder; without it mlflow would write where the command happens to be started."""
+TRACKED = "trackers.json"
+"""File in the run's folder: tracker → what its run is called there, so that a run that is resumed goes on in it."""
 
 
 class Tracker(TrainerCallback):  # type: ignore[misc]
@@ -23,21 +28,62 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
     Args:
         callback: that of transformers.
         note: says what failed.
+        output: the run's folder, where the tracked run's name is kept.
+        settings: ftcli's, flat and without secrets; `Trainer` knows its own arguments only.
     """
 
-    def __init__(self, name: str, callback: Any, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, callback: Any, note: Callable[[str], None], output: Path | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = name
         self.note = note
+        self.variables: dict[str, str] = {} if output is None or name != "wandb" else {"WANDB_DIR": str(output)}
+        """Set while the tracker begins, where the user has not set them."""
+        self._output = output
+        self._settings = settings or {}
         self._callback = callback
         self._last: tuple[TrainingArguments, TrainerState, TrainerControl, Mapping[str, Any]] | None = None
 
     def event(self, name: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """Hand an event on; what the callback answers changes nothing in the run."""
         self._last = args, state, control, {key: value for key, value in parts.items() if key != "logs"}
-        if name != "on_train_end":
+        if name == "on_train_begin":
+            with _unless_set(self.variables):
+                self._tell(name, args, state, control, **parts)
+            if self._callback is not None:
+                self._guarded(state.global_step, self._begun)
+        elif name != "on_train_end":
             self._tell(name, args, state, control, **parts)
 
-    def finish(self, figures: Mapping[str, Any]) -> None:
+    def go_on(self, name: str) -> None:
+        """Have the tracker take up the run of this name when it begins."""
+        if self.name == "tensorboard" and self._output is not None and not os.environ.get("TENSORBOARD_LOGGING_DIR"):
+            self._callback.logging_dir = str(self._output / name)
+        elif self.name == "wandb":
+            self.variables |= {"WANDB_RUN_ID": name, "WANDB_RESUME": "allow"}
+        elif self.name == "mlflow":
+            self.variables["MLFLOW_RUN_ID"] = name
+
+    def _begun(self) -> None:
+        """Keep the tracked run's name, and hand over the settings."""
+        name, module = None, sys.modules.get(self.name)
+        if self.name == "tensorboard":
+            name = os.path.relpath(self._callback.logging_dir, self._output)
+            self._callback.tb_writer.add_text("ftcli", json.dumps(self._settings, indent=1, default=str))
+        elif self.name == "wandb" and (run := getattr(module, "run", None)) is not None:
+            name = run.id
+            run.config.update(self._settings, allow_val_change=True)
+        elif self.name == "trackio" and module is not None and module.config is not None:
+            module.config.update(self._settings, allow_val_change=True)
+        elif self.name == "mlflow" and module is not None and (run := module.active_run()) is not None:
+            name = run.info.run_id
+            if "MLFLOW_RUN_ID" not in self.variables:  # a parameter of MLflow's cannot change
+                module.log_params({key: str(value)[:500] for key, value in self._settings.items()})
+        if name is not None and self._output is not None:
+            path = self._output / TRACKED
+            path.write_text(json.dumps({**_kept(path), self.name: name}), encoding="utf-8")
+
+    def finish(self, figures: Mapping[str, Any], exit_code: int = 0) -> None:
         """Hand over the report's numbers, and end the tracker's run."""
         if self._last is None:
             return
@@ -45,15 +91,20 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
         numbers = {name: value for name, value in figures.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
         self._tell("on_log", args, state, control, logs=numbers, **parts)
         self._tell("on_train_end", args, state, control, **parts)
+        if self.name == "wandb" and (end := getattr(sys.modules.get("wandb"), "finish", None)) is not None:
+            self._guarded(state.global_step, lambda: end(exit_code=exit_code))  # else when Python exits, on stdout behind the report
 
     def _tell(self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        if self._callback is None:
-            return
+        if self._callback is not None:
+            self._guarded(state.global_step, lambda: getattr(self._callback, event)(args, state, copy(control), **parts))
+
+    def _guarded(self, step: int, told: Callable[[], Any]) -> None:
         try:
-            getattr(self._callback, event)(args, state, copy(control), **parts)
+            told()
         except Exception as error:  # noqa: BLE001 - anything that a library of others may raise
-            self._callback = None
-            self.note(f"the tracker {self.name} failed after step {state.global_step} and gets no more: {type(error).__name__}: {error}")
+            failed, self._callback = self._callback is None, None
+            if not failed:
+                self.note(f"the tracker {self.name} failed after step {step} and gets no more: {type(error).__name__}: {error}")
 
 
 def _handing_on(name: str) -> Callable[..., None]:
@@ -68,7 +119,7 @@ for _name in dir(TrainerCallback):
         setattr(Tracker, _name, _handing_on(_name))
 
 
-def start(names: list[str], output: Path, note: Callable[[str], None]) -> list[Tracker]:
+def start(names: list[str], output: Path, note: Callable[[str], None], settings: Mapping[str, Any] | None = None) -> list[Tracker]:
     """The trackers that can be started; the others are named."""
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
@@ -77,10 +128,38 @@ def start(names: list[str], output: Path, note: Callable[[str], None]) -> list[T
         try:
             if name == "mlflow":
                 _keep_mlflow_in(output)
-            started.append(Tracker(name, INTEGRATION_TO_CALLBACK[name](), note))
+            kind = type(f"Tracker_{name}", (Tracker,), {})  # transformers warns of two callbacks of one class
+            started.append(kind(name, INTEGRATION_TO_CALLBACK[name](), note, output, settings))
         except Exception as error:  # noqa: BLE001 - a package that is there and broken
             note(f"the tracker {name} cannot be started, and the run goes on without it: {type(error).__name__}: {error}")
     return started
+
+
+def go_on(tracked: list[Tracker], output: Path) -> None:
+    """Have the trackers of a run that is resumed go on in the runs that they began."""
+    kept = _kept(output / TRACKED)
+    for tracker in tracked:
+        if isinstance(name := kept.get(tracker.name), str):
+            tracker.go_on(name)
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+@contextmanager
+def _unless_set(variables: Mapping[str, str]) -> Iterator[None]:
+    added = {name: value for name, value in variables.items() if not os.environ.get(name)}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _keep_mlflow_in(output: Path) -> None:

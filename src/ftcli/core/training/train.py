@@ -100,7 +100,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
         run.output.mkdir(parents=True, exist_ok=True)
     cached = cache_of(run.model.config)
     callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
-    tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note)
+    tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note, run.told)
     few = few_rows(run.train, run.collator)
     if said := precision.settle(arguments, run.model, few[0], asked=context.settings.train.bf16 is not None):
         context.note(said)
@@ -111,6 +111,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     checkpoint = _resumed(run, trainer, identity)
     if checkpoint is not None:
         trainer.take(checkpoints.read(checkpoint)["kept"])
+        trackers.go_on(tracked, run.output)
     begun = None if checkpoint is None else step_of_state(checkpoint)  # read now: it may be among those that are removed
     meter.start()
     failure: FtcliError | None = None
@@ -137,7 +138,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     if begun is not None:
         details["resumed_step"] = begun
     for tracker in tracked:
-        tracker.finish(metrics)
+        tracker.finish(metrics, {"ok": 0, "interrupted": 3}.get(status, 1))
     paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}
     if status == "interrupted":
         paths["checkpoint"] = str(run.output / f"checkpoint-{trainer.state.global_step}")
