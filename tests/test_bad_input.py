@@ -198,6 +198,23 @@ def test_a_damaged_part_of_the_rejects_makes_its_shard_again(folder: Path, tmp_p
     assert (tmp_path / "out" / "rejects.jsonl").read_bytes() == (tmp_path / "whole" / "rejects.jsonl").read_bytes()
 
 
+def test_a_part_of_the_rejects_that_is_damaged_in_its_middle_makes_its_shard_again(folder: Path, tmp_path: Path) -> None:
+    bad = ["{" + "x" * 4_000] * 40
+    source = write(tmp_path / "a.jsonl", "\n".join([*bad, *(json.dumps({"text": text}) for text in corpus(60))]) + "\n")
+    with pytest.raises(DataError, match="40 of 100 rows read"):
+        prepare(folder, source, tmp_path / "out", **{**ALL, "dataset__max_bad": 0.3})
+    (attempt,) = left_behind(tmp_path / "out")
+    (part,) = (tmp_path / attempt / "records").glob("*.rejects.jsonl")
+    data = bytearray(part.read_bytes())
+    assert len(data) > 1 << 17  # its first and last 64 KiB stay as they are
+    place = data.index(b"eHh4", len(data) // 2)  # of the bad row's bytes, in base64
+    data[place + 1] ^= 1
+    part.write_bytes(data)
+    prepare(folder, source, tmp_path / "out", **ALL)
+    prepare(folder, source, tmp_path / "whole", **ALL)
+    assert (tmp_path / "out" / "rejects.jsonl").read_bytes() == (tmp_path / "whole" / "rejects.jsonl").read_bytes()
+
+
 def test_rows_that_are_bad_after_reading_are_placed_beside_those_that_were_before(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from durability import watched
 from ftcli.core.publishing import staging
 from ftcli.core.training import checkpoints
 from ftcli.errors import TrainError
@@ -83,6 +84,59 @@ def test_a_bit_in_the_middle_of_a_large_file_is_found_by_whoever_goes_on_from_it
     assert "optimizer.pt has the content hash" in checkpoints.damage(folder, full=True)
     with pytest.raises(TrainError, match=r"optimizer.pt has the content hash"):
         checkpoints.choose(str(folder), tmp_path, [].append)
+
+
+def test_a_checkpoint_is_durable_before_it_appears_and_its_name_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = staging.begin(tmp_path / "checkpoint-1")
+    (staged / "states").mkdir()
+    for name in ("a.bin", "states/b.bin"):
+        (staged / name).write_text("something")
+    steps = watched(monkeypatch)
+    staging.sealed(staged, "manifest.json", {})
+    staging.appear(staged, tmp_path / "checkpoint-1")
+    assert steps == [
+        *("sync a.bin", "sync b.bin", "sync manifest.json", "sync states", "sync .saving-checkpoint-1"),
+        *("move checkpoint-1", f"sync {tmp_path.name}"),
+    ]
+
+
+@pytest.mark.parametrize("swaps", [True, False], ids=["exchanged", "moved"])
+def test_a_checkpoint_that_replaces_a_damaged_one_is_durable_before_the_old_one_is_removed(
+    tmp_path: Path, swaps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final = _checkpoint(tmp_path, 1)
+    staged = staging.begin(final)
+    (staged / "a.bin").write_text("new")
+    exchange = staging.exchange
+    steps = watched(monkeypatch)
+    monkeypatch.setattr(staging, "exchange", lambda one, other: swaps and exchange(one, other))
+    monkeypatch.setattr(staging.shutil, "rmtree", lambda path, **_: steps.append(f"clear {path.name}"))
+    staging.appear(staged, final)
+    moved = (
+        []
+        if swaps
+        else ["clear .removing-checkpoint-1", "move .removing-checkpoint-1", "clear .removing-checkpoint-1", "move checkpoint-1"]
+    )
+    assert steps == [*moved, f"sync {tmp_path.name}", "clear .saving-checkpoint-1"]
+    assert (final / "a.bin").read_text() == "new"
+
+
+def test_a_model_that_replaces_another_is_durable_before_anything_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "run"
+    output.mkdir()
+    for names in (("config.json", "weights.bin", "stale.bin"), ("config.json", "weights.bin")):
+        staged = staging.begin(output / "model")
+        for name in names:
+            (staged / name).write_text("something")
+        with monkeypatch.context() as patch:
+            steps = watched(patch)
+            staging.publish_model(staged, output, {})
+    assert steps == [
+        *("sync config.json", "sync weights.bin", "sync ftcli-model.json", "sync .saving-model"),
+        *("remove config.json", "remove ftcli-model.json", "sync run"),
+        *("remove stale.bin", "move weights.bin", "move ftcli-model.json", "sync run"),
+        *("move config.json", "sync run"),
+    ]
 
 
 def test_only_complete_checkpoints_count_and_the_newest_and_the_best_stay(tmp_path: Path) -> None:

@@ -204,12 +204,33 @@ def test_links_in_a_tokenizer_folder_are_no_way_out(place: Place, name: str, tar
         error_of(done, f"{folder / name} is no file that can be read")
 
 
+GONE = "the tokenizer folder {} does not exist"
+NO_ID = "the tokenizer {} is neither a folder here nor to be had from the hub: Repo id must use alphanumeric chars"
+
+
 @pytest.mark.reliability(26, "hub id that looks like a path")
 @pytest.mark.parametrize(
-    "name", ["../../etc", "org/../../x", "~root/x", "..", "org/na\nme", "$(touch canary)/x", "`touch canary`", "-x/y", "/"]
+    ("name", "words"),
+    [
+        ("../../etc", GONE),
+        ("org/../../x", GONE),
+        ("~root/x", GONE.format(Path("~root/x").expanduser())),
+        ("..", "{} holds no tokenizer"),
+        ("/", "{} holds no tokenizer"),
+        ("org/na\nme", NO_ID),
+        ("$(touch canary)/x", NO_ID),
+        ("`touch canary`", NO_ID),
+        ("-x/y", NO_ID),
+    ],
 )
-def test_a_hub_id_that_looks_like_a_path_is_refused(place: Place, name: str) -> None:
-    error_of(place.tokenize(tokenizer=name), "error")
+def test_a_hub_id_that_looks_like_a_path_is_refused(place: Place, name: str, words: str) -> None:
+    error_of(place.tokenize(tokenizer=name), words.format(name))
+
+
+def test_a_hub_id_that_is_one_is_asked_for(place: Place) -> None:
+    said = error_of(place.tokenize(tokenizer="org/name"), "the tokenizer org/name is neither a folder here nor to be had from the hub: ")
+    assert "couldn't connect" in said
+    assert "Repo id must" not in said
 
 
 # -- sources -----------------------------------------------------------------------------------------------------------

@@ -140,19 +140,6 @@ def world_plan(world: World) -> Plan:
     return make_plan(made.settings, made.plugins.registry("source"))
 
 
-def test_control_the_naive_way_publishes_a_lost_part(world: World) -> None:
-    """What people do: every task writes files of its own, and what lies there in the end is taken. The part that died is not missed."""
-    whole = sum(len(source.read_text(encoding="utf-8").splitlines()) for source in world.sources)
-    folder = world.folder / "naive"
-    folder.mkdir()
-    for task, source in enumerate(world.sources):
-        lines = source.read_text(encoding="utf-8").splitlines(keepends=True)
-        died = task == 2
-        (folder / f"part-{task}.jsonl").write_text("".join(lines[: len(lines) // 2] if died else lines), encoding="utf-8")
-    taken = [json.loads(line) for path in sorted(folder.iterdir()) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert len(taken) < whole  # and nobody says so
-
-
 @pytest.mark.parametrize("where", ["rename", "publish"])
 def test_a_finish_that_dies_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     world.parts()
@@ -419,6 +406,25 @@ def test_what_was_read_between_two_times_of_one_content_is_that_content(world: W
     relinked(world.sources[shared])
     world.run(finish=True)
     assert same(world.plain(), world.out)
+
+
+def test_a_part_that_read_a_touched_source_which_has_been_replaced_since_is_to_run_again(world: World) -> None:
+    """What lies there now has the content that was hashed, but is not the file that the later part read."""
+    plan = world_plan(world)
+    shared = next(number for number in range(4) if len([part for part in (1, 2, 3) if number in Part(part, 3).files(plan)]) == 2)
+    source = world.sources[shared]
+    readers = {number: owns for number in (1, 2, 3) for file, owns in Part(number, 3).files(plan).items() if file == shared}
+    owner, other = sorted(readers, key=readers.__getitem__, reverse=True)
+    world.parts([number for number in (1, 2, 3) if number != other])
+    relinked(source)
+    world.parts([other])
+    copy = source.with_suffix(".copy")
+    shutil.copy2(source, copy)
+    copy.replace(source)
+    refused = refusal(world, finish=True)
+    assert f"{source} was touched (chmod, a hard link, a write) between the parts {owner}/3 and {other}/3" in refused.message
+    assert f"--shard {other}/3 again" in refused.hint
+    assert not world.out.exists()
 
 
 def test_a_part_that_another_process_has_is_waited_for_and_named(world: World) -> None:

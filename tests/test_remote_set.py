@@ -13,17 +13,19 @@ from typing import Any
 
 import pytest
 
+from durability import watched
 from ftcli.commands.outgoing import run_outgoing
 from ftcli.context import Context
 from ftcli.core.files import lease as lease_module
 from ftcli.core.files import objects
 from ftcli.core.files.lease import Lease
+from ftcli.core.publishing import fetched_set
 from ftcli.core.publishing import remote_set as shelf_module
 from ftcli.core.publishing.fetched_set import damages, fetch, published_at
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.errors import DataError, FtcliError, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME, Report
-from publish_cases import contents, prepare
+from publish_cases import contents, flip, listing, prepare
 from reliability import size
 from s3_server import Request, Server
 
@@ -315,6 +317,64 @@ def test_fetched_once_and_whole(s3: Server, sets: tuple[Path, Path], tmp_path: P
     (folder / "train/a.arrow").write_bytes(b"damaged")
     assert contents(fetch(here, published_at(URL))) == contents(sets[0])
     assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name]
+
+
+def test_what_is_fetched_is_durable_before_it_appears_and_its_name_after(
+    s3: Server, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sets[0])
+    monkeypatch.setattr(fetched_set, "FETCHES", 1)
+    with monkeypatch.context() as patch:
+        steps = watched(patch)
+        folder = fetch(context(tmp_path / "cache"), published_at(URL))
+    files = [path.name for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_NAME]
+    fetched, rest = steps[: 2 * len(files)], steps[2 * len(files) :]
+    assert sorted(zip(fetched[::2], fetched[1::2], strict=True)) == sorted((f"sync .{name}.part", f"move {name}") for name in files)
+    assert sorted(rest[:3]) == ["sync data", "sync test", "sync train"]
+    assert rest[3:8] == [f"sync {MANIFEST_NAME}", f"move {MANIFEST_NAME}", "sync data", f"move {folder.name}", "sync sets"]
+
+
+def test_a_file_that_was_fetched_before_and_is_damaged_in_its_middle_is_fetched_again(
+    s3: Server, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
+    publish(sets[0])
+    key = next(key for key in s3.objects if key.endswith("train/b.arrow"))
+    good = s3.objects[key].data
+    s3.put(key, good[:-1] + bytes([good[-1] ^ 1]))
+    here = context(tmp_path / "cache")
+    with pytest.raises(StoreError, match=r"train/b.arrow has the content hash"):
+        fetch(here, published_at(URL))
+    (kept,) = (tmp_path / "cache/sets").glob(".*.fetching.attempt/data/train/a.arrow")
+    assert kept.stat().st_size > 1 << 17  # its first and last 64 KiB stay as they are
+    flip(kept, 0.5)
+    s3.put(key, good)
+    assert contents(fetch(here, published_at(URL))) == contents(sets[0])
+
+
+def test_a_process_that_lost_the_right_to_fetch_leaves_everything_to_the_other(
+    s3: Server, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(sets[0])
+    here = context(tmp_path / "cache")
+    folder = fetch(here, published_at(URL))
+    (folder / "train/a.arrow").write_bytes(b"damaged")
+    others: list[Lease] = []
+    put = fetched_set.put
+
+    def lose(data: bytes, temporary: Path, final: Path) -> None:
+        put(data, temporary, final)
+        working = temporary.parent
+        shutil.rmtree(working)
+        others.append(Lease.take(working, tmp_path, wait=False))
+        (working / "data").mkdir()
+        (working / "data/half").write_bytes(b"")
+
+    monkeypatch.setattr(fetched_set, "put", lose)
+    with pytest.raises(PublishError, match="was removed or taken over by another process"):
+        fetch(here, published_at(URL))
+    assert (folder / "train/a.arrow").read_bytes() == b"damaged"
+    assert listing(others[0].directory / "data") == ["half"]
+    others[0].remove()
 
 
 def test_publishing_and_fetching_are_work_for_those_who_wait(
