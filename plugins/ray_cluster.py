@@ -18,6 +18,10 @@ from ftcli.machine import usable_cores
 
 REACH_SECONDS = 10.0
 """For a TCP connection to the head: Ray itself would try for minutes."""
+ANSWER_SECONDS = 30.0
+"""For the head's first word over it: a stopped one still accepts connections, and Ray was seen to try for 13 minutes."""
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a client of gRPC begins: HTTP/2's preface and empty settings. The server answers with settings of its own (RFC 9113, 3.4)."""
 OBJECT_STORE_BYTES = 256_000_000
 """Of a cluster that is started here: functions and records travel through it, no rows do."""
 
@@ -48,6 +52,9 @@ class Cluster:
             with _undisturbed():
                 try:
                     _init(address)
+                except SystemExit as ended:  # Ray's own handler of SIGTERM, which it has already put in
+                    sys.stdout = self._stdout
+                    raise KeyboardInterrupt from ended
                 except Exception as error:
                     sys.stdout = self._stdout
                     raise _refused(address, error) from error
@@ -106,7 +113,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _refuse_silence(address: str) -> None:
-    """Raises `SettingsError` when nobody listens at the head's address."""
+    """Raises `SettingsError` when nobody listens at the head's address, or nobody answers there."""
     given = os.environ.get("RAY_ADDRESS", "")
     if address == "auto" and "://" in given:
         raise SettingsError(
@@ -117,7 +124,15 @@ def _refuse_silence(address: str) -> None:
     if not colon or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS) as head:
+            if os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}:
+                return
+            head.settimeout(ANSWER_SECONDS)
+            head.sendall(GREETING)
+            if not head.recv(1):
+                raise ConnectionError("what listens there is no head of a ray cluster: it hung up")
+    except TimeoutError as error:
+        raise _refused(place, TimeoutError("nothing there answers, though the port may be open")) from error
     except (OSError, OverflowError) as error:
         raise _refused(place, error) from error
 

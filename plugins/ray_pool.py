@@ -26,6 +26,10 @@ SEE_SECONDS = 60.0
 EMPTY_SECONDS = 600.0
 """Without one worker for so long, nobody is waited for any more."""
 POLL_SECONDS = 0.5
+FRUITLESS = 8
+"""Replacements in a row that may be lost before they have entered: one at once, the others each a longer pause apart, some 30 s in all."""
+PAUSE_SECONDS = 5.0
+"""The longest such pause."""
 AGAIN = "Run the same command again: finished shards are kept."
 
 
@@ -75,6 +79,8 @@ class Pool:
         self.over = threading.Event()
         self.arrived = False
         """Whether a worker has come since the first was asked for."""
+        self._fruitless = 0
+        """Looks in a row at which a worker was lost before it had entered."""
         self._cluster: Cluster | None = None
         self._marker: Marker | None = None
         self._loads: list[Sent] = []
@@ -92,6 +98,7 @@ class Pool:
         """So many workers, without waiting for them."""
         self.cluster  # noqa: B018 - a fresh connection after `end`
         self.over.clear()
+        self._fruitless = 0
         while len(self.workers) < workers:
             self.workers.append(self._new())
         surplus = self.workers[workers:]
@@ -185,8 +192,13 @@ class Pool:
             )
         streams = list(streams)
         found = _wait([*streams, *(worker.entering for worker in self.workers if worker.entering is not None)])
-        for worker in [each for each in self.workers if each.entering is not None and each.entering in found]:
-            self._let_in(worker)
+        came = [worker for worker in self.workers if worker.entering is not None and worker.entering in found]
+        lost = [error for worker in came if (error := self._let_in(worker)) is not None]
+        if came and len(lost) < len(came):
+            self._fruitless = 0
+        elif lost:
+            self._fruitless += 1
+            self._pause(lost[-1])
         return [stream for stream in streams if stream in found]
 
     def name(self, worker: Remote) -> str:
@@ -206,7 +218,27 @@ class Pool:
         actor = ray.remote(Worker).options(**options).remote(self._run, self.threads)
         return Remote(actor, actor.enter.remote(self._marker, list(self._loads)), until=time.monotonic() + START_SECONDS)
 
-    def _let_in(self, worker: Remote) -> None:
+    def _pause(self, error: Exception) -> None:
+        """Before the next of those that are lost before they have entered.
+
+        Raises:
+            WorkerDied: it was the last.
+        """
+        if self._fruitless > FRUITLESS and any(worker.entering is None for worker in self.workers):
+            _kill([worker for worker in self.workers if worker.entering is not None])  # it goes on with those that are here
+            self.workers = [worker for worker in self.workers if worker.entering is None]
+            self._fruitless = 0
+        elif self._fruitless > FRUITLESS:
+            self.arrived = False  # nobody is here: it is no fault of what they were asked, as of an engine
+            raise WorkerDied(
+                f"the ray cluster at {self.address} starts no worker: {FRUITLESS} replacements were lost in a row, the last with: {_last_line(error)}",
+                f"Look at `ray status` and at the head's logs (/tmp/ray/session_latest/logs/gcs_server.out). {AGAIN}",
+            )
+        elif self._fruitless > 1:
+            self.over.wait(min(PAUSE_SECONDS, POLL_SECONDS * 2 ** (self._fruitless - 2)))
+
+    def _let_in(self, worker: Remote) -> Exception | None:
+        """What it was lost with, when it was and has been replaced."""
         import ray
 
         try:
@@ -218,7 +250,7 @@ class Pool:
                     "Install the same ftcli on all nodes.",
                 ) from error
             self.replace(worker)
-            return
+            return error
         worker.entering, worker.node, worker.pid = None, entered.node, entered.pid
         self.arrived = True
         if not entered.sees and (marker := self._marker) is not None:  # None: `end`, from another thread, has taken it away
@@ -226,6 +258,7 @@ class Pool:
                 f"the node {self.name(worker)} does not see {marker.path.parent.parent}, which this machine has made",
                 "Put --output-dir where every node sees it at the same path (NFS, Lustre …), or take the node out: `ray stop` there.",
             )
+        return None
 
 
 def _last_line(error: Exception) -> str:
@@ -247,4 +280,5 @@ def _kill(workers: Sequence[Remote]) -> None:
 
     if ray.is_initialized():
         for worker in workers:
-            ray.kill(worker.actor, no_restart=True)
+            with suppress(ray.exceptions.RayError):  # RaySystemError "Actor creation cancelled": it was gone before it was registered
+                ray.kill(worker.actor, no_restart=True)

@@ -32,7 +32,7 @@ from ftcli.testing import tiny_tokenizer
 from ray_tasks import append, slowly
 from reliability import size
 from test_executors import complain, die, double, shards
-from timing import until
+from timing import FOR_EVER, until
 from tokenizing import corpus, ids, left_behind, manifest, prepare, write
 
 CLUSTER = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'ftcli[ray]'")
@@ -75,6 +75,33 @@ def test_an_address_where_nobody_listens_is_named() -> None:
 
     assert address in caught.value.message
     assert "ray start --address" in caught.value.hint
+
+
+@CLUSTER
+def test_a_head_that_takes_connections_and_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftcli.plugins.ray_cluster.ANSWER_SECONDS", 0.2, raising=False)
+    monkeypatch.setattr("ftcli.plugins.ray_cluster._init", lambda _: pytest.fail("Ray would try for minutes"))
+    with socket.create_server(("127.0.0.1", 0)) as dumb:
+        address = f"127.0.0.1:{dumb.getsockname()[1]}"
+
+        with pytest.raises(SettingsError, match="cannot be reached from here: nothing there answers"):
+            Ray().connect(update(Settings(), {"runtime.ray_address": address}))
+
+
+@CLUSTER
+def test_sigterm_while_ray_connects_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(_: str) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))  # as ray.init does
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(FOR_EVER)
+
+    monkeypatch.setattr("ftcli.plugins.ray_cluster._init", asked)
+    monkeypatch.setenv("RAY_CLIENT_MODE", "0")  # the first import of ray sets it
+    before, stdout = signal.getsignal(signal.SIGTERM), sys.stdout
+    with pytest.raises(KeyboardInterrupt):
+        Cluster("local")
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert sys.stdout is stdout
 
 
 @CLUSTER

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ftcli.plugins.executor_ray import Ray
-from ftcli.plugins.ray_pool import POLL_SECONDS, START_SECONDS
+from ftcli.plugins.ray_pool import FRUITLESS, POLL_SECONDS, START_SECONDS
 
 from ftcli.errors import DataError, PublishError, WorkerDied
 from ftcli.records import ShardPlan
@@ -109,6 +109,8 @@ class Played:
 
     def kill(self, handle: Any, no_restart: bool) -> None:
         end(handle.actor)
+        if self.lose("kill"):
+            raise GoneError("System error: Actor creation cancelled.")
 
 
 def end(actor: Any) -> None:
@@ -177,6 +179,37 @@ def test_what_raises_in_the_actor_itself_is_told_and_not_done_again(played: Play
     with closing(executor()) as made, pytest.raises(WorkerDied, match="No module named 'mine'"):
         list(made.run(double, shards(2), lambda *_: None))
     assert len(played.actors) == 1
+
+
+def test_one_that_is_gone_before_it_was_registered_is_replaced_all_the_same(played: Played) -> None:
+    played.losses = ["enter", "kill"]
+    with closing(executor()) as made:
+        assert list(made.run(double, shards(2), lambda *_: None)) == [0, 2]
+    assert len(played.actors) == 2
+
+
+def test_replacements_that_never_start_are_paced_and_end_with_what_ray_said(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    played.losses = ["enter"] * 1_000
+    with closing(executor(2)) as made:
+        monkeypatch.setattr(made._pool.over, "wait", pauses.append)
+        with pytest.raises(WorkerDied, match=r"starts no worker: .* node lost") as refused:
+            made.each(os.getpid)
+        assert not made.arrived(), "an engine would be rejected for it"
+    assert "ray status" in refused.value.hint
+    assert len(played.actors) <= 2 * (FRUITLESS + 2)
+    assert pauses == sorted(pauses)
+    assert 20 < sum(pauses) < 40
+
+
+def test_it_goes_on_with_those_that_are_here_when_replacements_never_start(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(executor(2)) as made:
+        assert len(made.each(os.getpid)) == 2
+        monkeypatch.setattr(made._pool.over, "wait", lambda _: None)
+        played.losses = ["work", *["enter"] * (FRUITLESS + 1)]
+        assert sorted(made.run(double, shards(3), lambda *_: None)) == [0, 2, 4]
+        made._pool.gather()
+        assert len(made._pool.workers) == 1
 
 
 def test_one_that_finds_no_place_is_waited_for_once(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
