@@ -128,6 +128,9 @@ def _batches(path: str, layout: Layout, fields: list[Field], quoted: bool, longe
     import pyarrow as pa
     import pyarrow.csv as reader
 
+    from ftcli.core.files.streams import BOM
+
+    mark = BOM if span[0] else b""  # pyarrow drops one at the start of every stream, also where it belongs to the first text of a piece
     every = [name if layout.header else f"f{name}" for name in layout.names] if span[0] else None
     names = [name if layout.header else f"f{name}" for _, name, _ in fields]
     parse = reader.ParseOptions(delimiter=layout.delimiter, quote_char='"' if quoted else False, newlines_in_values=quoted)
@@ -141,7 +144,7 @@ def _batches(path: str, layout: Layout, fields: list[Field], quoted: bool, longe
         seen = 0
         try:
             for batch in reader.open_csv(
-                pa.PythonFile(Whole(path, span), "r"), read_options=read, parse_options=parse, convert_options=convert
+                pa.PythonFile(Whole(path, span, mark), "r"), read_options=read, parse_options=parse, convert_options=convert
             ):
                 fresh = batch.slice(max(0, done - seen))
                 seen += batch.num_rows

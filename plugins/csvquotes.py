@@ -20,7 +20,7 @@ Span = tuple[int, int | None]
 HEAD = 1 << 20
 NOTED = 64 << 20
 """Bytes that are read for a note: a second of one core."""
-QUOTED = re.compile(rb'(?:^|\t)"(?:[^"\t\r\n]|"")*"(?=[\t\r\n]|\Z)', re.MULTILINE)
+QUOTED = re.compile(rb'(?:^|\t)"(?:[^"\t]|"")*"(?=[\t\r\n]|\Z)', re.MULTILINE)
 """A field that looks as if its quotes were to be taken off."""
 
 
@@ -95,11 +95,12 @@ class Whole:
 
     closed = False
 
-    def __init__(self, path: str, span: Span) -> None:
+    def __init__(self, path: str, span: Span, mark: bytes = b"") -> None:
         from ftcli.core.files.streams import open_stream
 
         self._stream = open_stream(path)
         self._left = sys.maxsize if span[1] is None else span[1] - span[0]
+        self._mark = mark
         if span[0]:
             self._stream.seek(span[0])
 
@@ -110,7 +111,8 @@ class Whole:
             last = self._stream.read(1)
             data += last
         self._left -= len(data)
-        return data
+        mark, self._mark = self._mark, b""
+        return mark + data
 
     def close(self) -> None:
         self._stream.close()

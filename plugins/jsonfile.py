@@ -219,7 +219,8 @@ class _Document:
 
 def _is_lines(path: str, settings: Settings) -> bool:
     """Whether the first line that is not blank is a whole object, and not one document that fills the file."""
-    line = next(first_lines(path, settings), None)
+    lines = first_lines(path, settings)
+    line = next(lines, None)
     if line is None or isinstance(line, BadRow) or line[1].lstrip()[:1] != b"{":
         return False
     from ftcli.core.reading.conversation import columns_of
@@ -231,7 +232,10 @@ def _is_lines(path: str, settings: Settings) -> bool:
     if not isinstance(value, dict) or isinstance(value.get("data"), list):
         return False
     arrays = [part for part in value.values() if isinstance(part, list) and part and isinstance(part[0], dict)]
-    return settings.dataset.text_column in value or columns_of(settings).chat is not None or len(arrays) != 1
+    if settings.dataset.text_column in value or len(arrays) != 1:
+        return True
+    chat = columns_of(settings).chat
+    return chat is not None and (any(name in value for name in chat) or next(lines, None) is not None)
 
 
 def _element(text: str, position: int) -> _Element:

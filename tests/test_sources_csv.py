@@ -138,6 +138,14 @@ def test_a_tsv_that_is_quoted_throughout_is_unquoted(tmp_path: Path) -> None:
     assert rows(file, label_column="label") == [('a "b"', "x")]
 
 
+def test_a_row_that_begins_with_a_byte_order_mark_keeps_it_wherever_its_shard_begins(tmp_path: Path) -> None:
+    """pyarrow drops the mark at the start of every stream; that of a file alone is none of a text."""
+    texts = [f"\ufeffrow {number}" for number in range(6)]
+    file = write(tmp_path / "a.csv", "text,label\n" + "".join(f"{text},a\n" for text in texts))
+    assert len(plan(file, shard_bytes=30).shards) > 2
+    assert rows(file, shard_bytes=30) == rows(file) == texts
+
+
 def test_columns_go_by_position_when_there_is_no_header(tmp_path: Path) -> None:
     file = write(tmp_path / "a.tsv", "좋아요\t27\n싫어요\t4,27\n")
     assert rows(file, text_column="0", label_column="1") == [("좋아요", "27"), ("싫어요", "4,27")]
@@ -350,6 +358,11 @@ def test_a_tsv_whose_quotes_look_like_quotes_and_are_none_is_noted(tmp_path: Pat
     notes = plan(file, label_column="label").notes
     assert [noted in note and "quotes are characters and stay in the texts" in note for note in notes] == [True] * bool(noted)
     assert rows(file, label_column="label")[0][0] == ('"one ""a"" b"' if noted else 'one "a" b')
+
+
+def test_a_tsv_whose_quotes_go_over_lines_is_noted(tmp_path: Path) -> None:
+    notes = plan(write(tmp_path / "a.tsv", 'text\n"a\nb"\n"c\nd"\n')).notes
+    assert ["quotes are characters" in note and "go over several lines" in note for note in notes] == [True]
 
 
 def test_a_ragged_row_is_not_told_to_quote_where_quotes_quote_nothing(tmp_path: Path) -> None:

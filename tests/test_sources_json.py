@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from ftcli.plugins import jsonfile
 
-from reading import plan, refusal, rows, write
+from ftcli.core.reading.read import make_plan, read_shard
+from ftcli.errors import DataError
+from reading import formats, plan, refusal, rows, settings, write
 
 RECORDS = [{"text": f"글 {i}", "label": i % 3, "extra": {"data": [1]}} for i in range(50)]
 EXPECTED = [(record["text"], record["label"]) for record in RECORDS]
@@ -94,6 +96,23 @@ def test_the_only_array_of_objects_of_a_document_is_read_under_any_name(tmp_path
     assert rows(write(tmp_path / "a.json", json.dumps(document, indent=indent)), label_column="label") == EXPECTED
     broken = json.dumps(document, indent=indent)
     assert "not JSON" in refusal(write(tmp_path / "b.json", broken[: broken.index("more") - 40])).message
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_document_of_conversations_is_read_in_one_line_too(tmp_path: Path, indent: int | None) -> None:
+    """In mode sft an object in one line was always a row; one that has a column of conversations, or is followed by others, is."""
+    pairs = [{"prompt": f"{number} is", "completion": " a number"} for number in range(2)]
+    for name, text, count in (
+        ("document", json.dumps({"version": "1", "items": pairs}, indent=indent), 2),
+        ("lines", "".join(json.dumps({"messages": [{"role": "user", "content": "hi"}], "id": 1}) + "\n" for _ in range(3)), 3),
+    ):
+        file = write(tmp_path / f"{name}.json", text)
+        chosen, registry = settings(file, mode="sft"), formats()
+        made = make_plan(chosen, registry)
+        read = [batch.num_rows for shard in made.shards for _, batch in read_shard(shard, made.columns, chosen, registry)]
+        assert sum(read) == count
+    with pytest.raises(DataError, match="no conversation"):
+        make_plan(settings(write(tmp_path / "other.json", '{"turns": [{"a": "b"}]}\n' * 2), mode="sft"), formats())
 
 
 @pytest.mark.parametrize(

@@ -647,6 +647,17 @@ def test_an_empty_validation_split_is_noted(bpe, tmp_path, out):
     assert len(load_from_disk(str(out))["validation"]) == 0
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("separator", [None, "|"])
+def test_an_empty_validation_split_of_labelled_rows_is_noted(bpe, tmp_path, out, dropped, separator):
+    """Its accuracy had a standard error by a division by 0."""
+    train = write(tmp_path / "train.jsonl", ["one", "two"] * 3, ["a", "b"] * 3)
+    held = write(tmp_path / "validation.jsonl", ["word " * 40] if dropped else [""], ["a"])
+    drop = {"packing__truncation_strategy": "drop", "packing__max_length": 16} if dropped else {}
+    report = prepare(bpe, [train, held], out, dataset__label_column="label", dataset__label_separator=separator, **drop)
+    assert [note.split(",")[0] for note in report.notes if "split validation" in note] == ["the split validation is empty"]
+
+
 @pytest.mark.parametrize(
     ("rows", "labelled", "said"), [(1, True, "1 row, "), (29, True, "29 rows, "), (30, True, ""), (9, False, "9 rows of "), (60, False, "")]
 )

@@ -17,6 +17,9 @@ def few_held_out(recipe: Recipe, tally: Tally, *, labelled: bool) -> Iterator[st
     )
     for split in sorted({*recipe.splits()} - {"train"}, reverse=True):
         rows = tally.rows[split]
+        if not rows:
+            yield f"the split {split} is empty, and ftcli train refuses an empty one. {more(split)}"
+            continue
         words = too_few(
             max(rows, tally.texts[split]) if packed else rows,
             tally.tokens[split],
@@ -25,7 +28,5 @@ def few_held_out(recipe: Recipe, tally: Tally, *, labelled: bool) -> Iterator[st
             conversations=recipe.template is not None,
             parts=recipe.policy.truncation == "split" and not recipe.policy.packer_splits,
         )
-        if not rows:
-            yield f"the split {split} is empty, and ftcli train refuses an empty one. {more(split)}"
-        elif words:
+        if words:
             yield f"the split {split} has {words}. {more(split)}"

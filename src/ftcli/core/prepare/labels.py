@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -31,6 +32,8 @@ MANY = 10_000
 """Distinct labels that are spoken of. A judgement: extreme classification has more, and knows it."""
 UNLABELLED = ("-1", "-")
 """How many data sets mark a row without a label."""
+JOINED = r"""(.[{}] | .. | strings) |= (gsub("\\s+"; " ") | ltrimstr(" ") | rtrimstr(" "))"""
+"""For jq: spaces around the labels of a column go, and of several in one place one stays."""
 MANY_NAMES = 50
 """Labels that are named in a command to be typed."""
 ITEM = r"""(?:-?\d+(?:\.\d*)?|'[^']*'|"[^"]*")"""
@@ -127,7 +130,11 @@ def _note_odd(context: Context, names: list[str]) -> None:
     folded: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(" ".join(name.split()), name)) is not name:
-            context.note(f"the labels {other!r} and {name!r} differ by spaces only, and are two classes")
+            column = json.dumps(context.settings.dataset.label_column)
+            context.note(
+                f"the labels {other!r} and {name!r} differ by spaces only, and are two classes: if they mean the same, correct the sources, as pandas does "
+                f"by .str.split().str.join(' '), or {shlex.join(['jq', '-c', JOINED.format(column)])} OLD > NEW.jsonl"
+            )
             return
         if len(name) > 1 and (other := folded.setdefault(name.casefold(), name)) is not name:
             context.note(f"the labels {other!r} and {name!r} differ by case only, and are two classes")

@@ -52,6 +52,7 @@ def _fault(value: object, narrow: float, name: str) -> Fault:
         return Fault(
             "out-of-range", f"{name!r} is {IGNORED}, by which rows that teach nothing are marked", name, "Move or scale the labels."
         )
-    if isinstance(value, float) and math.isfinite(value):
-        return Fault("out-of-range", f"{name!r} is {value:g}, beyond 32 bits", name, HINT)
+    number = _number(value) if isinstance(value, str) else value
+    if isinstance(number, float) and math.isfinite(number):
+        return Fault("out-of-range", f"{name!r} is {number:g}, beyond 32 bits", name, HINT)
     return Fault("wrong-type", f"{name!r} is {shown(value)}; in mode {REGRESS} labels must be finite numbers", name, HINT)
