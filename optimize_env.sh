@@ -4,7 +4,7 @@
 #     source optimize_env.sh [PROFILE]      bash or zsh
 #     ftcli_env_restore                     puts everything back
 #
-# What is set already is yours and stays. Nothing that ftcli prints is evaluated as shell code: a line must be
+# What is set already is yours and stays, and what is said goes to stderr. Nothing that ftcli prints is evaluated as shell code: a line must be
 # export NAME='value' or export NAME=value, with a name from the list in _ftcli_env_allowed, and is assigned as text.
 
 if [ -n "${ZSH_VERSION-}" ]; then
@@ -101,15 +101,19 @@ _ftcli_env_main() {
   while IFS= read -r line; do
     case $line in
       '') ;;
-      '#'*) printf '%s\n' "  ${line#"# "}" ;;
+      '#'*) printf '%s\n' "  ${line#"# "}" >&2 ;;
       *)
         if pair=$(_ftcli_env_parse "$line") && _ftcli_env_allowed "${pair%% *}"; then
+          if eval "[ -n \"\${${pair%% *}:-}\" ]" && ! printenv "${pair%% *}" >/dev/null; then
+            printf '%s\n' "  kept ${pair%% *}, which this shell has set and not exported" >&2
+            continue
+          fi
           _ftcli_env_remember "${pair%% *}"
           # shellcheck disable=SC2163
           export "${pair%% *}=${pair#* }"
           reason=
           case $line in *' # '*) reason="  (${line#*" # "})" ;; esac
-          printf '%s\n' "  ${pair%% *}=${pair#* }$reason"
+          printf '%s\n' "  ${pair%% *}=${pair#* }$reason" >&2
         else
           printf '%s\n' "optimize_env.sh: ignored, not an assignment that it makes: $line" >&2
         fi
@@ -118,7 +122,7 @@ _ftcli_env_main() {
   done <<FTCLI_ENV_LINES
 $lines
 FTCLI_ENV_LINES
-  printf '%s\n' "ftcli_env_restore puts everything back."
+  printf '%s\n' "ftcli_env_restore puts everything back." >&2
 }
 
 _ftcli_env_define_restore() {
@@ -136,7 +140,7 @@ _ftcli_env_define_restore() {
         exported) eval "export $name=\"\${_FTCLI_ENV_OLD_$name}\"" ;;
       esac
       unset "_FTCLI_ENV_OLD_$name"
-      [ "${1-}" = quiet ] || printf '%s\n' "  $name is as it was"
+      [ "${1-}" = quiet ] || printf '%s\n' "  $name is as it was" >&2
     done
     unset _FTCLI_ENV_CHANGED
     unset -f ftcli_env_restore

@@ -214,6 +214,21 @@ def test_one_file_can_be_given_instead_of_a_folder(tmp_path: Path) -> None:
     assert "theirs" in Plugins(plugins_dir=path, allow=()).registry("engine")
 
 
+def test_a_file_that_an_entry_point_has_brought_is_not_loaded_again_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "ftcli_twice.py"
+    module.write_text("from ftcli import hookimpl\n\n@hookimpl\ndef register_checks(register):\n    pass\n")
+    info = tmp_path / "ftcli_twice-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ftcli-twice\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ftcli]\ntwice = ftcli_twice\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = [info.name for info in Plugins(module, allow=["twice"]).describe()]
+    assert "twice" in names
+    assert "ftcli_twice" not in names
+
+
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="nowhere does not exist"):
         Plugins(plugins_dir=tmp_path / "nowhere", allow=())

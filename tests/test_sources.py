@@ -155,6 +155,10 @@ def test_a_field_of_training_arguments_that_lives_elsewhere_says_where(key: str,
     assert refused(cli={key: ("x", "--set")}).hint == f"Use {hint}."
 
 
+def test_a_bad_value_is_not_sent_to_the_command_that_would_refuse_it_too() -> None:
+    assert refused(cli={"dataset.num_proc": ("many", "--num-proc")}).hint == "Correct it where the brackets say that it was set."
+
+
 def test_a_bad_value_is_told_with_its_flag() -> None:
     error = refused(cli={"dataset.num_proc": ("many", "--num-proc")})
 

@@ -209,7 +209,10 @@ class Plugins:
                 else "A plugin is a .py file in it; a package is installed with pip."
             )
             raise PluginError(f"{folder} holds no plugin: there is no .py file", hint)
+        loaded = {Path(file).resolve() for plugin in self.objects().values() if (file := getattr(plugin, "__file__", None))}
         for path in files:
+            if path.resolve() in loaded:  # an editable install's entry point has brought it
+                continue
             self._add(_import_file(path), path.stem, str(path), "0")
 
 

@@ -137,7 +137,7 @@ def _validate(layers: list[Layer]) -> Settings:
     try:
         merged = Layered()
     except ValidationError as error:
-        raise SettingsError(_explain(error, layers), "See: ftcli settings") from None
+        raise SettingsError(_explain(error, layers), "Correct it where the brackets say that it was set.") from None
     return Settings.model_construct(**{name: getattr(merged, name) for name in Settings.model_fields})
 
 

@@ -66,7 +66,8 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
 
     def _begun(self) -> None:
         """Keep the tracked run's name, and hand over the settings."""
-        name, module = None, sys.modules.get(self.name)
+        name: str | None = None
+        module = sys.modules.get(self.name)
         if self.name == "tensorboard":
             name = os.path.relpath(self._callback.logging_dir, self._output)
             self._callback.tb_writer.add_text("ftcli", json.dumps(self._settings, indent=1, default=str))
