@@ -250,7 +250,8 @@ class Pool:
                     "Install the same ftcli on all nodes.",
                 ) from error
             self.replace(worker)
-            return error
+            lost: Exception = error
+            return lost
         worker.entering, worker.node, worker.pid = None, entered.node, entered.pid
         self.arrived = True
         if not entered.sees and (marker := self._marker) is not None:  # None: `end`, from another thread, has taken it away
