@@ -29,7 +29,9 @@ OBJECT_STORE_BYTES = 256_000_000
 def require_ray() -> None:
     """Raises `MissingExtraError` where ray is not installed; imports nothing."""
     if importlib.util.find_spec("ray") is None:
-        raise MissingExtraError("--executor ray needs the package ray, which is not installed", "Run: pip install 'ftcli[ray]'")
+        raise MissingExtraError(
+            "--executor ray needs the package ray, which is not installed", "Run: pip install '.[ray]' in ftcli's source directory"
+        )
 
 
 class Cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import tempfile
 import threading
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from torch.distributed import DistNetworkError
 
 from ftcli.core.batches.batch import common_batches, eval_batches
 from ftcli.core.distributed import agree, pulse, route, signals
@@ -22,7 +24,7 @@ from ftcli.core.distributed.pulse import Beat, End, Idle, Pulse, beat_file, end_
 from ftcli.core.distributed.route import Route
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.distributed.stalls import FOLLOW_SECONDS, LONGEST_LOOK, START_SECONDS, Stall, Stalls
-from ftcli.errors import UsageError
+from ftcli.errors import RankError, UsageError
 from ftcli.machine import detect
 from ftcli.records import Gpu, Machine
 from ftcli.settings import Settings, update
@@ -86,6 +88,16 @@ def test_a_machine_is_told_by_which_of_its_addresses_the_others_reach_it(monkeyp
     for endpoint in ("host:", "host:name", "host:70000"):
         with pytest.raises(UsageError, match="is no port"):
             route.towards(endpoint)
+
+
+def test_the_first_machine_refuses_a_port_that_is_taken_before_it_starts_anything() -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        several = {"launch__nnodes": 2, "launch__rdzv_endpoint": f"127.0.0.1:{port}"}
+        with pytest.raises(UsageError, match=f"port {port} of this machine cannot be used: Address already in use"):
+            plan(settings(**several, launch__node_rank=0), machine(), {})
+        assert plan(settings(**several, launch__node_rank=1), machine(), {}) is not None
+    assert plan(settings(**several, launch__node_rank=0), machine(), {}) is not None
 
 
 @pytest.mark.parametrize(
@@ -287,6 +299,18 @@ def test_ranks_that_a_signal_ended_while_they_started_are_an_interruption() -> N
 def test_another_machine_than_that_of_rank_0_has_nothing_to_report() -> None:
     assert verdict(end(2, 0), end(3, 0), has_first=False) == (0, None, True)
     assert verdict(end(2, 4, "rank"), deaths=(Death(3, 9, -9),), has_first=False)[::2] == (4, True)
+
+
+@pytest.mark.parametrize(("began", "message"), [(False, "did not find each other"), (True, "the connection .* was lost")])
+def test_machines_that_have_met_and_are_lost_are_not_said_to_have_missed_each_other(tmp_path: Path, began: bool, message: str) -> None:
+    agent = Agent(Plan(2, 2, "static", "localhost:1", "job"), ("train",), 20, tmp_path / "stacks", print)
+    agent._failure = DistNetworkError("failed to recv, got 0 bytes\nC++ CapturedTraceback:")
+    if began:
+        pulse.write(beat_file(agent._folder, 0), Beat(0, 100))
+    with pytest.raises(RankError, match=message) as lost:
+        agent._deaths()
+    assert "C++" not in lost.value.message
+    assert ("--resume-from-checkpoint auto" in lost.value.hint) == began
 
 
 # -- the rank's side ---------------------------------------------------------------------------------------------------

@@ -501,3 +501,10 @@ def test_every_shard_is_in_one_part_and_parts_are_even(sizes: list[int], count: 
     assert [shard for part in owned for shard in part] == list(shards)
     ideal = sum(sizes) / count
     assert all(sum(shard.size for shard in part) <= ideal + 2 * max(sizes) for part in owned)
+
+
+@pytest.mark.parametrize("text", ["4/3", "0/3"])
+def test_the_parts_that_there_are_are_named_by_their_own_count(text: str) -> None:
+    with pytest.raises(UsageError, match="the first is 1/3, the last 3/3") as refused:
+        Part.parse(text)
+    assert "--array=1-3" in refused.value.hint

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from ftcli.core.distributed.launch import Death, Ended, Plan, command, is_terminal, judge
+from ftcli.core.distributed.launch import AGAIN, Death, Ended, Plan, command, is_terminal, judge
 from ftcli.core.distributed.pulse import DUMP, VARIABLE, Beat, End, read, stack_file
 from ftcli.core.distributed.signals import heeded, hung_up, put_back
 from ftcli.core.distributed.stalls import LOOK_SECONDS, Stall, Stalls
@@ -126,6 +126,11 @@ class Agent:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.elastic.rendezvous import RendezvousError
 
+        if isinstance(self._failure, RendezvousError | DistError) and {*self._beats(), *self._ends()}:
+            raise RankError(
+                "the connection to the other machines of the job was lost: the command or a rank of one of them has ended",
+                f"Look at the logs of the other machines, which say why. {AGAIN}",
+            ) from self._failure
         if isinstance(self._failure, RendezvousError | DistError):
             raise RankError(
                 f"the machines of the job did not find each other at {self.plan.endpoint}: {str(self._failure).strip().splitlines()[0]}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftcli.core.distributed.pulse import FAILED_ALONE, VARIABLE, End
-from ftcli.core.distributed.route import towards
+from ftcli.core.distributed.route import refuse_taken, towards
 from ftcli.core.distributed.stalls import Stall
 from ftcli.errors import FtcliError, InterruptedRun, RankError, UsageError
 from ftcli.records import Machine
@@ -81,6 +81,8 @@ def plan(settings: Settings, machine: Machine, environ: Mapping[str, str]) -> Pl
     if asked.node_rank is not None and asked.node_rank >= asked.nnodes:
         raise UsageError(f"launch.node_rank = {asked.node_rank}, but launch.nnodes is {asked.nnodes}", "Machines are numbered from 0.")
     route = towards(asked.rdzv_endpoint)
+    if asked.node_rank == 0:
+        refuse_taken(asked.rdzv_endpoint)
     backend, options = ("c10d", {}) if asked.node_rank is None else ("static", {"rank": asked.node_rank})
     return Plan(ranks, asked.nnodes, backend, asked.rdzv_endpoint, asked.rdzv_id or "ftcli", options, route.address, route.interface)
 

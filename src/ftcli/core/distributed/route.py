@@ -6,6 +6,7 @@ to themselves.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from dataclasses import dataclass
@@ -47,6 +48,26 @@ def towards(endpoint: str) -> Route:
         outside = _source(socket.AF_INET, ELSEWHERE)
         return Route(None, None if outside is None else _interface(outside))
     return Route(address, _interface(address))
+
+
+def refuse_taken(endpoint: str) -> None:
+    """For the machine that the others meet at. Its address is not looked at: a Service or NAT may have another one than the machine.
+
+    Raises:
+        UsageError: another process listens at the port.
+    """
+    port = int(endpoint.rpartition(":")[2])
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a job that has just ended do not count
+        try:
+            probe.bind(("", port))  # as torch's store does
+        except OSError as error:
+            if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
+                return
+            raise UsageError(
+                f"launch.rdzv_endpoint = {endpoint}: port {port} of this machine cannot be used: {error.strerror}",
+                "Give another port on all machines, or end what listens there (`ss -ltnp`).",
+            ) from error
 
 
 def _source(family: int, place: tuple[object, ...]) -> str | None:

@@ -38,8 +38,9 @@ def sharding(train: TrainSettings, *, on_gpu: bool, ranks: int) -> dict[str, Any
             raise SettingsError("train.fsdp_config is set, and train.fsdp is not", "Add --fsdp full_shard.")
         return {}
     name = chosen[0]
+    document = _document(train.deepspeed, "train.deepspeed") if name == "deepspeed" else {}
     if name == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
-        raise MissingExtraError("--deepspeed needs the package deepspeed", "Run: pip install 'ftcli[deepspeed]'")
+        raise MissingExtraError("--deepspeed needs the package deepspeed", "Run: pip install '.[deepspeed]' in ftcli's source directory")
     if not on_gpu:
         raise SettingsError(
             f"train.{name} is set, but the run is on CPUs: it divides the weights among GPUs",
@@ -48,7 +49,7 @@ def sharding(train: TrainSettings, *, on_gpu: bool, ranks: int) -> dict[str, Any
     if ranks == 1 and name == "fsdp":
         raise SettingsError("train.fsdp is set, but there is one process to shard over", "Add --nproc-per-node auto, or leave it out.")
     if name == "deepspeed":
-        return {"deepspeed": _gathered(_document(train.deepspeed, "train.deepspeed"))}
+        return {"deepspeed": _gathered(document)}
     config = {} if train.fsdp_config is None else {"fsdp_config": _document(train.fsdp_config, "train.fsdp_config")}
     return {"fsdp": fsdp, **config}
 

@@ -51,7 +51,7 @@ def check_choice(settings: Settings, task: Task | None) -> None:
             "Leave --lora-r out to train on, or merge it first: ftcli merge ADAPTER --output-dir DIR.",
         )
     if lora and importlib.util.find_spec("peft") is None:
-        raise MissingExtraError("LoRA needs the package peft", 'Run: pip install "ftcli[peft]"')
+        raise MissingExtraError("LoRA needs the package peft", "Run: pip install '.[peft]' in ftcli's source directory")
     if model.lora_r is not None and model.config is not None:
         raise UsageError(
             "LoRA on random weights learns next to nothing, and the base would be lost", "Give trained ones: --model-name-or-path."

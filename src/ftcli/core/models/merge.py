@@ -35,7 +35,7 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
     try:
         from peft import PeftConfig, PeftModel
     except ImportError as error:
-        raise MissingExtraError("an adapter needs the package peft", 'Run: pip install "ftcli[peft]"') from error
+        raise MissingExtraError("an adapter needs the package peft", "Run: pip install '.[peft]' in ftcli's source directory") from error
     base = base_of(str(folder))
     try:
         adapter = PeftConfig.from_pretrained(str(folder))

@@ -65,9 +65,10 @@ class Part:
         match = re.fullmatch(r"\s*(\d+)/(\d+)\s*", text, re.ASCII)
         part = cls(int(match[1]), int(match[2])) if match else cls(0, 0)
         if not 1 <= part.number <= part.count:
+            count = int(match[2]) if match and int(match[2]) else 16
             raise UsageError(
-                f"--shard {text!r} is no part: the first is 1/16, the last 16/16",
-                "For a Slurm array: sbatch --array=1-16, and --shard $SLURM_ARRAY_TASK_ID/16.",
+                f"--shard {text!r} is no part: the first is 1/{count}, the last {count}/{count}",
+                f"For a Slurm array: sbatch --array=1-{count}, and --shard $SLURM_ARRAY_TASK_ID/{count}.",
             )
         return part
 
