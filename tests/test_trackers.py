@@ -238,6 +238,30 @@ def test_tensorboard_goes_on_in_the_folder_that_the_run_began(bench: Bench, stor
     assert len(list(before.iterdir())) == 2
 
 
+def test_mlflow_gets_the_settings_in_parts_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, str]] = []
+    seen: list[tuple[str | None, str | None]] = []
+
+    class Begins(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            seen.append((os.environ.get("MLFLOW_RUN_ID"), os.environ.get("MLFLOW_MAX_LOG_PARAMS")))
+
+    module = ModuleType("mlflow")
+    module.active_run = lambda: SimpleNamespace(info=SimpleNamespace(run_id="abc"))  # type: ignore[attr-defined]
+    module.log_params = told.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    settings = {f"section.{number}": number for number in range(250)}
+    state = SimpleNamespace(global_step=0)
+    for again in (False, True):
+        tracker = Tracker("mlflow", Begins(), pytest.fail, tmp_path, settings)
+        if again:
+            trackers.go_on([tracker], tmp_path)
+        tracker.event("on_train_begin", SimpleNamespace(), state, SimpleNamespace())  # type: ignore[arg-type]
+    assert [len(part) for part in told] == [100, 100, 50], "it takes 100 at a time, and of one that goes on none can change"
+    assert seen == [(None, None), ("abc", "0")]
+    assert "MLFLOW_RUN_ID" not in os.environ
+
+
 def test_two_trackers_are_two_classes(tmp_path: Path, recorder: type[Recorder]) -> None:
     kinds = {type(tracker) for tracker in start(["wandb", "tensorboard"], tmp_path, lambda _: None)}
     assert len(kinds) == 2, "transformers warns of two callbacks of one class"

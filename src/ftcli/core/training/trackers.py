@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 MLFLOW_URI = "MLFLOW_TRACKING_URI"
 MLFLOW_STORE = "mlflow.db"
 """File in the run's folder; without it mlflow would write where the command happens to be started."""
+MLFLOW_BATCH = 100
+"""Parameters that it takes at a time."""
 TRACKED = "trackers.json"
 """File in the run's folder: tracker → what its run is called there, so that a run that is resumed goes on in it."""
 
@@ -62,7 +65,7 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
         elif self.name == "wandb":
             self.variables |= {"WANDB_RUN_ID": name, "WANDB_RESUME": "allow"}
         elif self.name == "mlflow":
-            self.variables["MLFLOW_RUN_ID"] = name
+            self.variables |= {"MLFLOW_RUN_ID": name, "MLFLOW_MAX_LOG_PARAMS": "0"}  # parameters of a run cannot change
 
     def _begun(self) -> None:
         """Keep the tracked run's name, and hand over the settings."""
@@ -78,8 +81,10 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
             module.config.update(self._settings, allow_val_change=True)
         elif self.name == "mlflow" and module is not None and (run := module.active_run()) is not None:
             name = run.info.run_id
-            if "MLFLOW_RUN_ID" not in self.variables:  # a parameter of MLflow's cannot change
-                module.log_params({key: str(value)[:500] for key, value in self._settings.items()})
+            if "MLFLOW_RUN_ID" not in self.variables:
+                settings = iter(self._settings.items())
+                while some := [*islice(settings, MLFLOW_BATCH)]:
+                    module.log_params({key: str(value)[:500] for key, value in some})
         if name is not None and self._output is not None:
             path = self._output / TRACKED
             path.write_text(json.dumps({**_kept(path), self.name: name}), encoding="utf-8")
