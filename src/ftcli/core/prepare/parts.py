@@ -62,15 +62,14 @@ class Part:
         >>> Part.parse("3/16")
         Part(number=3, count=16)
         """
-        match = re.fullmatch(r"\s*(\d+)/(\d+)\s*", text, re.ASCII)
-        part = cls(int(match[1]), int(match[2])) if match else cls(0, 0)
-        if not 1 <= part.number <= part.count:
-            count = int(match[2]) if match and int(match[2]) else 16
+        match = re.fullmatch(r"\s*(\d+)/(0*[1-9]\d*)\s*", text, re.ASCII)
+        number, count = (int(match[1]), int(match[2])) if match else (0, 16)
+        if not 1 <= number <= count:
             raise UsageError(
                 f"--shard {text!r} is no part: the first is 1/{count}, the last {count}/{count}",
                 f"For a Slurm array: sbatch --array=1-{count}, and --shard $SLURM_ARRAY_TASK_ID/{count}.",
             )
-        return part
+        return cls(number, count)
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
