@@ -334,13 +334,19 @@ def test_what_is_fetched_is_durable_before_it_appears_and_its_name_after(
     assert rest[3:8] == [f"sync {MANIFEST_NAME}", f"move {MANIFEST_NAME}", "sync data", f"move {folder.name}", "sync sets"]
 
 
+def spoiled(s3: Server) -> tuple[str, bytes]:
+    """Damage the last byte of one object; its key and what it held."""
+    key = next(key for key in s3.objects if key.endswith("train/b.arrow"))
+    good = s3.objects[key].data
+    s3.put(key, good[:-1] + bytes([good[-1] ^ 1]))
+    return key, good
+
+
 def test_a_file_that_was_fetched_before_and_is_damaged_in_its_middle_is_fetched_again(
     s3: Server, sets: tuple[Path, Path], tmp_path: Path
 ) -> None:
     publish(sets[0])
-    key = next(key for key in s3.objects if key.endswith("train/b.arrow"))
-    good = s3.objects[key].data
-    s3.put(key, good[:-1] + bytes([good[-1] ^ 1]))
+    key, good = spoiled(s3)
     here = context(tmp_path / "cache")
     with pytest.raises(StoreError, match=r"train/b.arrow has the content hash"):
         fetch(here, published_at(URL))
@@ -431,9 +437,7 @@ def test_a_process_that_lost_the_right_to_publish_leaves_it_to_the_other(s3: Ser
 
 def test_a_damaged_object_is_named_and_nothing_appears(s3: Server, sets: tuple[Path, Path], tmp_path: Path) -> None:
     publish(sets[0])
-    key = next(key for key in s3.objects if key.endswith("train/b.arrow"))
-    good = s3.objects[key].data
-    s3.put(key, good[:-1] + bytes([good[-1] ^ 1]))
+    key, good = spoiled(s3)
     here = context(tmp_path / "cache")
     with pytest.raises(StoreError, match=rf"{URL}/versions/\w+/train/b.arrow has the content hash \w+ instead of \w+"):
         fetch(here, published_at(URL))
