@@ -173,6 +173,16 @@ def test_two_flags_are_none_of_two_labels(small: Mapping[Kind, Path], tmp_path: 
         prepare(small["bpe"], tmp_path / "rows.jsonl", tmp_path / "out", dataset__label_column="label")
 
 
+def test_whether_lists_are_flags_is_judged_of_all_rows(small: Mapping[Kind, Path], tmp_path: Path) -> None:
+    """Rows that stand together may look like flags: how many are encoded at a time decided whether the data could be prepared."""
+    rows = [{"text": f"text {n}", "label": label} for n, label in enumerate(([0, 1], [1, 0], [0], [1, 0, 0], [0, 2]))]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for size in (1, 2, 100):
+        out = tmp_path / f"out-{size}"
+        prepare(small["bpe"], tmp_path / "rows.jsonl", out, dataset__label_column="label", dataset__batch_size=size)
+        assert load_from_disk(str(out))["train"]["labels"][:] == [[1, 1, 0], [1, 1, 0], [1, 0, 0], [1, 1, 0], [1, 0, 1]]
+
+
 @pytest.mark.parametrize("flags", [[0.0, 1.0], [False, True]])
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_lists_of_other_flags_are_told_the_same(small: Mapping[Kind, Path], tmp_path: Path, flags: list[Any], kind: str) -> None:

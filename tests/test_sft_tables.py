@@ -177,7 +177,7 @@ def test_data_for_preferences_are_not_trained_without_a_word(tokenizer: Path, tm
     report = _sft(tokenizer, _lines(tmp_path / "x.jsonl", items), tmp_path / "out")
     notes = "\n".join(report.notes).replace("\xa0", " ")
     assert "columns not read: chosen, rejected; what belongs to the conversation has to stand in it. Data for preferences (DPO)" in notes
-    assert "3 rows (37.5 %) have no answer to be learned and were left out" in notes
+    assert "left out: 3 of 8 rows (37.5 %), without an answer to be learned" in notes
     assert (report.metrics["rows_untargeted"], report.metrics["rows_unanswered"]) == (3, 3)
     with pytest.raises(DataError) as refused:
         _sft(tokenizer, _lines(tmp_path / "y.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}]), tmp_path / "y")

@@ -14,18 +14,16 @@ from ftcli.context import Context
 from ftcli.contracts import Distant, Engine, Executor
 from ftcli.core.benchmark.floor import SHARES, beside_machine, verdict
 from ftcli.core.benchmark.measure import peak_rss_mb
-from ftcli.core.figures import percent
 from ftcli.core.files.durable import WRITE_ERRORS, free_bytes, refusal
 from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.files.mirror import origin
 from ftcli.core.files.objects import output_of, url_of
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.ahead import known_tokenizer, probable_engine
-from ftcli.core.prepare.encode import NO_LABEL, shard_name
+from ftcli.core.prepare.encode import shard_name
 from ftcli.core.prepare.engine_trials import Apart, Early
-from ftcli.core.prepare.held_out import few_held_out
 from ftcli.core.prepare.job import Job
-from ftcli.core.prepare.labels import unlabelled_note
+from ftcli.core.prepare.outcome import note_outcome, refuse_unusable
 from ftcli.core.prepare.parts import Part, adopt
 from ftcli.core.prepare.recipe import Recipe, settle
 from ftcli.core.prepare.space import estimate
@@ -42,7 +40,6 @@ from ftcli.core.publishing.shard import sidecar
 from ftcli.core.publishing.source_versions import Stamps
 from ftcli.core.reading.read import Plan
 from ftcli.core.reading.receipt import renew, still_there
-from ftcli.core.reading.reject import HINT as ROW_HINT
 from ftcli.core.reading.reject import REJECTS, accept, join
 from ftcli.core.reports.report import filed, get_ready
 from ftcli.core.tokenizer.without_torch import Light, without_torch
@@ -160,7 +157,8 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
         recipe.check_sources()
         tally = Tally.of([*resumed, *made])
         rejects, first, advice = _rejects(recipe, attempt, [*resumed, *made], tally)
-        _refuse_nothing(context, recipe, tally, names, first, advice)
+        refuse_unusable(recipe, tally, first, advice)
+        note_outcome(context, recipe, tally, names)
         slots = sum(tally.rows.values()) * recipe.policy.max_length if recipe.policy.packed else None
         metrics = {
             **tally.metrics(slots=slots, workers=workload.workers, source_bytes=recipe.plan.bytes),
@@ -196,74 +194,6 @@ def _rejects(recipe: Recipe, attempt: Attempt, records: Sequence[Record], tally:
             raise DataError(f"{count} rejects were written, {tally.counts['rows_rejected']} counted", "This is a bug in ftcli.")
         writer.commit([REJECTS], {})
     return [REJECTS], first, advice
-
-
-def _refuse_nothing(
-    context: Context, recipe: Recipe, tally: Tally, names: Sequence[str] | None, rejects: Sequence[str], advice: str
-) -> None:
-    """Note what came out empty or not as planned; nothing to train on is a `DataError`."""
-    empty = [split for split in recipe.splits() if not tally.rows[split]]
-    counts, longest = tally.counts, f"longer than max_length {recipe.policy.max_length:,}"
-    if "train" in empty and (kept := {split: tally.rows[split] for split in recipe.splits() if tally.rows[split]}):
-        raise DataError(
-            f"no train row is left: {', '.join(f'{split} has {rows:,}' for split, rows in kept.items())}, and equal texts stay on one side",
-            "Another --split-seed or a smaller fraction leaves some, or a file of their own: validation=PATH.",
-        )
-    if "train" in empty or len(empty) == len(recipe.splits()):
-        rejected = counts["rows_rejected"] > counts["rows_filtered"]
-        parts = {
-            f"{counts['rows_too_long']:,} of them {longest}": counts["rows_too_long"],
-            f"{counts['rows_untargeted']:,} of them without a token to learn": counts["rows_untargeted"],
-        }
-        raise DataError(
-            f"no row was left to write: {counts['rows_read']} read, {counts['rows_rejected']} rejected, {counts['rows_filtered']} filtered"
-            + "".join(f", {words}" for words, count in parts.items() if count)
-            + (f". The first: {rejects[0]}" if rejected else ""),
-            (advice or ROW_HINT)
-            if rejected
-            else "Raise --max-length, or keep a part of long texts: --truncation-strategy keep_start."
-            if counts["rows_too_long"]
-            else "No row has an answer."
-            if counts["rows_unanswered"] == counts["rows_untargeted"] > 0
-            else "Raise --max-length: the answers lie behind what is kept."
-            if counts["rows_untargeted"]
-            else "Check --text-column and --min-length.",
-        )
-    _note_left_out(context, recipe, tally)
-    if (unnamed := [number for number, name in enumerate(names or ()) if not name.strip()]) and tally.labels[unnamed[0]]:
-        context.note(f"{tally.labels[unnamed[0]]:,} rows have an empty label, which is a class of its own")
-    named = context.settings.dataset.label_names or context.settings.dataset.label_columns or recipe.plan.label_names
-    if names and not named and (note := unlabelled_note(names, tally.labels, tally.counts["rows_read"])):
-        context.note(note)
-    for words in few_held_out(recipe, tally, labelled=names is not None):
-        context.note(words)
-    if recipe.plan.columns.multi_label:
-        total = sum(tally.rows.values())
-        given = sum(count for label, count in tally.labels.items() if label != NO_LABEL)
-        context.note(f"{given / total:.3g} of {len(names or ())} labels a row; {tally.labels[NO_LABEL]:,} of {total:,} rows have none")
-    unused = [name for number, name in enumerate(names or ()) if not tally.labels[number]]
-    if unused:
-        context.note(f"{len(unused)} of {len(names or ())} labels have no row: {', '.join(unused[:10])}{' …' if len(unused) > 10 else ''}")
-    for words in tally.failures[:3]:
-        context.note(words)
-    if len(tally.failures) > 3:
-        context.note(f"… and {len(tally.failures) - 3} more such failures of the engine")
-
-
-def _note_left_out(context: Context, recipe: Recipe, tally: Tally) -> None:
-    """Why rows that could be read are not among those written."""
-    counts, limit = tally.counts, recipe.policy.max_length
-    unanswered, untargeted, long = (counts[f"rows_{name}"] for name in ("unanswered", "untargeted", "too_long"))
-    short = counts["rows_filtered"] - long - untargeted
-    reasons = {
-        f"are longer than max_length {limit:,} and were left out (--truncation-strategy drop)": long,
-        "have no answer to be learned and were left out": unanswered,
-        f"have their answers behind max_length {limit:,} and were left out; --max-length is how long a row may be": untargeted - unanswered,
-        f"have fewer tokens than min_length {recipe.policy.min_length} and were left out": short,
-    }
-    for reason, rows in reasons.items():
-        if rows:
-            context.note(f"{rows:,} rows ({percent(rows / counts['rows_read'])}) {reason}")
 
 
 def _small_files(recipe: Recipe, job: Job, tally: Tally, names: list[str] | None) -> dict[str, str]:

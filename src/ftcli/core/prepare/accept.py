@@ -16,13 +16,12 @@ from ftcli.core.prepare.job import Job, plugins_of
 from ftcli.core.prepare.join import Group, as_batch, parted, share_out
 from ftcli.core.prepare.policy import Counts, Documents, TooLong
 from ftcli.core.ragged import Ints, take_ranges, to_offsets
-from ftcli.core.reading.columns import FLAGS, shown
+from ftcli.core.reading.columns import shown
 from ftcli.core.reading.label_columns import BETWEEN
-from ftcli.core.reading.label_lists import Labels, flags_per_row, is_list
+from ftcli.core.reading.label_lists import Labels, is_list
 from ftcli.core.reading.label_numbers import label_numbers
 from ftcli.core.reading.reject import Fault
 from ftcli.core.reading.said_again import only_splits
-from ftcli.errors import DataError
 
 FLAG_HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
 TEXTS = (
@@ -40,11 +39,7 @@ def accept(
 
     Args:
         broken: rows of the group that are known to be bad.
-
-    Raises:
-        DataError: the lists of labels are flags.
     """
-    _refuse_flags(job, group)
     accepted = _accepted(job, as_batch(group), encoded, broken)
     shares = None if accepted[4] and len(group) > 1 else share_out(group, accepted[1].source, accepted[3])
     if shares is not None:
@@ -56,20 +51,6 @@ def accept(
         own = _accepted(job, rows, part, {row - at: fault for row, fault in broken.items() if at <= row < at + rows.num_rows})
         at += rows.num_rows
         yield members, own, [own[3]]
-
-
-def _refuse_flags(job: Job, group: Group) -> None:
-    """Read as labels, [0, 0, 1, 0] would say that the labels 0 and 1 hold, as would every other row."""
-    if not job.columns.multi_label or job.columns.flags:
-        return
-    for piece, rows in group:
-        column = rows.column("label")
-        if (width := flags_per_row(column)) is not None:
-            raise DataError(
-                f"{piece.path}: {job.columns.label!r} holds {width} times 0 or 1 in every row, as in {column[0].as_py()!r:.60}: these are flags, one a label; "
-                "a list must hold the labels themselves",
-                FLAGS,
-            )
 
 
 def _accepted(job: Job, rows: pa.RecordBatch, encoded: Encoded, broken: Mapping[int, Fault]) -> Accepted:

@@ -29,7 +29,7 @@ from ftcli.core.prepare.window import Routed, by_split, windows
 from ftcli.core.prepare.write import RowWriter
 from ftcli.core.publishing.publish import ShardWriter
 from ftcli.core.ragged import Ids, how_often, take_ranges, to_offsets
-from ftcli.core.reading.label_lists import Labels
+from ftcli.core.reading.label_lists import Labels, kinds_of_lists
 from ftcli.core.reading.read import read_shard, scan_labels
 from ftcli.core.reading.reject import Fault, Rejects
 from ftcli.core.targets import TARGET
@@ -57,6 +57,8 @@ class ShardTally:
     """Rows by label id; a row of several labels counts with each, one without any as `NO_LABEL`."""
     targets: Counter[str] = field(default_factory=Counter)
     """Tokens that are learned, by split; counted for conversations only."""
+    lists: Counter[str] = field(default_factory=Counter)
+    """Rows by what their list of labels may be: see `kinds_of_lists`."""
     shapes: Counter[str] = field(default_factory=Counter)
     """Rows read, by the shape of the conversation."""
     sources: dict[str, Counts] = field(default_factory=dict)
@@ -205,6 +207,9 @@ def _encoded(job: Job, shard: ShardPlan, plugins: Plugins, tally: ShardTally, re
         clock = time.perf_counter()
         whole, broken, shapes = encode_rows(job, encoder, as_batch(group))
         tally.shapes.update(shapes)
+        if job.columns.multi_label and not job.columns.flags:
+            for _, rows in group:
+                tally.lists.update(kinds_of_lists(rows.column("label")))
         for members, (encoded, documents, labels, _, faults), shares in accept(job, group, whole, broken):
             if faults:
                 piece = members[0][0]

@@ -33,6 +33,7 @@ class Tally:
     labels: Counter[int] = field(default_factory=Counter)
     targets: Counter[str] = field(default_factory=Counter)
     """Tokens that are learned, by split; of conversations only."""
+    lists: Counter[str] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
     sources: dict[str, Counter[str]] = field(default_factory=dict)
     seconds: Counter[str] = field(default_factory=Counter)
@@ -49,7 +50,7 @@ class Tally:
         total = cls()
         for record in sorted(records, key=lambda record: int(record["shard"])):  # they come as workers finish
             shard = record["tally"]
-            for name in ("counts", "rows", "texts", "tokens", "seconds", "targets", "shapes"):
+            for name in ("counts", "rows", "texts", "tokens", "seconds", "targets", "lists", "shapes"):
                 getattr(total, name).update(shard.get(name, {}))
             for name in ("lengths", "labels"):
                 getattr(total, name).update({int(key): count for key, count in shard[name].items()})

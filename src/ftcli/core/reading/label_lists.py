@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ftcli.core.arrays import flags, numbers, values
-from ftcli.core.ragged import Ints, to_offsets
+from ftcli.core.arrays import flags, numbers, strings, values
+from ftcli.core.ragged import Ints, how_often, to_offsets
 
 Labels = NDArray[np.int64] | NDArray[np.uint8] | NDArray[np.float32]
 """Of rows on their way into prepared data: a label id a row, int64 [rows]; or, where a row has any number of labels, whether each holds,
@@ -35,29 +36,48 @@ def checked(column: pa.Array, check: Callable[[pa.Array], pa.Array]) -> pa.Array
     return _lists(values(pc.list_value_length(column)).astype(np.int64), check(column.flatten()))
 
 
-def flags_per_row(column: pa.Array) -> int | None:
+def kinds_of_lists(column: pa.Array) -> Counter[str]:
+    """The rows by what their lists may be: the number of flags where a list is nothing but 0 and 1, with the pair itself where there are two of
+    them; "labels" of all other lists.
+
+    >>> sorted(kinds_of_lists(pa.array([[0, 1], [1, 1], [1, 0, 0], [1], [], [2, 0]])).items())
+    [('2: 01', 1), ('2: 11', 1), ('3', 1), ('labels', 3)]
+    """
+    counts = values(pc.list_value_length(column)).astype(np.int64)
+    items = column.flatten()
+    flag_values = numbers(np.arange(2)) if pa.types.is_integer(items.type) else strings(["0", "1"])
+    places = pc.index_in(items, value_set=flag_values.cast(items.type))
+    ends = to_offsets(counts)
+    others = np.concatenate([[0], np.cumsum(~values(places.is_valid()))])
+    plain = (counts > 1) & (others[ends[1:]] == others[ends[:-1]])
+    kinds = Counter({str(width): int(rows) for width, rows in zip(*how_often(counts[plain & (counts > 2)]), strict=True)})
+    ones, first = values(places.fill_null(0)), ends[:-1][plain & (counts == 2)]
+    for pair, rows in zip(*how_often(2 * ones[first].astype(np.int64) + ones[first + 1]), strict=True):
+        kinds[f"2: {pair:02b}"] = int(rows)
+    kinds["labels"] = len(counts) - kinds.total()
+    return +kinds
+
+
+def flags_per_row(kinds: Mapping[str, int]) -> int | None:
     """The number of flags in every row, where the lists are one 0 or 1 a label and not the labels that hold; None where they are not.
 
     Only that says so which no list of labels has: all rows of one length, nothing but 0 and 1, and one of them twice in a row; or, of two, both in every row
     and now the one first and now the other.
 
-    >>> flags_per_row(pa.array([[0, 0, 1], [1, 0, 1]]))
+    Args:
+        kinds: `kinds_of_lists` of all rows there are. A few of them may look like flags by chance.
+
+    >>> flags_per_row(kinds_of_lists(pa.array([[0, 0, 1], [1, 0, 1]])))
     3
-    >>> flags_per_row(pa.array([[0, 1], [0, 1]])), flags_per_row(pa.array([[2, 0, 1], [1, 0, 0]]))
+    >>> flags_per_row(kinds_of_lists(pa.array([[0, 1], [0, 1]]))), flags_per_row(kinds_of_lists(pa.array([[2, 0, 1], [1, 0, 0]])))
     (None, None)
-    >>> flags_per_row(pa.array([[0, 1], [1, 0]]))
+    >>> flags_per_row(kinds_of_lists(pa.array([[0, 1], [1, 0]])))
     2
     """
-    counts = values(pc.list_value_length(column))
-    if not len(counts) or counts.min() != counts.max() or counts[0] < 2:
+    widths = {kind.split(":")[0] for kind in kinds}
+    if len(widths) != 1 or "labels" in kinds or kinds.keys() in ({"2: 01"}, {"2: 10"}):
         return None
-    items = column.flatten()
-    known = pa.array([0, 1], items.type) if pa.types.is_integer(items.type) else pa.array(["0", "1"], items.type)
-    places = pc.index_in(items, value_set=known)
-    if places.null_count:
-        return None
-    rows = values(places).reshape(len(counts), -1)
-    return int(counts[0]) if counts[0] > 2 or (rows.sum(1) != 1).any() or len(np.unique(rows[:, 0])) == 2 else None
+    return int(widths.pop())
 
 
 def row_of_item(column: pa.Array, item: int) -> int:
