@@ -69,6 +69,34 @@ def test_integer_names_for_a_column_of_integers_are_its_values(labelled):
     assert labelled([5, -1, 5], dataset__label_names=["5", "-1"])[:2] == ([0, 1, 0], ["5", "-1"])
 
 
+@pytest.mark.parametrize("kind", [int, str])
+def test_values_that_are_named_are_classes_and_those_of_one_name_one_class(labelled, kind):
+    names = ["1=bad", "2=bad", "4=good", "3=fair"]
+    with pytest.raises(DataError, match=r"the label '?5'? is not among the label names"):
+        labelled([*map(kind, (4, 5))], dataset__label_names=names)
+    assert labelled([*map(kind, (4, 1, 2, 3))], dataset__label_names=names)[:2] == ([1, 0, 0, 2], ["bad", "good", "fair"])
+
+
+def test_values_that_are_named_may_hold_together(kinds, tmp_path):
+    source = write(tmp_path / "data.jsonl", corpus(3), [[1, 2], [2, 3], []])
+    prepare(kinds["bpe"], source, tmp_path / "out", dataset__label_column="label", dataset__label_names=["1=bad", "2=bad", "3=good"])
+    assert [row["labels"] for row in rows(tmp_path / "out")] == [[1, 0], [1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["0=bad", "0=good"], "names a value twice"),
+        (["0=bad", "1=bad"], "names 1 label"),
+        (["no=bad", "1=good"], "the labels are whole numbers, and 'no' is none"),
+    ],
+)
+def test_names_of_values_that_cannot_be_are_refused(labelled, names, words):
+    with pytest.raises(UsageError, match=words) as refused:
+        labelled([0, 1], dataset__label_names=names)
+    assert "=bad," in refused.value.hint or "0=negative" in refused.value.hint
+
+
 @pytest.mark.parametrize(("labels", "unknown"), [(["a", "c", "b"], "'c'"), ([0, 1, 2], "2")])
 def test_a_label_that_is_not_among_the_names_is_refused_with_file_and_label(labels, unknown, labelled):
     with pytest.raises(DataError, match=rf"data\.jsonl:[23] \(byte [0-9]+\): the label {unknown} is not among the label names") as refused:
@@ -79,7 +107,7 @@ def test_a_label_that_is_not_among_the_names_is_refused_with_file_and_label(labe
 def test_numbers_of_a_table_are_told_to_be_text_where_words_are_named(labelled):
     with pytest.raises(DataError, match="the label '0' is not among the label names") as refused:
         labelled(["0", "1", "0"], dataset__label_names=["bad", "good"])
-    assert "text, also where they look like numbers" in refused.value.hint
+    assert "text, also where they look like numbers: --label-names 0=bad,1=good names them" in refused.value.hint
     assert labelled(["0", "1", "0"], dataset__label_names=["0", "1"])[:2] == ([0, 1, 0], ["0", "1"])
 
 

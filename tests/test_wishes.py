@@ -64,6 +64,7 @@ def test_what_the_data_were_prepared_with_may_be_said_again(folder: Path, name: 
 def test_label_names_that_were_found_may_be_said(folder: Path) -> None:
     store = prepared(folder, "labelled", **LABELLED)
     check_wishes(asking(folder, [str(store.path)], {"dataset.label_names": ["a", "b"]}), store)
+    check_wishes(asking(folder, [str(store.path)], {"dataset.label_names": ["0=a", "1=b"]}), store)
     assert "label_names = b,a (from argument), there a,b" in found(folder, "labelled", LABELLED, {"dataset.label_names": ["b", "a"]})
 
 

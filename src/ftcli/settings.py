@@ -49,7 +49,9 @@ class DatasetSettings(Section):
         "What stands between the labels of a row where the label column holds strings (a|b): any number of labels a row.",
         min_length=1,
     )
-    label_names: list[str] | None = setting(None, "Label names in id order; default: the sorted distinct labels of all splits.")
+    label_names: list[str] | None = setting(
+        None, "Label names in id order, or VALUE=NAME,… (0=negative,1=positive); default: the sorted distinct labels of all splits."
+    )
     rename_columns: list[str] | None = setting(
         None, "Mode sft: known columns under the data's names, as instruction=question,output=answer.", flag="--rename"
     )

@@ -24,9 +24,7 @@ from ftcli.core.reading.reject import Fault
 from ftcli.core.reading.said_again import only_splits
 
 FLAG_HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
-TEXTS = (
-    "Labels of this table are text, also where they look like numbers: --label-names names them as they stand there (0,1), or leave it out."
-)
+TEXTS = "Labels of this table are text, also where they look like numbers: --label-names {} names them, or leave it out."
 UNLABELLED = "-1 says of a row that it has no label. Name the splits that have labels ({}), or put such rows aside with --on-bad quarantine and --max-bad."
 Accepted = tuple[Encoded, Documents, Labels | None, Counts, dict[int, Fault]]
 """What was kept of a batch, its rows after the policy, their labels, the counts, and the rows that cannot be used."""
@@ -105,7 +103,7 @@ def _labels(rows: pa.RecordBatch, job: Job) -> tuple[Labels | None, dict[int, Fa
         return _ids(column, job.label_ids, job)
     ids, unknown = _ids(column.flatten(), job.label_ids, job)
     row_of = np.repeat(np.arange(len(column)), values(pc.list_value_length(column)))
-    found = np.zeros((len(column), len(job.label_ids)), np.uint8)
+    found = np.zeros((len(column), job.classes), np.uint8)
     found[row_of, ids] = 1
     return found, {int(row_of[item]): fault for item, fault in reversed(unknown.items())}
 
@@ -125,6 +123,7 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
         known = [*label_ids]
         unlabelled = cache(partial(_unlabelled, job))
         hint = "Add it to --label-names, leave that out to take all labels, or put such rows aside with --on-bad quarantine."
+        by_id = TEXTS.format(",".join(f"{place}={name}" for place, name in enumerate(known[:10])) + ",…" * (len(known) > 10))
         for row in np.flatnonzero(found < 0).tolist():
             label = column[row].as_py()
             if job.columns.flags:
@@ -133,7 +132,7 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
                 continue
             reason = f"the label {shown(label).rpartition(' (')[0]} is not among the label names"
             way = (
-                unlabelled() if label == -1 else TEXTS if str(label).isdigit() and not any(str(name).isdigit() for name in known) else hint
+                unlabelled() if label == -1 else by_id if str(label).isdigit() and not any(str(name).isdigit() for name in known) else hint
             )
             faults[row] = Fault("unknown-label", reason, job.columns.label or "", way)
         found = np.maximum(found, 0)

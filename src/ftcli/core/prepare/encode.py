@@ -95,7 +95,7 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
                         writer.path(name),
                         labels=job.label_ids is not None and not job.columns.multi_label,
                         numbers=job.columns.number,
-                        flags=len(job.label_ids or ()) if job.columns.multi_label else 0,
+                        flags=job.classes if job.columns.multi_label else 0,
                         targets=job.chat,
                         pair=job.policy.pair,
                         packed=job.policy.packed,

@@ -53,6 +53,11 @@ class Job:
     allow: tuple[str, ...] | None
     loaded: Expected
 
+    @property
+    def classes(self) -> int:
+        """Labels there are; 0 where rows have none."""
+        return max(self.label_ids.values()) + 1 if self.label_ids else 0
+
 
 def warm_up(job: Job) -> None:
     """Load this process's plugins and encoder (0.3 to 1.2 s), so that a clock that starts now times the work alone."""

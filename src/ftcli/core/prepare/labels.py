@@ -18,6 +18,7 @@ from ftcli.contracts import Executor
 from ftcli.core.files.durable import put, writing
 from ftcli.core.files.manifest import seal, unseal
 from ftcli.core.prepare.recipe import Recipe
+from ftcli.core.reading.label_names import by_value, in_id_order
 from ftcli.core.reading.read import Plan
 from ftcli.core.reading.said_again import only_splits
 from ftcli.errors import DataError, UsageError
@@ -37,6 +38,7 @@ JOINED = r"""(.[{}] | .. | strings) |= (gsub("\\s+"; " ") | ltrimstr(" ") | rtri
 MANY_NAMES = 50
 """Labels that are named in a command to be typed."""
 ITEM = r"""(?:-?\d+(?:\.\d*)?|'[^']*'|"[^"]*")"""
+INTEGER = re.compile("-?[0-9]+")
 NUMBER = re.compile(r"-?[0-9]+(?:[.][0-9]+)?")
 LIST = re.compile(rf"[\[({{]\s*(?:{ITEM}(?:\s*,\s*|\s+))*{ITEM}?\s*[\])}}]")
 """A list as Python or numpy prints it: [3, 10], ['x' 'y'], (3,). Labels in brackets without quotes, such as [neg], are none."""
@@ -172,7 +174,7 @@ def named_labels(dataset: DatasetSettings, plan: Plan) -> tuple[list[str], dict[
     if dataset.label_columns:
         return dataset.label_columns, by_name(dataset.label_columns, integers=False)
     if dataset.label_names:
-        return dataset.label_names, by_name(dataset.label_names, integers=plan.columns.label_kind in {"int", "ints"})
+        return in_id_order(dataset.label_names), by_name(dataset.label_names, integers=plan.columns.label_kind in {"int", "ints"})
     return (list(plan.label_names), {place: place for place in range(len(plan.label_names))}) if plan.label_names else None
 
 
@@ -243,10 +245,10 @@ def _keep(folder: Path, found: Found) -> None:
 
 
 def by_name(names: Sequence[str], *, integers: bool) -> dict[Label, int]:
-    """Label → id for names given in id order. Where the column holds integers and the names are words, an integer is the id itself.
+    """Label → id for names given in id order, or as VALUE=NAME. Where the column holds integers and the names are words, an integer is the id itself.
 
     Raises:
-        UsageError: fewer than two names, or one twice.
+        UsageError: fewer than two names, or one twice; or a value that is no integer, where the column holds integers.
 
     >>> by_name(["bad", "good"], integers=False)
     {'bad': 0, 'good': 1}
@@ -254,10 +256,14 @@ def by_name(names: Sequence[str], *, integers: bool) -> dict[Label, int]:
     {0: 0, 1: 1}
     >>> by_name(["-1", "1"], integers=True)
     {-1: 0, 1: 1}
+    >>> by_name(["1=bad", "2=bad", "3=good"], integers=True)
+    {1: 0, 2: 0, 3: 1}
     """
+    if (named := by_value(names)) is not None:
+        return _by_value(names, named, integers)
     labels: Iterable[Label] = names
     if integers:
-        labels = [int(name) for name in names] if all(re.fullmatch("-?[0-9]+", name) for name in names) else range(len(names))
+        labels = [int(name) for name in names] if all(map(INTEGER.fullmatch, names)) else range(len(names))
     ids = {label: place for place, label in enumerate(labels)}
     if len(ids) < len(names) or len(set(names)) < len(names):
         raise UsageError(f"dataset.label_names names a label twice: {', '.join(names)[:200]}", "Name each label once.")
@@ -266,6 +272,18 @@ def by_name(names: Sequence[str], *, integers: bool) -> dict[Label, int]:
         hint = "A file is not read: write the names themselves, with commas." if os.path.isfile(file) else "A classifier needs two."  # noqa: PTH113 - a name may be too long for a path
         raise UsageError(f"dataset.label_names names {len(ids)} label: {', '.join(names)}", hint)
     return ids
+
+
+def _by_value(given: Sequence[str], named: Mapping[str, str], integers: bool) -> dict[Label, int]:
+    classes = in_id_order(given)
+    if len(named) < len(given) or len(classes) < 2:
+        problem = "names a value twice" if len(named) < len(given) else f"names {len(classes)} label"
+        raise UsageError(
+            f"dataset.label_names {problem}: {', '.join(given)[:200]}", "As in 1=bad,2=bad,3=good: each value once, two names at least."
+        )
+    if integers and (odd := next((value for value in named if not INTEGER.fullmatch(value)), None)):
+        raise UsageError(f"dataset.label_names: the labels are whole numbers, and {odd!r} is none", "As in 0=negative,1=positive.")
+    return {int(value) if integers else value: classes.index(name) for value, name in named.items()}
 
 
 def number(labels: set[Label]) -> tuple[list[str], dict[Label, int]]:

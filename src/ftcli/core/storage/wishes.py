@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftcli.context import Context
+from ftcli.core.reading.label_names import in_id_order
 from ftcli.core.storage.store import Store
 from ftcli.errors import UsageError
 from ftcli.settings import Settings, get
@@ -45,7 +46,7 @@ def _compared(settings: Settings, inputs: Mapping[str, Any]) -> Iterator[tuple[s
     told = bool(inputs.get("format version"))
     for key in [*(dataset if told else ()), *(packing if told else packing[:1])]:
         if (wanted := get(settings, key)) != get(UNSET, key):
-            yield key, wanted, inputs.get(key)
+            yield key, in_id_order(wanted) if key == "dataset.label_names" else wanted, inputs.get(key)
     if not told:
         return
     wishes = settings.dataset
