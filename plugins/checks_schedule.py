@@ -126,7 +126,8 @@ def resume(probe: Probe) -> Check:
         if any("passed over" in words for words in said):
             return failed(
                 f"no checkpoint in {train.output_dir} can be used, and the run would start at step 0: {'; '.join(said[:-1])}",
-                "Copy the missing files back, or start a new run in another --output-dir.",
+                f"{'Go on with the ftcli that saved it' if 'it has the format' in said[0] else 'Copy the missing files back'}, "
+                "or start a new run in another --output-dir.",
                 passed_over=said[:-1],
             )
         return noted(f"{train.output_dir} holds no checkpoint yet: the run starts at step 0")
@@ -134,9 +135,8 @@ def resume(probe: Probe) -> Check:
     evidence = {"checkpoint": str(folder), "differences": {key: [str(old), str(new)] for key, (old, new) in changed.items()}}
     fatal = {key: pair for key, pair in changed.items() if key not in checkpoints.HARMLESS}
     if fatal:
-        listed = "; ".join(f"{checkpoints.MEANINGS.get(key, key)} was {old}, now {new}" for key, (old, new) in fatal.items())
         return failed(
-            f"{folder} cannot be gone on from as it is: {listed}",
+            f"{folder} cannot be gone on from as it is: {checkpoints.listed(fatal)}",
             checkpoints.advice(fatal),
             **evidence,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from ftcli.commands.train import run
 from ftcli.core.batches.tasks import Classify, Pretrain
 from ftcli.core.models.adapter import check_choice
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
 from ftcli.core.models.frozen import frozen_base
 from ftcli.core.models.merge import load_adapted, merge
 from ftcli.core.training.run import prepare
@@ -157,6 +159,14 @@ def test_an_adapter_is_neither_merged_nor_asked_nor_trained_on_over_another_base
     shutil.rmtree(tmp_path / "base")
     shutil.copytree(bench.folder / "qwen3", tmp_path / "base")
     load_adapted(tmp_path / "run")
+
+
+@pytest.mark.parametrize("use", [load_adapted, lambda folder: refuse_absent(str(folder))])
+def test_a_base_that_was_moved_is_asked_for_by_name(use: Callable[[Path], Any], tmp_path: Path) -> None:
+    (tmp_path / ADAPTER_CONFIG).write_text(json.dumps({"base_model_name_or_path": "/nowhere/base"}))
+    with pytest.raises(ModelError, match=r"the base of the adapter .* is not there: /nowhere/base") as refused:
+        use(tmp_path)
+    assert f"base_model_name_or_path in {tmp_path / ADAPTER_CONFIG}" in refused.value.hint
 
 
 def test_a_base_is_known_by_its_content_not_by_its_files(bench: Bench, tmp_path: Path) -> None:

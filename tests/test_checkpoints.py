@@ -280,6 +280,31 @@ def test_every_setting_that_is_compared_is_tried() -> None:
     assert {*checkpoints.EXACT} == {*CHANGES}
 
 
+@pytest.mark.parametrize("kind", ["file", "folder", "model"])
+def test_a_configuration_that_was_edited_is_refused_by_its_keys(tmp_path: Path, kind: str) -> None:
+    """A folder had no hash, and of --model-name-or-path nothing was compared: the run went on as another model."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder, eps in ((before, 1e-6), (after, 0.01)):
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "rms_norm_eps": eps}))
+    key = "model__name_or_path" if kind == "model" else "model__config"
+    old, new = (str(folder) if kind == "model" else folder / "config.json" if kind == "file" else folder for folder in (before, after))
+    with pytest.raises(TrainError, match=r"the configuration of the model differs in rms_norm_eps \(was 1e-06, now 0\.01\)"):
+        _goes_on(tmp_path, {key: old}, {key: new})
+
+
+def test_the_same_configuration_written_otherwise_is_the_same(tmp_path: Path) -> None:
+    values = {"model_type": "qwen3", "rms_norm_eps": 1e-6, "transformers_version": "5.0"}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    (tmp_path / "other.json").write_text(json.dumps(dict(sorted(values.items())) | {"transformers_version": "5.23"}, indent=1))
+    assert not _goes_on(tmp_path, {"model__config": tmp_path}, {"model__config": tmp_path / "other.json"})
+
+
+def test_epochs_say_nothing_where_steps_decide(tmp_path: Path) -> None:
+    values = {"train__max_steps": 9}
+    assert not _goes_on(tmp_path, values, values | {"train__num_train_epochs": 7.0})
+
+
 def test_other_kernels_are_noted(tmp_path: Path) -> None:
     (said,) = _goes_on(tmp_path, {}, {"model__attn_implementation": "eager"})
     assert said.startswith("model.attn_implementation was None in checkpoint-1 and is eager now: the weights may differ")

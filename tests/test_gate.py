@@ -38,6 +38,10 @@ def test_data_of_another_tokenizer_are_refused_and_both_are_named(tmp_path: Path
     with pytest.raises(StoreError, match="prepared with the tokenizer other") as refused:
         gate.check_tokenizer(bad, tokenizer, folder)
     assert "--tokenizer-path other" in refused.value.hint
+    edited = write_store(tmp_path / "edited", {"train": [([5], None)]}, tokenizer={"path": folder, "hash": "0" * 64})
+    with pytest.raises(StoreError, match=rf"the tokenizer {folder} has changed since .*edited was prepared with it") as refused:
+        gate.check_tokenizer(edited, tokenizer, folder)
+    assert "put it back" in refused.value.hint
 
 
 @pytest.mark.parametrize(

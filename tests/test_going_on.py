@@ -254,6 +254,38 @@ def test_the_best_by_one_figure_is_not_the_best_by_another(bench: Bench) -> None
         go(bench, "metric", train__resume_from_checkpoint="auto", train__metric_for_best_model="accuracy")
 
 
+WORST = {"train__load_best_model_at_end": True, "train__metric_for_best_model": "loss", "train__greater_is_better": True}
+"""The best evaluation is that of step 2, where the loss is highest."""
+
+
+def test_the_best_of_another_run_is_not_taken(bench: Bench) -> None:
+    """The state names the folder of its best checkpoint, in which by now another run had its own: its model was saved as this run's."""
+    go(bench, "elsewhere", 4, **WORST)
+    first = bench.folder / "elsewhere"
+    shutil.copytree(first / "checkpoint-4", bench.folder / "aside" / "checkpoint-4")
+    shutil.rmtree(first)
+    go(bench, "elsewhere", 4, **WORST, train__seed=7)
+    assert "checkpoint-2" in checkpoints_of(first)
+    values = {**BASE, **WORST, "train__resume_from_checkpoint": str(bench.folder / "aside" / "checkpoint-4")}
+    context = bench.context(bench.folder / "store", "alone", **values)
+    with Signals() as signals:
+        fit(prepare(context), signals)
+    assert not same(weights(bench.folder / "alone"), weights(first / "checkpoint-2"))
+    (note,) = [note for note in context.notes if note.startswith("the best checkpoint so far (step 2, loss ")]
+    assert note.endswith(f"{first / 'checkpoint-2'} belongs to another run, which differs in train.seed: the best of what follows is kept")
+    assert same(weights(bench.folder / "alone"), weights(bench.folder / "alone" / "checkpoint-6"))
+
+
+def test_the_best_is_found_where_the_run_was_moved(bench: Bench) -> None:
+    go(bench, "unmoved", **WORST)
+    go(bench, "before", 5, **WORST)
+    (bench.folder / "before").rename(bench.folder / "behind")
+    resumed = go(bench, "behind", **WORST, train__resume_from_checkpoint="auto")
+    assert same(weights(bench.folder / "behind"), weights(bench.folder / "unmoved"))
+    assert same(weights(bench.folder / "behind"), weights(bench.folder / "behind" / "checkpoint-2"))
+    assert any("the model of step 2 was kept" in check.summary for check in resumed.checks)
+
+
 def test_only_checkpoints_are_removed_and_no_link_is_followed(bench: Bench, tmp_path: Path) -> None:
     values = {"train__max_steps": 2, "train__eval_strategy": "no", "train__save_strategy": "no"}
     output = bench.folder / "kept"

@@ -40,6 +40,26 @@ def test_raw_sources_are_tokenized_under_the_output_directory_and_only_once(benc
     assert any("nothing to do" in note for note in again.notes)
 
 
+def test_what_a_checkpoint_was_trained_on_is_not_replaced(bench):
+    """`--overwrite`, as the refusal advised, replaced the only copy: the run could not be gone on with any more."""
+    source = bench.folder / "growing.jsonl"
+    source.write_bytes((bench.folder / "raw.jsonl").read_bytes())
+    values = {"dataset__sources": [str(source)], "train__save_strategy": "steps", "train__save_steps": 1}
+    train.run(context(bench, "grown", **values))
+    prepared, resumed = bench.folder / "grown" / "prepared", values | {"train__resume_from_checkpoint": "auto", "train__max_steps": 3}
+    before = Store.open(prepared).fingerprint
+    with source.open("a") as file:
+        file.write('{"text": "one more"}\n')
+    for change in (lambda: None, source.unlink):
+        change()
+        for more in ({}, {"runtime__overwrite": True}):
+            with pytest.raises(FtcliError) as refused:
+                train.run(context(bench, "grown", **resumed, **more))
+            assert refused.value.hint.startswith(f"To go on with the data of that run: --dataset {prepared}.")
+            assert Store.open(prepared).fingerprint == before
+    assert train.run(context(bench, "grown", **resumed | {"dataset__sources": [str(prepared)]})).status == "ok"
+
+
 def test_a_packing_that_prepared_data_do_not_have_is_refused(bench):
     train.run(context(bench, "packed", packing__strategy="bfd"))
     prepared = bench.folder / "packed" / "prepared"

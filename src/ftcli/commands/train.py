@@ -11,6 +11,7 @@ from ftcli.core.distributed import group, pulse
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.files.durable import refusal
 from ftcli.core.files.objects import refuse_url
+from ftcli.core.models.frozen import CHECKPOINT
 from ftcli.core.processes.libraries import libraries
 from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
@@ -22,10 +23,10 @@ from ftcli.core.training.run import Run, prepare
 from ftcli.core.training.train import fit
 from ftcli.core.verify.given import unprepared
 from ftcli.core.verify.preflight import preflight
-from ftcli.errors import InterruptedRun, PublishError, RankError
+from ftcli.errors import DataError, InterruptedRun, PublishError, RankError, UsageError
 from ftcli.machine import compute_threads
 from ftcli.masking import masked_json
-from ftcli.records import RUN_NAME, Report, to_json
+from ftcli.records import MANIFEST_NAME, RUN_NAME, Report, to_json
 from ftcli.settings import update
 
 SAME_WISH_SECONDS = 5.0
@@ -106,9 +107,18 @@ def _prepared(context: Context, claim: Claim) -> Context:
     claim.take_early()
     refuse(context, output)
     target = output / "prepared"
-    context.note(f"{', '.join(sources)}: not prepared yet, so tokenized first into {target}")
-    inner = context.with_settings(update(settings, {"dataset.output_dir": target}))
-    tokenize.run(inner)
+    made = (target / MANIFEST_NAME).exists()
+    if not made:
+        context.note(f"{', '.join(sources)}: not prepared yet, so tokenized first into {target}")
+    going_on = made and settings.train.resume_from_checkpoint is not None and any(output.glob(f"checkpoint-*/{CHECKPOINT}"))
+    # what a checkpoint was trained on has no other copy
+    inner = context.with_settings(update(settings, {"dataset.output_dir": target} | ({"runtime.overwrite": False} if going_on else {})))
+    try:
+        tokenize.run(inner)
+    except (DataError, PublishError, UsageError) as error:
+        if going_on:
+            error.hint = f"To go on with the data of that run: --dataset {target}. For other data start a new run in another --output-dir."
+        raise
     context.notes[:] = inner.notes
     return replace(context.with_settings(update(settings, {"dataset.sources": [str(target)]})), notes=context.notes)
 

@@ -40,8 +40,13 @@ def inner(model: Any) -> Any:
 def refuse_absent(name: str) -> None:
     """
     Raises:
-        ModelError: `name` can only be a folder here, no hub id, and there is none.
+        ModelError: `name`, or the base of the adapter there, can only be a folder here, no hub id, and there is none.
     """
+    if (base := base_of(name)) != name and not Path(base).exists() and only_here(base):
+        raise ModelError(
+            f"the base of the adapter {name} is not there: {base}",
+            f"Put it back, or say where it is now: base_model_name_or_path in {Path(name) / ADAPTER_CONFIG}.",
+        )
     if not Path(name).exists() and only_here(name):
         beside = Path(name).parent
         runs = sorted(config.parent.name for config in beside.glob("*/config.json"))[:8] if beside.is_dir() else []

@@ -59,6 +59,24 @@ def content_of(source: str, revision: str | None) -> str:
     return hash_bytes(json.dumps(document, sort_keys=True).encode())[:16]  # a configuration may hold infinity
 
 
+def configuration_of(settings: Settings) -> str | None:
+    """What the run's model is built by, without what only says where it came from, as JSON with sorted keys; None of adapters, whose base is known by
+    its content, and where nothing is named.
+
+    Raises: as `frozen_base`.
+    """
+    model = settings.model
+    if frozen_base(settings) is not None:
+        return None
+    if model.config is not None:
+        path = model.config / "config.json" if model.config.is_dir() else model.config
+    elif model.name_or_path is not None:
+        path = _folder(model.name_or_path, model.revision) / "config.json"
+    else:
+        return None
+    return json.dumps({key: value for key, value in json.loads(path.read_bytes()).items() if key not in SAID_OF_THE_FILE}, sort_keys=True)
+
+
 def refuse_other_base(adapter: str) -> None:
     """Hold the base of an adapter against the one that it was learned on, as far as a run of ftcli has written that down.
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, revision_of
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, refuse_absent, revision_of
 from ftcli.core.models.frozen import refuse_other_base, stored_type
 from ftcli.core.models.model import OWN_CODE
 from ftcli.core.publishing import staging
@@ -36,6 +36,7 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
         from peft import PeftConfig, PeftModel
     except ImportError as error:
         raise MissingExtraError("an adapter needs the package peft", "Run: pip install '.[peft]' in ftcli's source directory") from error
+    refuse_absent(str(folder))
     base = base_of(str(folder))
     try:
         adapter = PeftConfig.from_pretrained(str(folder))

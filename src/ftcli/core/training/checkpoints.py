@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.files.manifest import damage_of, hash_file, unseal
-from ftcli.core.models.frozen import BASE, CHECKPOINT, frozen_base
+from ftcli.core.files.manifest import damage_of, unseal
+from ftcli.core.models.frozen import BASE, CHECKPOINT, configuration_of, frozen_base
 from ftcli.core.publishing import staging
 from ftcli.core.storage.store import Store
 from ftcli.errors import TrainError
@@ -80,9 +80,10 @@ EXACT = (
 )
 """Settings that a continued run cannot change: transformers ignores them (the learning rate, all that the saved optimizer holds) or the
 batches become others."""
+CONFIGURATION = "model.configuration"
 MEANINGS = {
-    "data": "the prepared data, and with them the rows and their order,",
-    "model.config": "the content of model.config",
+    "data": "the prepared data, and with them the rows and their order (`ftcli cache why` names what differs between two),",
+    CONFIGURATION: "the configuration of the model",
     "model.base": "the base model that the adapters are trained on (a hash of its weights)",
     "precision": "the precision, which the device decides where train.bf16 is unset,",
     "threads": "the number of threads",
@@ -99,7 +100,7 @@ MEANINGS = {
 }
 """What a difference means, where the setting's name does not say it."""
 LENGTH = ("train.num_train_epochs", "train.max_steps")
-KERNELS = ("model.attn_implementation", "train.full_determinism")
+KERNELS = ("model.attn_implementation", "train.full_determinism", "train.gradient_checkpointing")
 """Settings that choose other code for the same mathematics."""
 BITS = ("versions.ftcli", "versions.torch", "versions.transformers", "threads", *KERNELS)
 """What changes the last bits of a sum: the run goes on, but not bitwise as it would have."""
@@ -116,15 +117,14 @@ def identity(context: Context, store: Store, mode: str, precision: str | None = 
     """
     settings = context.settings
     values = {key: _plain(get(settings, key)) for key in (*EXACT, *LENGTH, *KERNELS)}
-    config = settings.model.config
     told = {"precision": precision or _asked(settings)}
     with suppress(OSError, ValueError, KeyError):  # not here yet, where nothing has loaded it
         told[BASE] = frozen_base(settings) or "none"
+        told[CONFIGURATION] = configuration_of(settings)
     return {
         "data": store.fingerprint,
         "mode": mode,
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
-        "model.config": hash_file(config) if config is not None and config.is_file() else None,
         **{key: masked(value) if isinstance(value, str) else value for key, value in values.items()},
         **{f"versions.{name}": version(name) for name in ("ftcli", "torch", "transformers")},
         "threads": compute_threads(settings.runtime.threads, context.machine.cores).value,
@@ -237,6 +237,8 @@ def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], Non
     if unknown := sorted(identity.keys() ^ read(folder)["identity"].keys()):
         note(f"{folder.name} and this run are not compared in {', '.join(unknown)}, of which one of them tells nothing")
     changed = differences(folder, identity)
+    if identity.get("train.max_steps", -1) > 0 and "train.max_steps" not in changed:
+        changed.pop("train.num_train_epochs", None)  # steps decide
     for key in LENGTH:
         if key in changed:
             old, new = changed.pop(key)
@@ -247,8 +249,21 @@ def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], Non
             old, new = changed.pop(key)
             note(f"{MEANINGS.get(key, key)} was {old} in {folder.name} and is {new} now: the weights may differ in their last bits")
     if changed:
-        listed = "; ".join(f"{MEANINGS.get(key, key)} was {old}, now {new}" for key, (old, new) in changed.items())
-        raise TrainError(f"{folder} belongs to another run: {listed}", advice(changed))
+        raise TrainError(f"{folder} belongs to another run: {listed(changed)}", advice(changed))
+
+
+def listed(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """Differences in words; of a configuration, the values that differ."""
+    return "; ".join(
+        f"{MEANINGS[key]} differs in {_unlike(old, new)}" if key == CONFIGURATION else f"{MEANINGS.get(key, key)} was {old}, now {new}"
+        for key, (old, new) in changed.items()
+    )
+
+
+def _unlike(old: str, new: str) -> str:
+    before, now = json.loads(old), json.loads(new)
+    keys = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
+    return ", ".join(f"{key} (was {before.get(key)!r:.60}, now {now.get(key)!r:.60})" for key in keys)
 
 
 def advice(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -7,7 +7,9 @@ from pathlib import Path
 from transformers import EarlyStoppingCallback, TrainerState
 
 from ftcli.core.distributed.agree import first_decides
-from ftcli.core.training.trainer import FtcliTrainer
+from ftcli.core.training import best
+from ftcli.core.training.trainer import WITHOUT_BEST, FtcliTrainer
+from ftcli.errors import TrainError
 
 
 def state_of_end(trainer: FtcliTrainer, checkpoint: Path) -> TrainerState | None:
@@ -32,21 +34,15 @@ def take_end(trainer: FtcliTrainer, checkpoint: Path, state: TrainerState) -> No
     # a state that was read takes itself for that of the first process, and each would write the figures
     state.is_world_process_zero, state.is_local_process_zero = trainer.is_world_process_zero(), trainer.is_local_process_zero()
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
-        # beside this one, wherever the run's folder is now: the state names it as it was then
-        beside = checkpoint.parent / Path(state.best_model_checkpoint).name
-        if first_decides(beside.is_dir):
-            state.best_model_checkpoint = str(beside)
-        checkpoint = trainer.best_checkpoint()
+        found, problem = first_decides(lambda: best.find(state, checkpoint, trainer.identity, full=True))
+        if found is None:
+            raise TrainError(f"the best checkpoint {problem}", WITHOUT_BEST)
+        state.best_model_checkpoint, checkpoint = str(found), found
         words += f"; the model is that of the best checkpoint, {checkpoint}"
     elif trainer.args.load_best_model_at_end:
         words += "; it knows no best checkpoint, so that the model is its own"
     note(f"nothing left to train: {words}")
     trainer._load_from_checkpoint(str(checkpoint))
-
-
-def step_of_state(checkpoint: Path) -> int:
-    """The step that a checkpoint is of, whatever its folder is called."""
-    return int(TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).global_step)
 
 
 def length(trainer: FtcliTrainer) -> int:

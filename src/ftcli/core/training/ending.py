@@ -31,6 +31,8 @@ def told(trainer: FtcliTrainer) -> list[Check]:
     if not found:
         return []
     step, value = (max if args.greater_is_better else min)(found, key=lambda each: each[1])
+    if again:  # of several of a run whose best was lost, it is not the best of all
+        step, value = state.best_global_step, state.best_metric
     at, last = found[-1]
     evidence: dict[str, Any] = {"step": state.global_step, "metric": metric, "best_step": step, "best": value, "last": last}
     checks = []

@@ -35,6 +35,11 @@ def check_tokenizer(store: Store, tokenizer: PreTrainedTokenizerBase, path: str)
     """Raises `StoreError` when the data were prepared with another tokenizer."""
     prepared = store.manifest["tokenizer"]
     given = tokenizer_hash(tokenizer, path)
+    if prepared["hash"] != given and path == prepared["path"]:
+        raise StoreError(
+            f"the tokenizer {path} has changed since {store.path} was prepared with it (hash {prepared['hash'][:12]} then, {given[:12]} now)",
+            "Prepare the data again with it as it is now, or put it back as it was.",
+        )
     if prepared["hash"] != given:
         raise StoreError(
             f"{store.path} was prepared with the tokenizer {prepared['path']} (hash {prepared['hash'][:12]}), {path} is another one ({given[:12]})",

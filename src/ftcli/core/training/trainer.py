@@ -26,7 +26,7 @@ from ftcli.core.models.held_out import HeldOut
 from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.refusals import of_the_model
 from ftcli.core.models.side_by_side import Texts, told
-from ftcli.core.training import checkpoints, pushing, saving
+from ftcli.core.training import best, checkpoints, pushing, saving
 from ftcli.core.training.arguments import changed
 from ftcli.core.training.evaluating import Evaluating, StoppedEvaluation
 from ftcli.core.training.guarding import Guard, be_seen
@@ -37,6 +37,8 @@ from ftcli.core.training.meter import TEXTS, Counted, Meter
 from ftcli.core.training.optimizer import follow
 from ftcli.core.training.window import NAME, Window
 from ftcli.errors import TrainError
+
+WITHOUT_BEST = "Without --load-best-model-at-end the run ends with its last weights."
 
 
 class FtcliTrainer(Evaluating):
@@ -290,6 +292,19 @@ class FtcliTrainer(Evaluating):
         if checkpoint is not None:
             follow(self.lr_scheduler)
 
+    def _init_training_state(self, steps: int, updates: int, epochs: int, checkpoint: str | None, trial: Any) -> tuple[int, int]:
+        """The state of the checkpoint that is gone on from, with its best one where that is now. Without it the best of what follows is kept."""
+        begun: tuple[int, int] = super()._init_training_state(steps, updates, epochs, checkpoint, trial)
+        state = self.state
+        if checkpoint is not None and state.best_global_step and self.args.load_best_model_at_end:
+            found, problem = first_decides(lambda: best.find(state, Path(checkpoint), self.identity))
+            state.best_model_checkpoint = None if found is None else str(found)
+            if found is None:
+                of = f"step {state.best_global_step}, {self.args.metric_for_best_model} {state.best_metric:.4g}"
+                self.watch.note(f"the best checkpoint so far ({of}) {problem}: the best of what follows is kept")
+                state.best_metric, state.best_global_step = None, 0
+        return begun
+
     def _load_callback_state(self) -> None:
         """Early stopping counts on from where the checkpoint's run was. The flags of a run that was stopped are not taken over."""
         for callback in self.callback_handler.callbacks:
@@ -300,11 +315,10 @@ class FtcliTrainer(Evaluating):
 
     def best_checkpoint(self) -> Path:
         """That of the best evaluation. Raises `TrainError` where it cannot be used."""
-        best = Path(str(self.state.best_model_checkpoint))
-        if problem := first_decides(lambda: checkpoints.damage(best, full=True, weights=True)):
-            words = f"the best checkpoint {best} cannot be used: {problem}"
-            raise TrainError(words, "Without --load-best-model-at-end the run ends with its last weights.")
-        return best
+        folder = Path(str(self.state.best_model_checkpoint))
+        if problem := first_decides(lambda: checkpoints.damage(folder, full=True, weights=True)):
+            raise TrainError(f"the best checkpoint {folder} cannot be used: {problem}", WITHOUT_BEST)
+        return folder
 
     def _load_best_model(self) -> None:
         self.best_checkpoint()
