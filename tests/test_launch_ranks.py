@@ -193,7 +193,7 @@ def test_ranks_whose_launcher_is_killed_end_with_one_complete_checkpoint(bench: 
     """Each of them notices it by itself, most often after another one has told it that the run ends."""
     output = f"orphans {attempt}"
     sender = ["--plugins-dir", str(bench.folder / "plugins"), "--per-device-train-batch-size", "2", "--save-strategy", "no"]
-    code, document, log = launched(bench, store, output, *sender, "--num-train-epochs", "500", SENT="SIGKILL", TO_LAUNCHER="1")
+    code, document, _ = launched(bench, store, output, *sender, "--num-train-epochs", "500", SENT="SIGKILL", TO_LAUNCHER="1")
     assert (code, document["status"]) == (-signal.SIGKILL, "interrupted"), document["error"]
     assert "the checkpoint is complete" in document["error"]["message"]
     saved = list((bench.folder / output).glob("checkpoint-*"))
