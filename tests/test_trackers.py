@@ -123,6 +123,25 @@ def test_a_run_that_fails_ends_its_trackers_too(
     assert recorder.made[0].events[-1] == "on_train_end"
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError], ids=lambda error: error.__name__)
+def test_a_run_that_is_broken_off_ends_its_trackers_before_its_report(
+    bench: Bench, store: Path, recorder: type[Recorder], error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they say as Python exits would stand on stdout, behind the report."""
+    from ftcli.core.batches.tasks import Classify
+
+    def broken(*_: Any) -> None:
+        raise error("in the middle of a step")
+
+    module = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setattr(Classify, "loss", broken)
+    with pytest.raises(error, match="in the middle of a step"):
+        run(bench.context(store, f"broken {error.__name__}", **STEPS, tracking__report_to=["wandb"]))
+    assert recorder.made[0].events[-1] == "on_train_end"
+    assert module.ended == [1]
+
+
 def test_tensorboard_writes_under_the_runs_folder_and_nothing_secret(bench: Bench, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
