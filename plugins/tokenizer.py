@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ftcli import hookimpl
 from ftcli.core.models.adapter_base import only_here
+from ftcli.core.models.neighbours import meant
 from ftcli.errors import EngineError, MissingExtraError, TokenizerError, UsageError
 from ftcli.settings import Settings
 
@@ -65,8 +66,9 @@ def _check_folder(path: str) -> None:
         _refuse_pointers(folder, READ if (folder / "tokenizer.json").is_file() else None)
     elif folder.exists():
         raise TokenizerError(f"{path} is a file", "Give the folder that holds it.")
-    elif only_here(path):
-        raise TokenizerError(f"the tokenizer folder {path} does not exist", "Check --tokenizer-path; a hub id looks like Qwen/Qwen3-0.6B.")
+    elif (near := meant(path, FILES)) or only_here(path):
+        hint = f"Did you mean --tokenizer-path {near}?" if near else "Check --tokenizer-path; a hub id looks like Qwen/Qwen3-0.6B."
+        raise TokenizerError(f"the tokenizer folder {path} does not exist", hint)
 
 
 def _check_file(file: Path) -> None:

@@ -404,6 +404,24 @@ def test_a_rank_that_got_no_signal_stops_with_the_one_that_did(monkeypatch: pyte
     assert agree.stopped(wish), "and it stays so"
 
 
+def test_an_own_signal_after_that_of_another_rank_is_the_same_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ends a job signals all ranks, each a little later than the one before."""
+    monkeypatch.setattr(agree, "several", lambda: True)
+    monkeypatch.setattr(agree, "_over_cpus", lambda: None)
+    monkeypatch.setattr(agree.distributed, "all_reduce", lambda flag, **_: flag.fill_(1))
+    clock = [100.0]
+    monkeypatch.setattr(signals.time, "monotonic", lambda: clock[0])
+    with Signals(apart=5.0) as wish:
+        agree.stopped(wish)
+        os.kill(os.getpid(), signal.SIGINT)
+        clock[0] = 104.0
+        agree.stopped(wish)
+        clock[0] = 105.0
+        with pytest.raises(KeyboardInterrupt):  # and a second wish is one
+            os.kill(os.getpid(), signal.SIGINT)
+    assert wish.received == "a signal to another process"
+
+
 def test_signals_close_to_each_other_are_one_wish(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(signals.time, "monotonic", lambda: clock[0])

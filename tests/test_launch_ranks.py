@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from ftcli.commands.train import run
 from ftcli.core.training.checkpoints import damage
 from ftcli.core.training.claim import FOLDER, Claim
+from reliability import size
 from runs import VOCABULARY, Bench
 from stores import learnable, told
 from timing import PATIENCE
@@ -33,7 +34,7 @@ ALONE = {
     "train__bf16": False,
 }
 SENDER = '''
-"""Rank 0 sends rank 1 a signal after the third step: a step needs both, so that rank 1 is in its fourth at most."""
+"""Rank 0 sends rank 1, or its launcher, a signal after the third step: a step needs both, so that rank 1 is in its fourth at most."""
 import os
 import signal
 import time
@@ -48,7 +49,7 @@ def on_step(step):
     if step.step == 3:
         while (beat := pulse.read(Path(os.environ["FTCLI_LAUNCH"]) / "beat-1.json", pulse.Beat)) is None:
             time.sleep(0.05)
-        os.kill(beat.pid, getattr(signal, os.environ["SENT"]))
+        os.kill(os.getppid() if "TO_LAUNCHER" in os.environ else beat.pid, getattr(signal, os.environ["SENT"]))
 '''
 
 
@@ -182,6 +183,21 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_one_complete_checkpoint
     saved = list((bench.folder / "stopped").glob("checkpoint-*"))
     assert [path.name for path in saved] == [f"checkpoint-{document['metrics']['steps']}"]
     assert document["metrics"]["steps"] in {3, 4}
+    assert damage(saved[0]) == ""
+    assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in saved[0].iterdir()}
+
+
+@pytest.mark.reliability(17, "the launcher of two ranks is killed")
+@pytest.mark.parametrize("attempt", range(size(1, 10)))
+def test_ranks_whose_launcher_is_killed_end_with_one_complete_checkpoint(bench: Bench, store: Path, attempt: int) -> None:
+    """Each of them notices it by itself, most often after another one has told it that the run ends."""
+    output = f"orphans {attempt}"
+    sender = ["--plugins-dir", str(bench.folder / "plugins"), "--per-device-train-batch-size", "2", "--save-strategy", "no"]
+    code, document, _ = launched(bench, store, output, *sender, "--num-train-epochs", "500", SENT="SIGKILL", TO_LAUNCHER="1")
+    assert (code, document["status"]) == (-signal.SIGKILL, "interrupted"), document["error"]
+    assert "the checkpoint is complete" in document["error"]["message"]
+    saved = list((bench.folder / output).glob("checkpoint-*"))
+    assert [path.name for path in saved] == [f"checkpoint-{document['metrics']['steps']}"]
     assert damage(saved[0]) == ""
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in saved[0].iterdir()}
 

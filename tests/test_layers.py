@@ -30,6 +30,7 @@ LAYERS = (
         "settings",
         "settings_train",
         "settings_launch",
+        "wanted",
         "sources",
         "machine",
         "registry",

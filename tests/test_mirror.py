@@ -73,6 +73,32 @@ def test_what_is_an_address(word: str | Path, url: str | None) -> None:
     assert url_of(word) == url
 
 
+@pytest.mark.parametrize(("tries", "said"), [("3", 0), ("4", 1)])
+def test_a_store_that_is_asked_again_and_again_is_spoken_of(tries: str, said: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from loguru import logger
+
+    environ = {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_MAX_ATTEMPTS": tries,
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("random.random", lambda: 0.001)  # of the seconds that botocore waits
+    told: list[str] = []
+    sink = logger.add(told.append, format="{message}")
+    try:
+        with pytest.raises(DataError, match="Could not connect"):
+            objects.ObjectStore("s3://bucket/a").info("s3://bucket/a")
+    finally:
+        logger.remove(sink)
+    assert len(told) == said
+    for words in told:
+        assert 'asked again, 3 tries have failed: Could not connect to the endpoint URL: "http://127.0.0.1:9/bucket/a"' in words
+        assert "tried 4 times" in words
+
+
 @pytest.mark.parametrize("address", ["hdfs://node/x", "file:///tmp/x", "memory://x", "http://host/x", "S3://bucket/x"])
 @pytest.mark.parametrize(
     "words",

@@ -33,6 +33,57 @@ def test_a_folder_that_is_not_there_is_refused(name: str) -> None:
         _load(name)
 
 
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the hub is asked for, which has Qwen/Qwen3-4B alone; the working directory has tokenizers in tok/korean, Qwen/Qwen3-8B and bert."""
+    from huggingface_hub import HfApi
+
+    names: list[str] = []
+
+    def model_info(_: HfApi, name: str, timeout: float) -> str:
+        assert timeout < 10
+        names.append(name)
+        if name != "Qwen/Qwen3-4B":
+            raise ConnectionError("Name or service not known")
+        return name
+
+    def from_pretrained(name: str, **_: object) -> None:
+        names.append(f"files of {name}")
+        raise OSError("We couldn't connect")
+
+    monkeypatch.setattr(HfApi, "model_info", model_info)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", from_pretrained)
+    monkeypatch.chdir(tmp_path)
+    for folder in ("tok/korean", "Qwen/Qwen3-8B", "bert"):
+        tiny_tokenizer(tmp_path / folder)
+    (tmp_path / "gpt").mkdir()
+    return names
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [
+        ("./tok/koraen", "tok/korean"),
+        ("tok/koraen/", "tok/korean"),
+        ("tok/koraen", "tok/korean"),
+        ("tokk/korean", "tok/korean"),
+        ("berd", "bert"),
+    ],
+)
+def test_a_slip_in_the_name_of_a_folder_is_refused_at_once_with_the_folder_that_was_meant(asked: list[str], typed: str, near: str) -> None:
+    with pytest.raises(TokenizerError, match=f"the tokenizer folder {typed} does not exist") as refused:
+        _load(typed)
+    assert refused.value.hint == f"Did you mean --tokenizer-path {near}?"
+    assert asked in ([], [typed]), "one question, and no file"
+
+
+@pytest.mark.parametrize(("name", "questions"), [("Qwen/Qwen3-4B", ["Qwen/Qwen3-4B"]), ("gpt2", []), ("someone/something", [])])
+def test_a_hub_id_goes_to_the_hub_whatever_stands_beside_it(asked: list[str], name: str, questions: list[str]) -> None:
+    with pytest.raises(TokenizerError, match="nor to be had from the hub"):
+        _load(name)
+    assert asked == [*questions, f"files of {name}"]
+
+
 def test_a_hub_id_that_cannot_be_reached_is_refused() -> None:
     with pytest.raises(TokenizerError, match="neither a folder here nor to be had from the hub"):
         _load("someone/something")

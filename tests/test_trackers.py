@@ -18,6 +18,7 @@ from ftcli.core.training import trackers
 from ftcli.core.training.trackers import Tracker, start
 from runs import VOCABULARY, Bench
 from stores import learnable
+from timing import until
 
 STEPS = {"train__max_steps": 4, "train__logging_steps": 2, "train__save_strategy": "no", "train__verify": False}
 
@@ -123,6 +124,25 @@ def test_a_run_that_fails_ends_its_trackers_too(
     assert recorder.made[0].events[-1] == "on_train_end"
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError], ids=lambda error: error.__name__)
+def test_a_run_that_is_broken_off_ends_its_trackers_before_its_report(
+    bench: Bench, store: Path, recorder: type[Recorder], error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they say as Python exits would stand on stdout, behind the report."""
+    from ftcli.core.batches.tasks import Classify
+
+    def broken(*_: Any) -> None:
+        raise error("in the middle of a step")
+
+    module = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setattr(Classify, "loss", broken)
+    with pytest.raises(error, match="in the middle of a step"):
+        run(bench.context(store, f"broken {error.__name__}", **STEPS, tracking__report_to=["wandb"]))
+    assert recorder.made[0].events[-1] == "on_train_end"
+    assert module.ended == [1]
+
+
 def test_tensorboard_writes_under_the_runs_folder_and_nothing_secret(bench: Bench, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -186,6 +206,33 @@ def test_wandb_is_told_ftclis_settings_and_ended_before_the_report_is_written(
     assert module.told["train.max_steps"] == 4
     assert module.told["dataset.fingerprint"]
     assert "canary" not in str(module.told)
+
+
+def test_a_tracker_that_does_not_answer_is_told_while_it_is_waited_for_and_mlflow_is_given_less_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trackers, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    said: list[str] = []
+    seen: list[str | None] = []
+
+    class Slow(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            until(lambda: said)
+            seen.extend(os.environ.get(f"MLFLOW_HTTP_REQUEST_{name}") for name in ("MAX_RETRIES", "TIMEOUT"))
+            raise ConnectionError("refused")
+
+    Tracker("mlflow", Slow(), said.append).event("on_train_begin", None, SimpleNamespace(global_step=0), None)  # type: ignore[arg-type]
+    assert said[0].startswith("the tracker mlflow has not answered for 0.1 s: the run begins when it answers or gives up")
+    assert "gets no more: ConnectionError: refused" in said[1]
+    assert seen == ["3", "77"], "what the user has set counts"
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+
+
+def test_a_tracker_that_answers_is_not_spoken_of() -> None:
+    said: list[str] = []
+    Tracker("trackio", TrainerCallback(), said.append).event("on_train_begin", None, SimpleNamespace(global_step=0), None)  # type: ignore[arg-type]
+    assert said == []
 
 
 def test_wandb_is_ended_with_an_error_where_its_run_failed(monkeypatch: pytest.MonkeyPatch) -> None:

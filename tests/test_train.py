@@ -477,6 +477,7 @@ def test_plugins_see_every_logged_step_and_their_failure_is_theirs(bench: Bench,
             SettingsError,
             "takes no option reentrant",
         ),
+        ({"train__accelerator_config": {"nonsense": 1}}, SettingsError, "accelerator_config = {'nonsense': 1}: accelerate takes no option"),
         ({"train__resume_from_checkpoint": "/nowhere"}, TrainError, "does not exist"),
     ],
 )

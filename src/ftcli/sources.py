@@ -27,6 +27,7 @@ from ftcli.masking import masked_values
 from ftcli.records import Machine, Value
 from ftcli.settings import Settings, sections, update, walk
 from ftcli.settings_train import NOT_OFFERED, REMOVED
+from ftcli.wanted import for_example, wanted
 
 CLI_ONLY = {"tokenizer.trust_remote_code", "dataset.trust_pickle"}
 """Keys that run code: a file, a variable or a profile found on disk must not be able to turn them on."""
@@ -101,7 +102,7 @@ def resolve(
     for key, (_, origin) in (cli or {}).items():
         check_key(key, origin)
     layers = [
-        Layer({key: (parse(key, value), origin) for key, (value, origin) in (cli or {}).items()}),
+        Layer({key: (parse(key, value, origin), origin) for key, (value, origin) in (cli or {}).items()}),
         environment_layer(environ),
         file_layer(config) if config else Layer({}),
         profile_layer(profile) if profile else Layer({}),
@@ -137,19 +138,29 @@ def _validate(layers: list[Layer]) -> Settings:
     try:
         merged = Layered()
     except ValidationError as error:
-        raise SettingsError(_explain(error, layers), "Correct it where the brackets say that it was set.") from None
+        raise _explain(error, layers) from None
     return Settings.model_construct(**{name: getattr(merged, name) for name in Settings.model_fields})
 
 
-def _explain(error: ValidationError, layers: list[Layer]) -> str:
-    lines = []
+def _explain(error: ValidationError, layers: list[Layer]) -> SettingsError:
+    """Every bad value with its origin, what is taken there, and an example as it would be typed there."""
+    lines: dict[str, str] = {}
+    examples = []
     for problem in error.errors(include_url=False, include_input=False):
-        key = ".".join(str(part) for part in problem["loc"][:2])
+        section, name = str(problem["loc"][0]), str(problem["loc"][1])
+        key, info = f"{section}.{name}", sections()[section].model_fields[name]
         value, origin = next((layer.values[key] for layer in layers if key in layer.values), ("", "default"))
-        lines.append(f"{key} = {value!r} (from {origin}): {problem['msg'].removeprefix('Value error, ')}")
+        told = problem["type"] == "value_error"
+        why = problem["msg"].removeprefix("Value error, ") if told else f"it takes {wanted(info)}"
+        if problem["type"] == "finite_number":
+            why = why.replace("a number", "a finite number")
         if isinstance(value, list) and problem["type"] == "string_type" and any(isinstance(item, bool) for item in value):
-            lines[-1] += ". YAML takes yes, no, on and off for true and false: write them in quotes"
-    return "\n".join(dict.fromkeys(lines))
+            why += ". YAML takes yes, no, on and off for true and false: write them in quotes"
+        if key not in lines and not told:
+            examples.append(for_example(section, name, info, value, origin))
+        lines.setdefault(key, f"{key} = {value!r} (from {origin}): {why}")
+    hint = f"For example: {'; '.join(examples)}" if examples else "Correct it where the brackets say that it was set."
+    return SettingsError("\n".join(lines.values()), hint)
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:
@@ -159,7 +170,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
         variable = variable_of(section, name)
         if environ.get(variable, "").strip():
             key = f"{section}.{name}"
-            values[key] = (parse(key, environ[variable]), variable)
+            values[key] = (parse(key, environ[variable], variable), variable)
     return Layer(values)
 
 
@@ -282,7 +293,7 @@ def check_key(key: str, origin: str) -> None:
     raise SettingsError(f"{key} (from {origin}) is not a setting", f"Did you mean {near[0]}?" if near else "See: ftcli settings")
 
 
-def parse(key: str, raw: Any) -> Any:
+def parse(key: str, raw: Any, origin: str) -> Any:
     """Text from a flag or a variable as what the field's type wants: lists split at commas, JSON for tables; the rest is left to pydantic."""
     section, _, name = key.partition(".")
     info: FieldInfo = sections()[section].model_fields[name]
@@ -297,5 +308,7 @@ def parse(key: str, raw: Any) -> Any:
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
-            raise SettingsError(f"{key} = {raw!r}: not JSON: {error}", "Quote it as a JSON document.") from error
+            raise SettingsError(
+                f"{key} = {raw!r} (from {origin}): not JSON: {error}", f"For example: {for_example(section, name, info, raw, origin)}"
+            ) from error
     return raw

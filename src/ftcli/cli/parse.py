@@ -197,7 +197,7 @@ def merged(key: str, values: list[tuple[str, str]]) -> tuple[Any, str]:
     flag = values[-1][1]
     if key == SOURCES and POSITIONAL in {flag for _, flag in values}:  # split already; a file's own comma stays
         return [raw for raw, _ in values], values[0][1]
-    parts = [read(key, raw) for raw, _ in values]
+    parts = [read(key, raw, flag) for raw, flag in values]
     if all(isinstance(part, list) for part in parts):
         return [item for part in parts for item in part], flag
     section, _, name = key.partition(".")

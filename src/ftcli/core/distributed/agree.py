@@ -41,7 +41,7 @@ def stopped(signals: Signals) -> bool:
         distributed.all_reduce(flag, op=distributed.ReduceOp.MAX, group=_over_cpus())
         wanted = bool(flag.item())
     if wanted:
-        signals.received = signals.received or "a signal to another process"
+        signals.hear("a signal to another process")
     return wanted
 
 

@@ -69,9 +69,14 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         self._restore()
 
+    def hear(self, of: str) -> None:
+        """Remember a wish that came by another way, unless there is one: a signal that follows it soon is the same wish."""
+        if self.received is None:
+            self.received, self._since = of, time.monotonic()
+
     def _remember(self, number: int, _: FrameType | None) -> None:
         if self.received is None:
-            self.received, self._since = signal.Signals(number).name, time.monotonic()
+            self.hear(signal.Signals(number).name)
             if number == signal.SIGHUP:
                 hung_up()
             if not self.apart:

@@ -6,6 +6,7 @@ by a setting of ftcli, so that no secret can get into a manifest or a report.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -95,6 +96,43 @@ def _no_directory(path: str | Path, what: str, hint: str) -> UsageError:
     return UsageError(f"{masked(f'{scheme}://{rest}')}: {what} into a directory", hint)
 
 
+class Retries(logging.Handler):
+    """Says that a store is asked again: botocore tells it at the level of debugging alone, and goes on for minutes."""
+
+    FROM = ("botocore.retryhandler", "botocore.retries.standard")
+    TOLD = 3
+    """Tries of one request that fail before a word is said: the waits before them are of a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed, self._why = 0, ""
+
+    def listen(self) -> None:
+        for name in self.FROM:
+            source = logging.getLogger(name)
+            source.setLevel(logging.DEBUG)
+            source.addHandler(self)
+            source.propagate = False  # nobody else has asked for that level
+
+    def emit(self, record: logging.LogRecord) -> None:
+        words = record.getMessage()
+        if words.startswith("retry needed"):
+            self._why = words.rpartition("caught: ")[2]
+        elif words.startswith("Retry needed"):
+            self.failed += 1
+            if self.failed % self.TOLD == 0:
+                from loguru import logger
+
+                each = os.environ.get("AWS_MAX_ATTEMPTS", "5")
+                logger.warning(
+                    f"the object store is asked again, {self.failed} tries have failed: {masked(self._why)}. A request is tried {each} times, and "
+                    "five times over where a connection is lost, for some minutes at most; AWS_MAX_ATTEMPTS=1 gives up sooner"
+                )
+
+
+_retries = Retries()
+
+
 @dataclass(frozen=True, slots=True)
 class Object:
     """One version of an object. `key` begins with the bucket."""
@@ -123,6 +161,7 @@ class ObjectStore:
 
     @contextmanager
     def _asking(self, url: str) -> Iterator[None]:
+        _retries.failed = 0
         try:
             yield
         except FtcliError:
@@ -242,6 +281,7 @@ def _file_system(scheme: str, pid: int, environ: frozenset[tuple[str, str]]) -> 
     """A client of botocore reads 1 MB of JSON: 0.4 s of CPU."""
     import fsspec  # 0.1 s, which only runs with a URL pay
 
+    _retries.listen()
     return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
 
 

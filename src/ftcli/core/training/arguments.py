@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import SchedulerType, Trainer, TrainingArguments
+from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import is_liger_kernel_available
 
 from ftcli.context import Context
@@ -304,11 +305,16 @@ def _refuse_what_is_not_offered(context: Context) -> None:
                 "Leave it out.",
             )
     _refuse_compilers(train)
-    known = set(signature(checkpoint).parameters) - {"function", "args", "kwargs"} | {"preserve_rng_state"}
-    for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):
+    recompute = set(signature(checkpoint).parameters) - {"function", "args", "kwargs"} | {"preserve_rng_state"}
+    for name, library, known, example in (
+        ("gradient_checkpointing_kwargs", "torch.utils.checkpoint", recompute, "use_reentrant"),
+        ("activation_checkpointing_kwargs", "torch.utils.checkpoint", recompute, "use_reentrant"),
+        ("accelerator_config", "accelerate", {field.name for field in fields(AcceleratorConfig)}, "even_batches"),
+    ):
         if unknown := sorted(set(getattr(train, name) or {}) - known):
             raise SettingsError(
-                f"train.{name}: torch.utils.checkpoint takes no option {unknown[0]}", f"It takes {', '.join(sorted(known))}."
+                f"train.{name} = {getattr(train, name)}: {library} takes no option {unknown[0]}",
+                f"It takes {', '.join(sorted(known))}; for example --{name.replace('_', '-')} '{{\"{example}\": false}}'.",
             )
     if train.max_tokens_per_batch and train.dataloader_drop_last:
         raise SettingsError(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from copy import copy
 from itertools import islice
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -19,6 +20,10 @@ MLFLOW_STORE = "mlflow.db"
 """File in the run's folder; without it mlflow would write where the command happens to be started."""
 MLFLOW_BATCH = 100
 """Parameters that it takes at a time."""
+PATIENCE_SECONDS = 5.0
+"""After which it is said that a tracker is waited for."""
+BRIEF = {"mlflow": {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}}
+"""While a tracker begins. Of itself mlflow asks a server that cannot be reached for 4 minutes."""
 TRACKED = "trackers.json"
 """File in the run's folder: tracker → what its run is called there, so that a run that is resumed goes on in it."""
 
@@ -40,7 +45,7 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self.name = name
         self.note = note
-        self.variables: dict[str, str] = {} if output is None or name != "wandb" else {"WANDB_DIR": str(output)}
+        self.variables: dict[str, str] = {"WANDB_DIR": str(output)} if output is not None and name == "wandb" else {**BRIEF.get(name, {})}
         """Set while the tracker begins, where the user has not set them."""
         self._output = output
         self._settings = settings or {}
@@ -51,10 +56,10 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
         """Hand an event on; what the callback answers changes nothing in the run."""
         self._last = args, state, control, {key: value for key, value in parts.items() if key != "logs"}
         if name == "on_train_begin":
-            with _unless_set(self.variables):
+            with _unless_set(self.variables), self._told_if_slow():
                 self._tell(name, args, state, control, **parts)
-            if self._callback is not None:
-                self._guarded(state.global_step, self._begun)
+                if self._callback is not None:
+                    self._guarded(state.global_step, self._begun)
         elif name != "on_train_end":
             self._tell(name, args, state, control, **parts)
 
@@ -103,6 +108,17 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
     def _tell(self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         if self._callback is not None:
             self._guarded(state.global_step, lambda: getattr(self._callback, event)(args, state, copy(control), **parts))
+
+    @contextmanager
+    def _told_if_slow(self) -> Iterator[None]:
+        words = f"the tracker {self.name} has not answered for {PATIENCE_SECONDS:g} s: the run begins when it answers or gives up; leave --report-to out to begin at once"
+        timer = Timer(PATIENCE_SECONDS, self.note, [words])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _guarded(self, step: int, told: Callable[[], Any]) -> None:
         try:

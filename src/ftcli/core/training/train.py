@@ -121,9 +121,11 @@ def fit(run: Run, signals: Signals) -> Outcome:
         status = _whole(run, trainer, few, checkpoint, use_cache=cached)
     except FtcliError as error:
         failure = error
-    except (RuntimeError, MemoryError) as error:
-        failure = _named(run, trainer, error)
+    except BaseException as error:
+        failure = _named(run, trainer, error) if isinstance(error, RuntimeError | MemoryError) else None
         if failure is None:
+            for tracker in tracked:  # else when Python exits, behind the report
+                tracker.finish({}, 1)
             raise
     meter.stop()
     if status == "ok":
