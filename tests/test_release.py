@@ -7,6 +7,9 @@ import importlib
 import io
 import json
 import re
+import shlex
+import subprocess
+import sys
 import tarfile
 import tomllib
 from collections.abc import Iterator
@@ -19,6 +22,7 @@ import pytest
 import yaml
 
 from docpages import ROOT
+from ftcli.errors import adding
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "Dockerfile").is_file(), reason="the suite runs from the wheel: the repository is not around it"
@@ -110,6 +114,23 @@ def test_the_inventory_is_held_against_its_schema(release: ModuleType) -> None:
     assert release.checked(good) == json.dumps(good, indent=1, ensure_ascii=False) + "\n"
     with pytest.raises(SystemExit, match="is not CycloneDX"):
         release.checked({**good, "components": [{"type": "wheel"}]})
+
+
+def test_the_hint_for_an_extra_completes_the_ftcli_that_is_installed_and_needs_no_index_for_it() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    code = "\n".join(path.read_text(encoding="utf-8") for part in ("src", "plugins") for path in (ROOT / part).rglob("*.py"))
+    asked = set(re.findall(r"""\badding\("([^"]+)"\)""", code))
+    assert {"peft", "ray", "s3", "deepspeed"} <= asked <= extras.keys()
+    assert not re.findall(r"pip install '?\.", code), "right in the source directory alone"
+    command = shlex.split(adding("peft").removeprefix("Run: pip "))
+    assert command == ["install", "ftcli[peft]"]
+    tried = subprocess.run([sys.executable, "-m", "pip", *command, "--dry-run", "--no-index"], capture_output=True, text=True)
+    assert "No matching distribution found for ftcli" not in tried.stderr
+    assert "already satisfied: ftcli" in tried.stdout
+    control = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "ftcli>999", "--dry-run", "--no-index"], capture_output=True, text=True
+    )
+    assert "No matching distribution found for ftcli" in control.stderr
 
 
 def test_the_workflow_runs_ci_on_every_python_that_is_promised() -> None:
