@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from docpages import ROOT
+from foreign_readers import VARIABLE
 from ftcli.errors import adding
 
 pytestmark = pytest.mark.skipif(
@@ -141,6 +142,27 @@ def test_the_workflow_runs_ci_on_every_python_that_is_promised() -> None:
     assert {"run": ".ci/run", "env": {"FTCLI_COVERAGE": "1"}} in jobs["test"]["steps"]
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
     assert jobs["release"]["needs"] == ["test", "audit"]
+
+
+def test_every_night_what_the_workflow_skips_is_run_as_root_with_the_programs_that_tests_ask_for() -> None:
+    document = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8"))
+    assert {"schedule", "workflow_dispatch"} == document[True].keys(), "YAML 1.1 reads on as true"
+    (job,) = document["jobs"].values()
+    targets = job["strategy"]["matrix"]["target"]
+    recipes = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert set(targets) == {"suite", *re.findall(r"^(faults-\w+):", recipes, re.MULTILINE)}
+    assert job["timeout-minutes"] <= 360, "GitHub ends it then"
+    steps = [step.get("run", "") for step in job["steps"]]
+    (last,) = (step for step in job["steps"] if "make ${{ matrix.target }}" in step.get("run", ""))
+    assert last["run"].startswith("sudo env ")
+    assert "'full'" in last["env"]["FTCLI_FAULTS"]
+    installed = set(" ".join(steps).split())
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("*.py") if path != Path(__file__))
+    asked = set(re.findall(r'shutil\.which\("(\w+)"\) is (?:not )?None', tests)) | {"zsh"}
+    assert {"jq", "strace", "unshare", "ip"} <= asked
+    assert {{"ip": "iproute2", "unshare": "util-linux"}.get(name, name) for name in asked} <= installed
+    assert {"megatron-core", "datatrove", "mosaicml-streaming"} <= installed
+    assert any(VARIABLE in step for step in steps)
 
 
 def test_the_audit_fails_where_nothing_could_be_looked_up() -> None:
