@@ -25,6 +25,7 @@ from ftcli.core.models.held_out import FALLING
 from ftcli.core.training.optimizer import made_of, refuse_ignored
 from ftcli.core.training.schedule import UNWARMED, Schedule
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
+from ftcli.masking import masked_values
 from ftcli.settings_train import OWN, REFUSED, TrainSettings
 
 COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
@@ -117,7 +118,7 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     fixed: dict[str, Any] = {
         "output_dir": str(train.output_dir),
         "report_to": [],  # `ftcli.core.training.trackers` tells them, so that none can end the run
-        "run_name": settings.tracking.run_name,
+        "run_name": masked_values(settings.tracking.run_name),  # trackers show it, training_args.bin keeps it
         "dataloader_num_workers": loader.num_workers,
         "dataloader_pin_memory": loader.pin_memory and on_gpu,
         "remove_unused_columns": False,
