@@ -1,4 +1,4 @@
-"""mkdocs hook: the order of the pages; a page that nobody placed ends the build."""
+"""mkdocs hooks: the order of the pages, where one that nobody placed ends the build, and the language of each."""
 
 from __future__ import annotations
 
@@ -40,3 +40,8 @@ def nav(folder: Path = HERE) -> list[Any]:
 def on_config(config: Any) -> Any:
     config["nav"] = nav()
     return config
+
+
+def on_page_context(context: Any, *, page: Any, config: Any, **_: Any) -> Any:
+    config.theme["language"] = "ko" if page.url.startswith("ko/") else "en"
+    return context

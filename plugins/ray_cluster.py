@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ftcli.errors import FtcliError, MissingExtraError, SettingsError
+from ftcli.errors import FtcliError, MissingExtraError, SettingsError, adding
 from ftcli.machine import usable_cores
 
 REACH_SECONDS = 10.0
@@ -29,9 +29,7 @@ OBJECT_STORE_BYTES = 256_000_000
 def require_ray() -> None:
     """Raises `MissingExtraError` where ray is not installed; imports nothing."""
     if importlib.util.find_spec("ray") is None:
-        raise MissingExtraError(
-            "--executor ray needs the package ray, which is not installed", "Run: pip install '.[ray]' in ftcli's source directory"
-        )
+        raise MissingExtraError("--executor ray needs the package ray, which is not installed", adding("ray"))
 
 
 class Cluster:

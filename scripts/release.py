@@ -1,4 +1,4 @@
-"""A release in dist/: wheel and sdist that come out the same every time, their SHA-256 sums, and a CycloneDX list of what this environment has.
+"""A release in dist/: wheel and sdist that come out the same every time, their SHA-256 sums, and a CycloneDX list of what the wheel needs.
 
 python scripts/release.py [--commit HEAD]
 
@@ -11,13 +11,19 @@ import argparse
 import gzip
 import hashlib
 import io
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
+from importlib.metadata import PathDistribution
 from pathlib import Path
+from typing import Any
+
+from sbom import sbom
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
@@ -41,8 +47,8 @@ def main() -> int:
     DIST.mkdir()
     for name, content in first.items():
         (DIST / name).write_bytes(content)
-    inventory = [sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible"]
-    subprocess.run([*inventory, "--output-file", str(DIST / SBOM)], check=True)
+    pins = subprocess.run(["git", "show", f"{commit}:constraints.txt"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    (DIST / SBOM).write_text(inventory(next(DIST.glob("*.whl")), pins, int(epoch)), encoding="utf-8")
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in sorted(DIST.iterdir())]
     (DIST / "SHA256SUMS").write_text("\n".join(sums) + "\n", encoding="utf-8")
     print("\n".join(sums))
@@ -62,6 +68,24 @@ def build(folder: Path, commit: str, epoch: str) -> dict[str, bytes]:
     return {
         path.name: settled(path.read_bytes(), int(epoch)) if path.suffix == ".gz" else path.read_bytes() for path in sorted(out.iterdir())
     }
+
+
+def inventory(wheel: Path, pins: str, epoch: int) -> str:
+    """The CycloneDX document of a wheel."""
+    with zipfile.ZipFile(wheel) as files:
+        folder = next(path for path in zipfile.Path(files).iterdir() if path.name.endswith(".dist-info"))
+        return checked(sbom(PathDistribution(folder), hashlib.sha256(wheel.read_bytes()).hexdigest(), pins, epoch))
+
+
+def checked(document: dict[str, Any]) -> str:
+    """As text, held against the schema."""
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    if (wrong := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)) is not None:
+        raise SystemExit(f"{SBOM} is not CycloneDX 1.6: {wrong}")
+    return text
 
 
 def settled(sdist: bytes, epoch: int) -> bytes:

@@ -139,6 +139,24 @@ def test_a_model_that_replaces_another_is_durable_before_anything_loads_it(tmp_p
     ]
 
 
+def test_a_model_that_is_withdrawn_is_durably_none_before_its_weights_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = staging.begin(tmp_path / "model")
+    for name in ("config.json", "a.safetensors"):
+        (staged / name).write_text("something")
+    staging.publish_model(staged, tmp_path, {})
+    steps = watched(monkeypatch)
+    staging.withdraw(tmp_path)
+    assert steps[-3:] == ["remove config.json", f"sync {tmp_path.name}", "remove a.safetensors"]
+
+
+def test_who_goes_back_takes_the_step_itself_and_leaves_nothing_newer(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        _checkpoint(tmp_path, step)
+    assert checkpoints.go_back(tmp_path, 2, pytest.fail) == tmp_path / "checkpoint-2"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "checkpoint-2"]
+    assert checkpoints.go_back(tmp_path, 0, pytest.fail) is None
+
+
 def test_only_complete_checkpoints_count_and_the_newest_and_the_best_stay(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5):
         _checkpoint(tmp_path, step)

@@ -155,12 +155,16 @@ def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) 
     """`strict` in mkdocs.yml makes a warning (a broken link, a page outside of the menu) an error."""
     pytest.importorskip("material", reason="the group site is not installed: make site")
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true", "SITE_URL": "https://docs.example/"}
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
+    listed = (tmp_path / "site" / "sitemap.xml").read_text(encoding="utf-8")
     for page in DOCS.rglob("*.md"):
         name = page.relative_to(DOCS).with_suffix(".html").as_posix().replace("README.html", "index.html")
-        assert (tmp_path / "site" / name).is_file(), name
+        language = re.search(r'<html lang="(\w+)"', (tmp_path / "site" / name).read_text(encoding="utf-8"))
+        assert language is not None
+        assert language[1] == ("ko" if name.startswith("ko/") else "en"), name
+        assert f"<loc>https://docs.example/{name}</loc>" in listed
 
 
 def test_a_page_that_nobody_placed_is_named(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from test_executors import complain, die, double, shards
 from timing import FOR_EVER, until
 from tokenizing import corpus, ids, left_behind, manifest, prepare, write
 
-CLUSTER = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install '.[ray]'")
+CLUSTER = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'ftcli[ray]'")
 ROWS = 1_200
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 """The least store that Ray takes is 75 MB."""
@@ -50,7 +50,7 @@ def test_without_ray_the_command_to_install_it_is_named(monkeypatch: pytest.Monk
     with pytest.raises(MissingExtraError) as caught:
         Plugins(allow=()).registry("executor").get("ray")()
 
-    assert "pip install '.[ray]'" in caught.value.hint
+    assert "pip install 'ftcli[ray]'" in caught.value.hint
 
 
 @pytest.mark.parametrize("address", ["", "node0", "ray://node0:10001", "node0:port", "node 0:6379"])

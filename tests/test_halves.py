@@ -241,6 +241,31 @@ def test_rows_that_see_each_other_are_told_and_computed_together(tmp_path: Path)
     assert said.startswith("the gradient of weight differs by")
 
 
+@pytest.mark.parametrize(("bf16", "limit"), [(False, 1e-4), (True, 0.1)])
+def test_halves_are_taken_while_their_gradient_differs_by_no_more_than_rounding(
+    bf16: bool, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for reason in ("why_not", "too_little"):
+        monkeypatch.setattr(halves, reason, lambda *_: None)
+    batch = {"input_ids": torch.ones(2, 3), "labels": torch.tensor([0, 1])}
+    for part, taken in ((0.9, True), (1.1, False)):
+        model = nn.Linear(3, 1, bias=False)
+
+        def loss(rows: Any, _: Any, model: nn.Linear = model, apart: float = 1 + part * limit) -> Tensor:
+            total: Tensor = model(rows["input_ids"]).sum()
+            return total if len(rows["input_ids"]) == 2 else total * apart
+
+        made: list[Any] = []
+        trainer: Any = SimpleNamespace(
+            model=model, args=SimpleNamespace(device=torch.device("cpu"), bf16=bf16), compiled=None, loss_of=loss, use_halves=made.append
+        )
+        with halves.halves(trainer, batch, wanted="auto", tokens=6) as said:
+            assert said is not None
+            assert ("on, proved equal on this model" in said) is taken, said
+            assert (made[-1] is not None) is taken
+            assert taken or "the gradient of weight differs by" in said
+
+
 def test_what_rules_it_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Classify()
     own = model_of("qwen3", task)

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from durability import watched
 from ftcli.core.prepare import join
 from ftcli.core.prepare.join import as_batch, joined
+from ftcli.core.publishing.shard import ShardWriter
 from ftcli.core.reading import read
+from ftcli.core.reading.reject import Rejects, whole
 from ftcli.errors import DataError
-from ftcli.records import Piece
-from reading import plan
+from ftcli.records import BadRow, Piece, ShardPlan
+from reading import formats, plan, settings
 from reading import write as write_file
 from tokenizing import corpus, ids, manifest, prepare, small_tokenizers, without_plots, write
 
@@ -93,3 +96,20 @@ def test_many_small_files_are_the_work_of_several_cores(tmp_path: Path, monkeypa
     for number in range(25):
         write_file(tmp_path / f"{number}.txt", "a\n")
     assert [len(shard.pieces) for shard in plan(tmp_path).shards] == [10, 10, 5]
+
+
+def test_rejects_are_durable_before_they_have_their_name_and_their_name_before_the_shard_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tmp", "records"):
+        (tmp_path / name).mkdir()
+    piece = Piece("a.jsonl", "jsonl", 0, 1, "bytes", 1)
+    found = BadRow(piece.path, "null", "text is null", line=1, start=0, raw=b"{}")
+    with ShardWriter(tmp_path, "train-0") as writer:
+        rejects = Rejects(ShardPlan(0, "train", (piece,)), settings(on_bad="quarantine"), formats(), writer)
+        rejects.of(piece)(found)
+        steps = watched(monkeypatch)
+        part = rejects.commit("train-0")
+    assert part is not None
+    assert steps[:3] == ["sync rejects.merged", "move train-0.rejects.jsonl", "sync records"]
+    assert whole(tmp_path, {"rejects": part})

@@ -324,7 +324,7 @@ def test_without_s3fs_the_extra_is_named(settings: Settings, monkeypatch: pytest
     monkeypatch.setenv("AWS_DEFAULT_REGION", "nowhere")  # no client of an earlier test
     with pytest.raises(MissingExtraError, match=r"s3://bucket/x: s3:// needs s3fs") as caught:
         mirrored("s3://bucket/x", settings)
-    assert caught.value.hint == "pip install 'ftcli[s3]'"
+    assert caught.value.hint == "Run: pip install 'ftcli[s3]'"
 
 
 @pytest.mark.usefixtures("no_html")

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from ftcli.plugins.executors import Local
@@ -138,6 +138,23 @@ def test_finish_names_the_parts_that_are_missing_and_publishes_nothing(world: Wo
 def world_plan(world: World) -> Plan:
     made = context(world.tokenizer, world.sources, world.out, **world.values)
     return make_plan(made.settings, made.plugins.registry("source"))
+
+
+class Shared(NamedTuple):
+    """A source that two of three parts read: one begins a shard in it, which the other ends."""
+
+    source: Path
+    owner: int
+    other: int
+
+
+@pytest.fixture
+def shared(world: World) -> Shared:
+    plan = world_plan(world)
+    files = {number: Part(number, 3).files(plan) for number in (1, 2, 3)}
+    file = next(file for file in range(4) if sum(file in read for read in files.values()) == 2)
+    owner, other = sorted((number for number in files if file in files[number]), key=lambda number: files[number][file], reverse=True)
+    return Shared(world.sources[file], owner, other)
 
 
 @pytest.mark.parametrize("where", ["rename", "publish"])
@@ -348,17 +365,15 @@ def test_a_copy_with_the_same_content_is_taken(world: World) -> None:
     assert same(world.plain(), world.out)
 
 
-def test_two_parts_that_read_different_files_are_named(world: World) -> None:
+def test_two_parts_that_read_different_files_are_named(world: World, shared: Shared) -> None:
     """Sources on a disk of each machine: one part reads the end of a file of which another one hashed the beginning."""
-    plan = world_plan(world)
-    shared = next(number for number in range(4) if len([part for part in (1, 2, 3) if number in Part(part, 3).files(plan)]) == 2)
     world.run("1/3")
-    copy = world.sources[shared].with_suffix(".copy")
-    shutil.copy2(world.sources[shared], copy)
-    copy.replace(world.sources[shared])
+    copy = shared.source.with_suffix(".copy")
+    shutil.copy2(shared.source, copy)
+    copy.replace(shared.source)
     world.run("2/3")
     world.run("3/3")
-    assert f"read different files under the name {world.sources[shared]}" in refusal(world, finish=True).message
+    assert f"read different files under the name {shared.source}" in refusal(world, finish=True).message
 
 
 # -- several processes -------------------------------------------------------------------------------------------------
@@ -373,15 +388,9 @@ def relinked(path: Path) -> None:
         link.unlink()
 
 
-def test_a_source_that_gets_a_link_or_other_permissions_between_parts_is_the_same(world: World) -> None:
-    plan = world_plan(world)
-    shared = next(number for number in range(4) if len([part for part in (1, 2, 3) if number in Part(part, 3).files(plan)]) == 2)
-    source = world.sources[shared]
-    readers = {number: owns for number in (1, 2, 3) for file, owns in Part(number, 3).files(plan).items() if file == shared}
-    owner, other = sorted(readers, key=readers.__getitem__, reverse=True)
-    rest = [number for number in (1, 2, 3) if number not in readers]
-
-    world.parts([owner, *rest])
+def test_a_source_that_gets_a_link_or_other_permissions_between_parts_is_the_same(world: World, shared: Shared) -> None:
+    source, owner, other = shared
+    world.parts([number for number in (1, 2, 3) if number != other])
     relinked(source)
     world.parts([other])
     source.chmod(0o600)
@@ -396,25 +405,19 @@ def test_a_source_that_gets_a_link_or_other_permissions_between_parts_is_the_sam
     assert same(world.plain(), world.out)
 
 
-def test_what_was_read_between_two_times_of_one_content_is_that_content(world: World) -> None:
-    plan = world_plan(world)
-    shared = next(number for number in range(4) if len([part for part in (1, 2, 3) if number in Part(part, 3).files(plan)]) == 2)
+def test_what_was_read_between_two_times_of_one_content_is_that_content(world: World, shared: Shared) -> None:
     world.run("1/3")
     for part in (2, 3):
-        relinked(world.sources[shared])
+        relinked(shared.source)
         world.run(f"{part}/3")
-    relinked(world.sources[shared])
+    relinked(shared.source)
     world.run(finish=True)
     assert same(world.plain(), world.out)
 
 
-def test_a_part_that_read_a_touched_source_which_has_been_replaced_since_is_to_run_again(world: World) -> None:
+def test_a_part_that_read_a_touched_source_which_has_been_replaced_since_is_to_run_again(world: World, shared: Shared) -> None:
     """What lies there now has the content that was hashed, but is not the file that the later part read."""
-    plan = world_plan(world)
-    shared = next(number for number in range(4) if len([part for part in (1, 2, 3) if number in Part(part, 3).files(plan)]) == 2)
-    source = world.sources[shared]
-    readers = {number: owns for number in (1, 2, 3) for file, owns in Part(number, 3).files(plan).items() if file == shared}
-    owner, other = sorted(readers, key=readers.__getitem__, reverse=True)
+    source, owner, other = shared
     world.parts([number for number in (1, 2, 3) if number != other])
     relinked(source)
     world.parts([other])

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import publish_driver
+from durability import watched
 from ftcli.core.files import durable
 from ftcli.core.files.durable import size_of
 from ftcli.core.publishing import publish
@@ -41,6 +42,21 @@ def test_the_output_holds_the_files_and_a_manifest_and_nothing_else_is_left(outp
     assert read_manifest(output) == check_published(output, full=True) == document
     assert (document["fingerprint"], document["rows"]) == ("f", 3)
     assert [(e["path"], e["bytes"], e["xxh3"]) for e in document["files"]] == sorted((n, len(d), hash_bytes(d)) for n, d in files.items())
+
+
+def test_the_names_of_new_folders_and_of_an_output_that_is_taken_as_it_is_are_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "new" / "newer" / "out"
+    with monkeypatch.context() as patch:
+        steps = watched(patch)
+        prepare(output)
+    assert sorted(steps[:2]) == sorted([f"sync {tmp_path.name}", "sync new"])
+    with monkeypatch.context() as patch:
+        steps = watched(patch)
+        with Attempt.open(output, "f") as attempt:
+            assert attempt.ready
+            assert steps[-1] == "sync newer", "whoever made it may have died before its rename was durable"
 
 
 def test_the_content_hash_depends_on_content_only(tmp_path: Path) -> None:

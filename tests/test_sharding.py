@@ -81,7 +81,7 @@ def test_deepspeed_that_is_not_installed_comes_with_the_command_that_installs_it
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match="needs the package deepspeed") as refused:
         found(deepspeed={"zero_optimization": {"stage": 2}})
-    assert "pip install '.[deepspeed]'" in refused.value.hint
+    assert "pip install 'ftcli[deepspeed]'" in refused.value.hint
     with pytest.raises(SettingsError, match=r"nowhere\.json: No such file"):
         found(deepspeed="nowhere.json")
 

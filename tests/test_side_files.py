@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +20,7 @@ from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.errors import TrainError
 from runs import VOCABULARY, Bench
 from stores import learnable
+from timing import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +50,38 @@ def test_metrics_and_report_that_cannot_be_written_are_said_and_the_run_goes_on(
 
 @pytest.mark.fault
 @pytest.mark.reliability(22, "a loader's worker of train")
+@pytest.mark.parametrize("seen", ["by its signal", "by what it sent"])
 def test_a_dead_worker_of_the_loader_is_named_with_the_step(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
+    bench: Bench, seen: str, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
 ) -> None:
-    fetch = FtcliTrainer.get_batch_samples
+    """torch hears of it by SIGCHLD, or finds that what the process has sent can no longer be had from it: whichever comes first."""
+    fetch, killed = FtcliTrainer.get_batch_samples, list[int]()
 
-    def dying(self: FtcliTrainer, *arguments: Any) -> Any:
-        if self.state.global_step == 2:
-            raise RuntimeError("DataLoader worker (pid(s) 4711) exited unexpectedly")
+    def fetching(self: FtcliTrainer, *arguments: Any) -> Any:
+        if self.state.global_step == 2 and not killed:
+            (worker,) = multiprocessing.active_children()
+            killed.append(worker.pid or 0)
+            if seen == "by what it sent":
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                monkeypatch.setattr(worker, "is_alive", lambda: True)  # a process that is being killed is, for a moment
+                time.sleep(0.5)  # it has sent two batches ahead
+            os.kill(killed[0], signal.SIGKILL)
+            os.waitid(os.P_PID, killed[0], os.WEXITED | os.WNOWAIT)
+            if seen == "by its signal":
+                time.sleep(PATIENCE)
         return fetch(self, *arguments)
 
-    monkeypatch.setattr(FtcliTrainer, "get_batch_samples", dying)
-    values = {"train__max_steps": 4, "train__verify": False}
+    monkeypatch.setattr(FtcliTrainer, "get_batch_samples", fetching)
+    values = {"train__max_steps": 20, "train__per_device_train_batch_size": 1, "train__verify": False, "loader__num_workers": 1}
     state = torch.get_rng_state()
-    with pytest.raises(TrainError, match=r"after step 2 a process that loads data died: DataLoader worker \(pid\(s\) 4711\)") as died:
-        run(bench.context(bench.folder / "store", "worker", **values))
-    torch.set_rng_state(state)
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        with pytest.raises(TrainError, match=r"after step \d+ a process that loads data died: ") as died:
+            run(bench.context(bench.folder / "store", f"worker {seen}", **values))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+        torch.set_rng_state(state)
+    assert (f"DataLoader worker (pid {killed[0]})" in died.value.message) is (seen == "by its signal")
     assert "--dataloader-num-workers 0" in died.value.hint
     tally(workers=1)
 
@@ -68,3 +89,4 @@ def test_a_dead_worker_of_the_loader_is_named_with_the_step(
 def test_an_error_that_is_no_machines_keeps_its_traceback() -> None:
     trainer: Any = SimpleNamespace(state=SimpleNamespace(global_step=1))
     assert _named(SimpleNamespace(), trainer, RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None  # type: ignore[arg-type]
+    assert _named(SimpleNamespace(), trainer, ConnectionResetError("the hub's")) is None  # type: ignore[arg-type]

@@ -103,3 +103,8 @@ class RankError(FtcliError):
 class InterruptedRun(FtcliError):  # noqa: N818 - not a failure: the run can be resumed
     code = "interrupted"
     exit_code = 3
+
+
+def adding(extra: str) -> str:
+    """The hint that adds an extra: pip completes the ftcli that is installed, from a wheel or a checkout, and looks for no other."""
+    return f"Run: pip install 'ftcli[{extra}]'"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import traceback
 from functools import cache
 from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any
 
-from torch.multiprocessing import get_start_method
+from torch.multiprocessing import get_start_method, reductions
 from torch.utils.data import DataLoader, get_worker_info
 
 
@@ -51,6 +52,12 @@ def outlive_termination() -> None:
 def _heed_parent() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a thread with a mask of its own may be there all the same
     threading.Thread(target=_heed, args=(os.getppid(),), daemon=True).start()
+
+
+def of_a_dead_loader(error: Exception) -> bool:
+    """Whether an error comes of the death of a process that loads data: torch says so, or cannot take over a tensor from who made it."""
+    taking_over = (frame.f_code.co_filename == reductions.__file__ for frame, _ in traceback.walk_tb(error.__traceback__))
+    return "DataLoader worker" in str(error) or (isinstance(error, (OSError, EOFError)) and any(taking_over))
 
 
 def _heed(parent: int) -> None:

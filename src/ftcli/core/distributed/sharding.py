@@ -13,7 +13,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.integrations import deepspeed
 
-from ftcli.errors import MissingExtraError, SettingsError
+from ftcli.errors import MissingExtraError, SettingsError, adding
 from ftcli.settings_train import TrainSettings
 
 GATHER = "stage3_gather_16bit_weights_on_model_save"
@@ -40,7 +40,7 @@ def sharding(train: TrainSettings, *, on_gpu: bool, ranks: int) -> dict[str, Any
     name = chosen[0]
     document = _document(train.deepspeed, "train.deepspeed") if name == "deepspeed" else {}
     if name == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
-        raise MissingExtraError("--deepspeed needs the package deepspeed", "Run: pip install '.[deepspeed]' in ftcli's source directory")
+        raise MissingExtraError("--deepspeed needs the package deepspeed", adding("deepspeed"))
     if not on_gpu:
         raise SettingsError(
             f"train.{name} is set, but the run is on CPUs: it divides the weights among GPUs",

@@ -204,7 +204,10 @@ def manifest_of(content: bytes, where: Path | str) -> dict[str, Any]:
     except ValueError as error:
         raise StoreError(f"{where} is damaged: {error}", _REBUILD) from error
     if manifest.get("schema") != MANIFEST_SCHEMA:
-        raise StoreError(f"{where} has the format {manifest.get('schema')!r}, this ftcli reads {MANIFEST_SCHEMA!r}", f"Use the ftcli that wrote it. {_REBUILD}")
+        raise StoreError(
+            f"{where} has the format {manifest.get('schema')!r}, this ftcli reads {MANIFEST_SCHEMA!r}",
+            f"Use the ftcli that wrote it. {_REBUILD}",
+        )
     return manifest
 
 

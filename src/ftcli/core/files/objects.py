@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.core.files.manifest import hash_bytes
-from ftcli.errors import DataError, FtcliError, MissingExtraError, UsageError
+from ftcli.errors import DataError, FtcliError, MissingExtraError, UsageError, adding
 from ftcli.fields import ADDRESS, NAMELESS
 from ftcli.masking import masked
 
 EXTRAS = {
-    "s3": ("s3fs", "pip install 'ftcli[s3]'"),
-    "s3a": ("s3fs", "pip install 'ftcli[s3]'"),
-    "gs": ("gcsfs", "pip install gcsfs"),
-    "gcs": ("gcsfs", "pip install gcsfs"),
-    "az": ("adlfs", "pip install adlfs"),
-    "abfs": ("adlfs", "pip install adlfs"),
-    "abfss": ("adlfs", "pip install adlfs"),
+    "s3": ("s3fs", adding("s3")),
+    "s3a": ("s3fs", adding("s3")),
+    "gs": ("gcsfs", "Run: pip install gcsfs"),
+    "gcs": ("gcsfs", "Run: pip install gcsfs"),
+    "az": ("adlfs", "Run: pip install adlfs"),
+    "abfs": ("adlfs", "Run: pip install adlfs"),
+    "abfss": ("adlfs", "Run: pip install adlfs"),
 }
-"""Scheme → what fsspec needs for it."""
+"""Scheme → what fsspec needs for it, and the hint where it is missing."""
 CONDITIONAL = frozenset({"s3", "s3a"})
 """Schemes whose conditional put is known here."""
 URL = re.compile(rf"({'|'.join(EXTRAS)}):/{{1,2}}([^/].*?)/*", re.DOTALL)
@@ -153,11 +153,11 @@ class ObjectStore:
             MissingExtraError: what fsspec needs for the scheme is not installed.
         """
         self.scheme, self.kind = url.partition(":")[0], kind
-        module, extra = EXTRAS[self.scheme]
+        module, hint = EXTRAS[self.scheme]
         try:
             self._fs = _file_system(self.scheme, os.getpid(), frozenset(os.environ.items()))
         except ImportError as error:
-            raise MissingExtraError(f"{url}: {self.scheme}:// needs {module}, which cannot be imported ({error})", extra) from error
+            raise MissingExtraError(f"{url}: {self.scheme}:// needs {module}, which cannot be imported ({error})", hint) from error
 
     @contextmanager
     def _asking(self, url: str) -> Iterator[None]:

@@ -14,7 +14,7 @@ from ftcli.context import Context
 from ftcli.contracts import Task
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of
 from ftcli.core.models.frozen import commit_of, refuse_other_base
-from ftcli.errors import MissingExtraError, ModelError, UsageError
+from ftcli.errors import MissingExtraError, ModelError, UsageError, adding
 from ftcli.settings import Settings
 
 HEADS = ("score", "classifier", "classification_head", "pre_classifier", "pooler")
@@ -51,7 +51,7 @@ def check_choice(settings: Settings, task: Task | None) -> None:
             "Leave --lora-r out to train on, or merge it first: ftcli merge ADAPTER --output-dir DIR.",
         )
     if lora and importlib.util.find_spec("peft") is None:
-        raise MissingExtraError("LoRA needs the package peft", "Run: pip install '.[peft]' in ftcli's source directory")
+        raise MissingExtraError("LoRA needs the package peft", adding("peft"))
     if model.lora_r is not None and model.config is not None:
         raise UsageError(
             "LoRA on random weights learns next to nothing, and the base would be lost", "Give trained ones: --model-name-or-path."

@@ -15,7 +15,7 @@ from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of
 from ftcli.core.models.frozen import refuse_other_base, stored_type
 from ftcli.core.models.model import OWN_CODE
 from ftcli.core.publishing import staging
-from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError
+from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError, adding
 
 ALIKE = 5e-5
 """Largest difference of a logit, beside the largest logit, that rounding may make in float32: 1.1e-5 was seen on Gemma 4, whose layers scale what they give."""
@@ -35,7 +35,7 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
     try:
         from peft import PeftConfig, PeftModel
     except ImportError as error:
-        raise MissingExtraError("an adapter needs the package peft", "Run: pip install '.[peft]' in ftcli's source directory") from error
+        raise MissingExtraError("an adapter needs the package peft", adding("peft")) from error
     refuse_absent(str(folder))
     base = base_of(str(folder))
     try:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
-from inspect import signature
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 from transformers import SchedulerType, Trainer, TrainingArguments
-from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.utils import is_liger_kernel_available
 
 from ftcli.context import Context
-from ftcli.core.batches.order import ORDERS
 from ftcli.core.distributed import group
 from ftcli.core.distributed.sharding import sharding
 from ftcli.core.models.held_out import FALLING
+from ftcli.core.training.offered import refuse_unoffered
 from ftcli.core.training.optimizer import made_of, refuse_ignored
 from ftcli.core.training.schedule import UNWARMED, Schedule
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
-from ftcli.settings_train import OWN, REFUSED, TrainSettings
+from ftcli.masking import masked_values
+from ftcli.settings_train import OWN
 
 COMPILING = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
 ELSEWHERE = OWN | {
@@ -83,7 +80,7 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     train, loader = settings.train, settings.loader
     if train.output_dir is None:
         raise UsageError("no output: --output-dir is missing", "Name a directory for checkpoints, the model and the report.")
-    _refuse_what_is_not_offered(context)
+    refuse_unoffered(context.settings.train)
     on_gpu = torch.cuda.is_available() and not train.use_cpu
     values = {name: value for name, value in train.model_dump().items() if value is not None and name not in ELSEWHERE}
     values |= _precision(context, on_gpu=on_gpu) | _evaluation(context, held_out=held_out)
@@ -118,7 +115,7 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     fixed: dict[str, Any] = {
         "output_dir": str(train.output_dir),
         "report_to": [],  # `ftcli.core.training.trackers` tells them, so that none can end the run
-        "run_name": settings.tracking.run_name,
+        "run_name": masked_values(settings.tracking.run_name),  # trackers show it, training_args.bin keeps it
         "dataloader_num_workers": loader.num_workers,
         "dataloader_pin_memory": loader.pin_memory and on_gpu,
         "remove_unused_columns": False,
@@ -271,80 +268,3 @@ def _refuse_what_cannot_be_made(arguments: TrainingArguments) -> None:
     with made_of(arguments, "lr_scheduler_type"):
         if refused := Schedule(1, 0, kind, arguments.lr_scheduler_kwargs or {}, arguments.learning_rate).refused:
             raise ValueError(refused)
-
-
-def _refuse_what_is_not_offered(context: Context) -> None:
-    train = context.settings.train
-    if train.label_smoothing_factor:
-        raise SettingsError("train.label_smoothing_factor is not offered: the loss here is the plain cross-entropy", "Leave it out.")
-    if train.average_tokens_across_devices is False:
-        raise SettingsError(
-            "train.average_tokens_across_devices = false would make the loss depend on the number of processes",
-            "Leave it out: the mean over all targets of a step is used.",
-        )
-    for name, reason in REFUSED.items():
-        if getattr(train, name):
-            raise SettingsError(f"train.{name} is not offered: {reason}", "Leave it out.")
-    if train.save_only_model and train.on_nonfinite == "rollback":
-        raise SettingsError(
-            "train.on_nonfinite = rollback needs checkpoints to go back to, and train.save_only_model saves weights alone",
-            "Leave one of them out.",
-        )
-    if train.dataloader_in_order is False:
-        raise SettingsError("train.dataloader_in_order = false makes the order of batches a matter of chance", "Leave it out.")
-    if train.auto_batch and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise SettingsError(
-            "train.auto_batch works in one process: of several, one that runs out of memory would leave the others waiting",
-            "Halve --per-device-train-batch-size (or --max-tokens-per-batch) and double --gradient-accumulation-steps, which is the same training.",
-        )
-    for name in ("split_batches", "dispatch_batches"):
-        if (train.accelerator_config or {}).get(name):
-            raise SettingsError(
-                f"train.accelerator_config = {{'{name}': true}} is not offered: a process' batch is what train.per_device_train_batch_size says, "
-                "and it takes its own rows",
-                "Leave it out.",
-            )
-    _refuse_compilers(train)
-    recompute = set(signature(checkpoint).parameters) - {"function", "args", "kwargs"} | {"preserve_rng_state"}
-    for name, library, known, example in (
-        ("gradient_checkpointing_kwargs", "torch.utils.checkpoint", recompute, "use_reentrant"),
-        ("activation_checkpointing_kwargs", "torch.utils.checkpoint", recompute, "use_reentrant"),
-        ("accelerator_config", "accelerate", {field.name for field in fields(AcceleratorConfig)}, "even_batches"),
-    ):
-        if unknown := sorted(set(getattr(train, name) or {}) - known):
-            raise SettingsError(
-                f"train.{name} = {getattr(train, name)}: {library} takes no option {unknown[0]}",
-                f"It takes {', '.join(sorted(known))}; for example --{name.replace('_', '-')} '{{\"{example}\": false}}'.",
-            )
-    if train.max_tokens_per_batch and train.dataloader_drop_last:
-        raise SettingsError(
-            "train.dataloader_drop_last has nothing to leave out: train.max_tokens_per_batch fills every batch with what there is",
-            "Leave one of them out.",
-        )
-    if train.train_sampling_strategy not in {None, *ORDERS}:
-        raise SettingsError(
-            f"train.train_sampling_strategy = {train.train_sampling_strategy!r} is not offered", f"Use {', '.join(ORDERS)}."
-        )
-
-
-def _refuse_compilers(train: TrainSettings) -> None:
-    """Names that torch's compiler does not know, which it would say in the middle of the run."""
-    if not train.torch_compile and train.torch_compile is not None:
-        return
-    offered: dict[str, Sequence[str]] = {}
-    if train.torch_compile_backend is not None:
-        from accelerate.utils import DynamoBackend
-        from torch._dynamo import list_backends
-
-        known = list_backends(exclude_tags=()) if train.torch_compile == "auto" else [backend.value.lower() for backend in DynamoBackend]
-        offered["torch_compile_backend"] = sorted(set(known) - {"no"})
-    if train.torch_compile_mode is not None:
-        from torch._inductor import list_mode_options
-
-        offered["torch_compile_mode"] = sorted(list_mode_options())
-    for name, names in offered.items():
-        if (value := getattr(train, name)).lower() not in names:
-            near = difflib.get_close_matches(value, names, n=1)
-            raise SettingsError(
-                f"train.{name} = {value!r} is not offered", f"There are {', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
-            )

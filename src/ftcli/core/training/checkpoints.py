@@ -198,7 +198,7 @@ def rotate(run: Path, limit: int | None, best: str | None, note: Callable[[str],
     if best is not None:
         kept |= {folder for folder in valid if folder.name == Path(best).name}
     spare = [folder for folder in valid if folder not in kept]
-    for folder in spare[: max(0, len(valid) - max(limit, len(kept)))] if limit else []:
+    for folder in spare[: max(0, len(valid) - limit)] if limit else []:
         try:
             staging.remove(folder)
         except OSError as error:

@@ -17,6 +17,7 @@ from ftcli.core.distributed import pulse
 from ftcli.core.distributed.agree import first_decides, stopped
 from ftcli.core.distributed.group import left, loss_of_a_rank
 from ftcli.core.distributed.heartbeat import Heartbeat
+from ftcli.core.distributed.loader_workers import of_a_dead_loader
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.files.durable import writing
 from ftcli.core.models.adapter_base import base_of
@@ -122,7 +123,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     except FtcliError as error:
         failure = error
     except BaseException as error:
-        failure = _named(run, trainer, error) if isinstance(error, RuntimeError | MemoryError) else None
+        failure = _named(run, trainer, error) if isinstance(error, (RuntimeError, MemoryError, OSError, EOFError)) else None
         if failure is None:
             for tracker in tracked:  # else when Python exits, behind the report
                 tracker.finish({}, 1)
@@ -336,9 +337,9 @@ def _named(run: Run, trainer: FtcliTrainer, error: Exception) -> FtcliError | No
         return loss_of_a_rank(error, run.output / pulse.STACKS)
     if ran_out(error):
         return memory.advice(trainer.args, error, trainer.shape, evaluating=trainer.evaluating, batches=trainer.token_batches)
-    if "DataLoader worker" in str(error):
+    if of_a_dead_loader(error):
         return TrainError(
-            f"after step {trainer.state.global_step} a process that loads data died: {str(error).splitlines()[0]}",
+            f"after step {trainer.state.global_step} a process that loads data died: {str(error).partition(chr(10))[0] or type(error).__name__}",
             "Something killed it, most often for memory: use fewer (--dataloader-num-workers 0 is right for stored data), then --resume-from-checkpoint.",
         )
     return None
