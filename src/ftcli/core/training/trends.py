@@ -6,6 +6,7 @@ Logged figures are means over all ranks, so that every rank comes to the same ve
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -65,6 +66,8 @@ class Course:
     few: bool = False
     _losses: list[tuple[int, float]] = field(default_factory=list)
     _norms: list[float] = field(default_factory=list)
+    """Ascending: a line is compared with their median."""
+    _first_norm: float | None = None
     _rates: list[float] = field(default_factory=list)
     _said: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)
@@ -82,7 +85,10 @@ class Course:
         elif "loss" in entry:
             self._losses.append((entry["step"], entry["loss"]))
             found = [self._gradient(entry), self._rate(entry), self._away(), self._still(), self._clipping(entry, clipped_share)]
-            self._norms.append(entry.get("grad_norm") or 0.0)
+            norm = entry.get("grad_norm") or 0.0
+            self._first_norm = norm if self._first_norm is None else self._first_norm
+            if math.isfinite(norm):
+                insort(self._norms, norm)
         else:
             return []
         new = [check for check in found if check is not None and check.id not in (self._failed if check.status == "fail" else self._said)]
@@ -103,7 +109,7 @@ class Course:
                 "Something cuts the loss off from the weights: run ftcli verify (FT405).",
                 evidence,
             )
-        usual = max(self._norms[0], median(self._norms)) if len(self._norms) >= 5 else math.inf
+        usual = max(self._first_norm or 0.0, self._norms[len(self._norms) // 2]) if len(self._norms) >= 5 else math.inf
         if norm > SPIKE * usual:
             return _check(
                 "gradient-norm",
@@ -157,6 +163,8 @@ class Course:
 
     def _still(self) -> Check | None:
         if self.unlearned is None or self.schedule is None or len(self._losses) < 8:
+            return None
+        if len(self._losses) % (1 << max(0, len(self._losses).bit_length() - 7)):  # at each of 40,000 lines it took 5 ms
             return None
         step = self._losses[-1][0]
         done = self.schedule.full_rate_steps(step)
