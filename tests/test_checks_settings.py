@@ -47,6 +47,12 @@ def test_a_profile_is_a_ceiling_and_only_noted(world: World) -> None:
         ({"model.dtype": "float16"}, {}, "fail", "float16 on a CPU"),
         ({"train.fp16": True, "train.use_cpu": True}, {"gpus": H200}, "fail", "float16 on a CPU"),
         ({"train.bf16": True}, {"cpu_flags": ("avx2",)}, "warn", "emulated"),
+        (
+            {"model.dtype": "bfloat16", "train.learning_rate": 1e-3},
+            {"cpu_flags": ("avx2",)},
+            "warn",
+            "weights in bfloat16 on a CPU without bf16 instructions: emulated",
+        ),
         ({"train.bf16": True}, {"gpus": T4}, "fail", "capability 7.5"),
         ({"model.dtype": "bfloat16", "train.learning_rate": 1e-5}, {}, "warn", "16 % of bf16 weights"),
     ],

@@ -12,7 +12,8 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from ftcli.core.batches.batch import StoreDataset
-from ftcli.core.distributed.loader_workers import outliving
+from ftcli.core.distributed.loader_workers import of_a_dead_loader, of_a_loader, outliving
+from ftcli.errors import DataError
 
 
 class Plain(Dataset[Any]):
@@ -58,3 +59,23 @@ def test_without_that_it_dies_and_the_run_with_it() -> None:
     ended_by_somebody(next(batches))
     with pytest.raises(RuntimeError, match="DataLoader worker"):
         list(batches)
+
+
+class Broken:
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, row: int) -> int:
+        raise DataError(f"the collator odd breaks: ValueError: row {row}", "Mend the plugin.") from ValueError("row")
+
+
+def test_an_error_in_a_process_that_loads_data_is_told_in_its_own_words() -> None:
+    """Its words were the whole traceback, and a RuntimeError was called the death of the process."""
+    with pytest.raises(DataError, match="^Caught DataError in DataLoader worker") as raised:
+        list(loading(Broken()))
+    told = of_a_loader(raised.value)
+    assert (type(told), told.message) == (DataError, "the collator odd breaks: ValueError: row 0")
+    assert "--dataloader-num-workers 0" in told.hint
+    assert of_a_loader(told) is told
+    assert not of_a_dead_loader(RuntimeError("Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback"))
+    assert of_a_dead_loader(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."))

@@ -17,6 +17,11 @@ from typing import Any
 from torch.multiprocessing import get_start_method, reductions
 from torch.utils.data import DataLoader, get_worker_info
 
+from ftcli.errors import FtcliError
+
+CAUGHT = "Caught "
+"""How torch begins what it says of an error in a process that loads data, which is alive."""
+
 
 class _Process(ForkProcess):
     """It begins with SIGTERM blocked: Arrow makes new threads in a forked process, and any of them would take the signal."""
@@ -54,10 +59,19 @@ def _heed_parent() -> None:
     threading.Thread(target=_heed, args=(os.getppid(),), daemon=True).start()
 
 
+def of_a_loader(error: FtcliError) -> FtcliError:
+    """The error as it was raised in a process that loads data: torch raises it again with the whole traceback for its words, and without its hint."""
+    if not error.message.startswith(CAUGHT):
+        return error
+    words = error.message.rstrip().rpartition(f"{type(error).__name__}: ")[2]
+    return type(error)(words, "--dataloader-num-workers 0 loads in the run's own process, and says what to do about it.")
+
+
 def of_a_dead_loader(error: Exception) -> bool:
     """Whether an error comes of the death of a process that loads data: torch says so, or cannot take over a tensor from who made it."""
     taking_over = (frame.f_code.co_filename == reductions.__file__ for frame, _ in traceback.walk_tb(error.__traceback__))
-    return "DataLoader worker" in str(error) or (isinstance(error, (OSError, EOFError)) and any(taking_over))
+    said = str(error)
+    return ("DataLoader worker" in said and not said.startswith(CAUGHT)) or (isinstance(error, (OSError, EOFError)) and any(taking_over))
 
 
 def _heed(parent: int) -> None:

@@ -205,7 +205,10 @@ def _precision(context: Context, *, on_gpu: bool) -> dict[str, bool]:
     if train.bf16 is not None or train.fp16:
         return {"bf16": bool(train.bf16)}
     chosen, reason = bf16_choice(context, on_gpu=on_gpu)
-    context.note(f"{'bfloat16 autocast with float32 weights' if chosen else 'float32'}: {reason}")
+    words = "bfloat16 autocast with float32 weights" if chosen else "float32"
+    if (weights := context.settings.model.dtype) in {"bfloat16", "float16"}:
+        words = f"{'bfloat16 autocast with' if chosen else 'no autocast,'} weights in {weights}"
+    context.note(f"{words}: {reason}")
     return {"bf16": chosen}
 
 

@@ -17,7 +17,7 @@ from ftcli.core.distributed import pulse
 from ftcli.core.distributed.agree import first_decides, stopped
 from ftcli.core.distributed.group import left, loss_of_a_rank
 from ftcli.core.distributed.heartbeat import Heartbeat
-from ftcli.core.distributed.loader_workers import of_a_dead_loader
+from ftcli.core.distributed.loader_workers import of_a_dead_loader, of_a_loader
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.files.durable import writing
 from ftcli.core.models.adapter_base import base_of
@@ -121,7 +121,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     try:
         status = _whole(run, trainer, few, checkpoint, use_cache=cached)
     except FtcliError as error:
-        failure = error
+        failure = of_a_loader(error)
     except BaseException as error:
         failure = _named(run, trainer, error) if isinstance(error, (RuntimeError, MemoryError, OSError, EOFError)) else None
         if failure is None:
