@@ -276,7 +276,7 @@ def test_every_rule_of_the_tables_names_settings_that_there_are(kind: str) -> No
         "of several rules the last one always holds"
     )
     assert targets | {default["to"] for default in table["defaults"]} <= known
-    assert set(table["marks"]) <= set(table["keys"])
+    assert set(table["marks"]) <= {*table["keys"], *(key for rule in table["refused"] for key in rule["keys"])}
     for rule in rules:
         assert isinstance(rule, str) or set(rule) <= {
             "to",
@@ -519,6 +519,71 @@ def test_a_prompt_that_is_written_otherwise_is_said_in_the_file() -> None:
 def test_a_training_of_another_kind_is_not_made_one_of_ours(config: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"ftcli (does not train on preferences|has no reward models)"):
         read(config)
+
+
+TRL_SFT = {"model_name_or_path": "m", "dataset_name": "a.jsonl", "max_length": 512}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"beta": 0.1, "max_prompt_length": 512},
+        {"beta": 0.0},
+        {"loss_type": "apo_zero"},
+        {"loss_type": "sigmoid"},
+        {"desirable_weight": 1.0},
+        {"reward_funcs": ["accuracy"]},
+        {"max_completion_length": 256},
+        {"reward_model_path": "r"},
+        {"reference_free": True},
+        {"center_rewards_coefficient": 0.01},
+        {"teacher_model_name_or_path": "t"},
+    ],
+)
+def test_a_file_of_trl_that_is_none_of_sft_is_refused(keys: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump({**TRL_SFT, **keys}))
+    refused = run("settings", "import", tmp_path / "theirs.yaml")
+    assert (refused.exit_code, next(iter(keys)) in refused.stderr, "use the trainer" in refused.stderr) == (2, True, True)
+
+
+@pytest.mark.parametrize("loss", ["nll", "chunked_nll", "dft"])
+def test_losses_of_sft_are_none_of_another_training(loss: str) -> None:
+    assert read({**TRL_SFT, "loss_type": loss}).values["train.mode"] == "sft"
+
+
+def test_no_key_of_sft_makes_a_file_one_of_another_training() -> None:
+    trl = pytest.importorskip("trl")
+    names = {each.name for kind in (trl.SFTConfig, trl.ModelConfig, trl.ScriptArguments) for each in fields(kind)}
+    assert {key for rule in _table("trl")["refused"] for key in rule["keys"]} & names == {"loss_type"}
+
+
+LLAMA_FACTORYS = {"model_name_or_path": "m", "template": "qwen3", "finetuning_type": "lora"}
+
+
+@pytest.mark.parametrize(
+    ("config", "why", "way"),
+    [
+        (
+            {"model": "m", "model_class": "llm", "train_dataset": "d.yaml", "micro_batch_size": 1, "cutoff_len": 512},
+            "version 1",
+            "version 0",
+        ),
+        ({"model": "m", "peft_config": {"name": "lora", "export_dir": "d"}}, "peft_config is set: this is a file of", "version 0"),
+        ({**LLAMA_FACTORYS, "adapter_name_or_path": "a", "export_dir": "merged"}, "merges or exports", "ftcli merge"),
+        ({**LLAMA_FACTORYS, "infer_backend": "huggingface"}, "asks a model", "ftcli predict"),
+        ({**LLAMA_FACTORYS, "stage": "sft", "do_predict": True}, "asks or evaluates", "ftcli predict"),
+        ({**LLAMA_FACTORYS, "task": "mmlu_test"}, "asks or evaluates", "ftcli predict"),
+    ],
+)
+def test_a_file_of_llama_factory_that_trains_nothing_or_in_other_words_is_refused(config: dict[str, Any], why: str, way: str) -> None:
+    with pytest.raises(UsageError, match=why) as refused:
+        read(config)
+    assert way in refused.value.hint
+
+
+@pytest.mark.parametrize("key", ["export_dir", "infer_backend", "do_predict", "do_eval"])
+def test_what_a_training_of_llama_factory_may_say_besides_refuses_nothing(key: str) -> None:
+    assert read({**LLAMA_FACTORYS, "do_train": True, key: True}).values["model.lora_r"] == 8
 
 
 def test_a_key_that_asks_for_no_such_training_is_none() -> None:

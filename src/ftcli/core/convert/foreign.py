@@ -71,9 +71,12 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
     table = _table(KINDS[kind or recognise(config, file)])
     found = Imported(table["name"])
     context = {**table.get("assumed", {}), **{key: value for key, value in config.items() if value is not None}}
-    for key, rule in table.get("refused", {}).items():
-        if word(context.get(key, False)) not in {word(each) for each in [False, *rule["known"]]}:
-            raise UsageError(f"{file}: {key} is {word(context[key])}: {rule['why']}", TRAINS)
+    for rule in table.get("refused", ()):
+        known = {word(each) for each in [False, *rule.get("known", ())]}
+        asked = next((key for key in rule["keys"] if word(context.get(key, False)) not in known), None)
+        if asked and not any(config.get(key) for key in rule.get("unless", ())):
+            given = "set" if isinstance(context[asked], list | Mapping) else word(context[asked])
+            raise UsageError(f"{file}: {asked} is {given}: {rule['why']}", rule.get("way", TRAINS))
     told: dict[str, list[Line]] = {}
     known = [key for key in table["keys"] if key in config]
     for key in known:  # in the table's order: where two keys mean one setting, the first of the table decides
