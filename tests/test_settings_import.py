@@ -7,13 +7,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 
 from ftcli.commands.settings_import import as_lines
 from ftcli.core.convert.foreign import KINDS, Imported, _table, read_foreign, recognise
+from ftcli.core.convert.foreign_values import BOTH, FIRST
 from ftcli.errors import SettingsError, UsageError
 from ftcli.settings import get, walk
 from ftcli.settings_train import REFUSED
@@ -208,6 +210,9 @@ LOST = {
 }
 
 
+AXOLOTLS, TRLS = {"base_model": "m", "sequence_len": 512}, {"model_name_or_path": "m", "dataset_train_split": "train"}
+
+
 def read(text: str | Mapping[str, Any], kind: str | None = None) -> Imported:
     return read_foreign(yaml.safe_load(text) if isinstance(text, str) else text, kind, Path("theirs.yml"))
 
@@ -236,6 +241,83 @@ def test_what_axolotl_says_of_compiling_is_said_here(written: Any, wanted: Any) 
 def test_fsdp_may_be_a_list_of_words(kind: str, written: Any, wanted: str | None) -> None:
     found = read_foreign({"fsdp": written}, kind, Path("f.yaml"))
     assert found.values.get("train.fsdp") == wanted
+
+
+FSDP_1 = {
+    "fsdp_limit_all_gathers": True,
+    "fsdp_sync_module_states": True,
+    "fsdp_offload_params": True,
+    "fsdp_use_orig_params": False,
+    "fsdp_sharding_strategy": "FULL_SHARD",
+    "fsdp_transformer_layer_cls_to_wrap": None,
+}
+
+
+def test_what_axolotl_says_of_fsdp_is_said_in_the_words_of_transformers() -> None:
+    found = read({**AXOLOTLS, "fsdp": ["full_shard", "auto_wrap"], "fsdp_config": {**FSDP_1, "mixed_precision_policy": "bf16"}})
+    known = {"version": 1, "limit_all_gathers": True, "sync_module_states": True, "cpu_offload": True, "use_orig_params": False}
+    assert (found.values["train.fsdp"], found.values["train.fsdp_config"]) == ("full_shard auto_wrap", known)
+    assert words(found, "fsdp_config.mixed_precision_policy") == "no counterpart: transformers does not read it"
+
+    second = {"offload_params": False, "reshard_after_forward": True, "use_orig_params": True, "limit_all_gathers": True}
+    found = read({**AXOLOTLS, "fsdp_version": 2, "fsdp_config": second})
+    assert found.values["train.fsdp"] == "full_shard"
+    assert found.values["train.fsdp_config"] == {"version": 2, "cpu_offload": False, "reshard_after_forward": True}
+    assert words(found, "fsdp_config.limit_all_gathers") == "no counterpart: FSDP 2 has no such choice"
+    assert words(found, "fsdp_version") == "no effect: stands in train.fsdp_config"
+    inside = read({**AXOLOTLS, "fsdp_config": {"fsdp_version": 2, "use_orig_params": True}})
+    assert (inside.values["train.fsdp_config"], len(inside.of("no counterpart"))) == ({"version": 2}, 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "strategy", "kept", "lost"),
+    [
+        (1, "FULL_SHARD", None, None),
+        (1, "HYBRID_SHARD", None, "hybrid_shard: accelerate shards all of a model under FSDP 1"),
+        (1, 2, None, "2: accelerate shards all of a model under FSDP 1"),
+        (2, "FULL_SHARD", True, None),
+        (2, "SHARD_GRAD_OP", False, None),
+        (2, "HYBRID_SHARD", None, "hybrid_shard is of FSDP 1"),
+    ],
+)
+def test_a_strategy_of_fsdp_is_kept_as_far_as_it_counts(version: int, strategy: Any, kept: bool | None, lost: str | None) -> None:
+    found = read({**AXOLOTLS, "fsdp_version": version, "fsdp_config": {"fsdp_sharding_strategy": strategy}})
+    assert found.values["train.fsdp_config"].get("reshard_after_forward") is kept
+    assert [line.words for line in found.of("no counterpart")] == ([lost] if lost else [])
+
+
+def test_a_table_for_fsdp_that_nothing_asks_for_is_not_taken_over() -> None:
+    alone = read({**TRLS, "fsdp_config": {"version": 2}})
+    assert words(alone, "fsdp_config") == "no effect: nothing is sharded without fsdp"
+    asked = read({**TRLS, "fsdp": "full_shard", "fsdp_config": {"offload_params": True, "sync_module_states": True}})
+    assert asked.values["train.fsdp_config"] == {"cpu_offload": True}
+    assert words(read({**TRLS, "fsdp": True, "fsdp_config": "fsdp.json"}), "fsdp_config") == "mapped: train.fsdp_config"
+    assert words(read({**AXOLOTLS, "fsdp": True, "fsdp_version": 1}), "fsdp_version") == "no counterpart: say it in train.fsdp_config"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_keys_of_fsdp_are_those_that_transformers_reads(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import TrainingArguments
+
+    class Asked(dict[str, Any]):
+        names: ClassVar[set[str]] = set()
+
+        def get(self, name: str, default: Any = None) -> Any:
+            self.names.add(name)
+            return super().get(name, default)
+
+        def __contains__(self, name: object) -> bool:
+            self.names.add(str(name))
+            return super().__contains__(name)
+
+        def __getitem__(self, name: str) -> Any:
+            self.names.add(name)
+            return super().__getitem__(name)
+
+    Asked.names = {"xla_fsdp_v2", "xla_fsdp_settings"}  # of TPUs
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")
+    TrainingArguments._process_fsdp_args(SimpleNamespace(fsdp=True, fsdp_config=Asked(version=version), activation_checkpointing=False))  # type: ignore[arg-type]
+    assert Asked.names == (BOTH | FIRST if version == 1 else BOTH)
 
 
 @pytest.mark.parametrize("kind", SAME)
@@ -612,9 +694,6 @@ def test_nothing_is_evaluated_where_nothing_is_held_out() -> None:
         assert "train.eval_strategy" not in read({**axolotl, **said}).values
     tested = read({**axolotl, "val_set_size": 0, "test_datasets": [{"path": "v.jsonl", "type": "chat_template"}]})
     assert tested.values["train.eval_strategy"] == "steps"
-
-
-AXOLOTLS, TRLS = {"base_model": "m", "sequence_len": 512}, {"model_name_or_path": "m", "dataset_train_split": "train"}
 
 
 @pytest.mark.parametrize("theirs", [AXOLOTLS, TRLS])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ftcli.configfile import Bare
-from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, within, word
+from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, sharded, within, word
 from ftcli.errors import UsageError
 from ftcli.settings import get, walk
 from ftcli.sources import resolve
@@ -72,15 +72,15 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
     found = Imported(table["name"])
     context = {**table.get("assumed", {}), **{key: value for key, value in config.items() if value is not None}}
     for rule in table.get("refused", ()):
-        known = {word(each) for each in [False, *rule.get("known", ())]}
-        asked = next((key for key in rule["keys"] if word(context.get(key, False)) not in known), None)
+        fine = {word(each) for each in [False, *rule.get("known", ())]}
+        asked = next((key for key in rule["keys"] if word(context.get(key, False)) not in fine), None)
         if asked and not any(config.get(key) for key in rule.get("unless", ())):
             given = "set" if isinstance(context[asked], list | Mapping) else word(context[asked])
             raise UsageError(f"{file}: {asked} is {given}: {rule['why']}", rule.get("way", TRAINS))
     told: dict[str, list[Line]] = {}
     known = [key for key in table["keys"] if key in config]
     for key in known:  # in the table's order: where two keys mean one setting, the first of the table decides
-        told[key] = list(_key(found, table, key, config[key], context))
+        told[key] = list(_key(found, table, key, config[key], {**context, **found.values}))
     for key, value in config.items():
         unset, unknown = Line(str(key), "no effect", "not set"), Line(str(key), "no counterpart", UNKNOWN.format(name=table["name"]))
         found.lines += told.get(key) or [unset if value is None else unknown]
@@ -134,8 +134,8 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, context: Mapping[str, Any]) -> Iterator[Line]:
-    rule = table["keys"][key]
-    if isinstance(rule, dict) and rule.get("as") == "list":
+    rule = _counting(table["keys"][key], context)
+    if rule.get("as") == "list":
         items = value if isinstance(value, list) else [value]
         for number, item in enumerate(items):
             where = f"{key}[{number}]"
@@ -150,17 +150,25 @@ def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, contex
         if not items:
             yield Line(key, "no effect", "empty")
         return
+    if rule.get("as") == "fsdp" and isinstance(value, Mapping):
+        value, unread = sharded(value, context.get("fsdp_version"))
+        yield from (Line(f"{key}.{name}", "no counterpart", why) for name, why in unread.items())
     yield _line(found, key, rule, value, context)
 
 
+def _counting(rule: Any, context: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule as a table, of several the first whose `when` holds."""
+    if isinstance(rule, list):
+        rule = next(each for each in rule if _holds(each.get("when", {}), context))
+    return {"to": rule} if isinstance(rule, str) else dict(rule)
+
+
 def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str, Any]) -> Line:
-    """Read one key by its rule: a setting's name, a table, or a list of tables of which the first counts whose `when` holds."""
+    """Read one key by its rule: a setting's name, a table, or a list of tables."""
     if value is None:
         meant = rule.get("null") if isinstance(rule, dict) else None
         return Line(key, "no counterpart" if meant else "no effect", meant or "not set")
-    if isinstance(rule, list):
-        rule = next(each for each in rule if _holds(each.get("when", {}), context))
-    rule = {"to": rule} if isinstance(rule, str) else rule
+    rule = _counting(rule, context)
     if word(value) in {word(each) for each in rule.get("harmless", ())}:
         return Line(key, "no effect", f"{word(value)}: as it is here")
     try:
