@@ -122,7 +122,9 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "train.bf16": True,
             "train.eval_steps": 1 / 16,
             "train.eval_strategy": "steps",
-            "train.save_strategy": "epoch",
+            "train.save_strategy": "steps",
+            "train.save_steps": 1 / 4,
+            "train.load_best_model_at_end": True,
             "train.save_total_limit": 4,
             "train.mode": "sft",
             "train.gradient_checkpointing": True,
@@ -756,6 +758,72 @@ def test_a_byte_order_mark_is_no_key_and_the_folder_of_the_output_is_made(tmp_pa
     assert (missing.exit_code, "Errno" in missing.stderr, f"gone.{suffix} does not exist" in missing.stderr) == (2, False, True)
 
 
+EXPRESSION = r"model.layers.[\d]+.(mlp|self_attn).(up|q)_proj"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "key"),
+    [
+        ({**AXOLOTLS, "adapter": "lora"}, "lora_target_modules"),
+        ({**TRLS, "use_peft": True}, "lora_target_modules"),
+        ({"stage": "sft"}, "lora_target"),
+    ],
+)
+def test_an_expression_for_layers_is_no_name_of_one(theirs: dict[str, Any], key: str) -> None:
+    assert words(read({**theirs, key: EXPRESSION}), key).startswith("no counterpart: a regular expression")
+    assert read({**theirs, key: "q_proj"}).values["model.lora_target_modules"] == ["q_proj"]
+
+
+@pytest.mark.parametrize(
+    ("cadence", "best"),
+    [
+        ({"saves_per_epoch": 1, "evals_per_epoch": 4}, True),
+        ({"saves_per_epoch": 4, "evals_per_epoch": 1}, None),
+        ({"save_steps": 5000, "eval_steps": 1000, "early_stopping_patience": 3}, True),
+        ({"save_steps": 500, "eval_steps": 300, "early_stopping_patience": 3}, None),
+        ({"save_steps": 500, "evals_per_epoch": 2}, None),
+        ({"saves_per_epoch": 1, "evals_per_epoch": 4, "load_best_model_at_end": False}, False),
+        ({"saves_per_epoch": 1, "evals_per_epoch": 4, "val_set_size": 0}, None),
+    ],
+)
+def test_axolotl_ends_with_the_best_model_where_saves_meet_evaluations(cadence: dict[str, Any], best: bool | None) -> None:
+    found = read({**AXOLOTLS, "num_epochs": 4, "val_set_size": 0.1, **cadence})
+    assert found.values.get("train.load_best_model_at_end") is best
+
+
+@pytest.mark.parametrize(
+    ("written", "strategy", "cut"),
+    [("ffd", "bfd", "keep_start"), ("bfd", "bfd", "keep_start"), ("bfd-requeue", "bfd", "split"), ("wrapped", "concat", "split")],
+)
+def test_older_names_of_packing_are_known(written: str, strategy: str, cut: str) -> None:
+    values = read({**TRLS, "packing": True, "packing_strategy": written}).values
+    assert (values["packing.strategy"], values["packing.truncation_strategy"]) == (strategy, cut)
+
+
+@pytest.mark.parametrize(
+    ("said", "doubt"),
+    [({}, True), ({"assistant_only_loss": True}, False), ({"chat_template": "{{ x }}"}, False), ({"dataset_text_field": "text"}, False)],
+)
+def test_that_a_file_of_trl_may_mean_plain_texts_is_said(said: dict[str, Any], doubt: bool, tmp_path: Path) -> None:
+    """TRL's own example: a model, a data set of texts, and no word of which kind it is."""
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump({**TRLS, "dataset_name": "imdb", **said}))
+    done = run("settings", "import", tmp_path / "theirs.yaml", "--json")
+    assert any(note.startswith("train.mode, which theirs.yaml does not say: sft") for note in done.report["notes"]) == doubt
+    assert ("#   train.mode: sft is for conversations" in "\n".join(done.report["details"]["lines"])) == doubt
+
+
+@pytest.mark.parametrize("key", ["dataset_mixture", "dataset_mixer", "dataset_splits", "chat_template"])
+def test_keys_of_the_alignment_handbook_are_lost_with_their_reason(key: str) -> None:
+    told = words(read({**TRLS, key: {"a": 1}}), key)
+    assert told.startswith("no counterpart: ")
+    assert "not a key" not in told
+
+
+def test_do_eval_beside_a_strategy_says_nothing_more() -> None:
+    assert words(read({**TRLS, "do_eval": True, "eval_strategy": "epoch"}), "do_eval").startswith("no effect: ")
+    assert words(read({**TRLS, "do_eval": True}), "do_eval").startswith("no counterpart: ")
+
+
 def test_lora_keys_count_only_where_lora_is_on() -> None:
     found = read({"dataset_name": "a", "lora_r": 8})
 
@@ -774,7 +842,14 @@ def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("val_set_size", 500, "no counterpart: a number of rows (500); dataset.validation_fraction is a share of them"),
+        (
+            "val_set_size",
+            500,
+            "no counterpart: a number of rows (500); dataset.validation_fraction is a share of them: without one nothing is held out, and evaluations have no rows",
+        ),
+        ("attn_implementation", "xformers", "no counterpart: xformers has no counterpart"),
+        ("attn_implementation", "sage", "no counterpart: sage has no counterpart"),
+        ("attn_implementation", "kernels-community/vllm-flash-attn3", "mapped: model.attn_implementation"),
         ("val_set_size", 0.05, "mapped: dataset.validation_fraction"),
         ("batch_size", 32, "mapped: train.gradient_accumulation_steps"),
         ("optimizer", "muon", "no counterpart: muon has no counterpart"),

@@ -50,7 +50,7 @@ class Imported:
     """The key, or what the other trainer does without one, behind each value."""
     lines: list[Line] = field(default_factory=list)
     unsaid: list[Line] = field(default_factory=list)
-    """Keys that the file has not, where that means something for which there is no setting."""
+    """What the file does not say: keys, where that means something for which there is no setting, and settings that it leaves in doubt."""
 
     def of(self, outcome: str) -> list[Line]:
         return [line for line in self.lines if line.outcome == outcome]
@@ -87,10 +87,12 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
     for default in table.get("defaults", ()):
         silent = default["to"] not in found.values and not any(config.get(key) for key in default.get("unless", ()))
         silent = silent and not any(key in config for key in default.get("unless_said", ()))
+        silent = silent and _multiple(*(found.values.get(key) for key in default.get("multiple", ())))
         if silent and _holds(default.get("when", {}), {**context, **found.values}):
             found.values[default["to"]] = default["value"]
             found.origins[default["to"]] = f"{table['name']}: {default['why']}"
-    found.unsaid = [Line(key, "no counterpart", words) for key, words in table.get("unsaid", {}).items() if key not in config]
+            found.unsaid += [Line(default["to"], "mapped", default["note"])] if "note" in default else []
+    found.unsaid += [Line(key, "no counterpart", words) for key, words in table.get("unsaid", {}).items() if key not in config]
     settings = resolve({key: (value, f"{file}: {found.origins[key]}") for key, value in found.values.items()}, environ={}).settings
     order = [f"{section}.{name}" for section, name, _ in walk()]
     found.values = {key: get(settings, key) for key in sorted(found.values, key=order.index)}
@@ -227,6 +229,11 @@ def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> 
 
 def _holds(when: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
     return all(word(context.get(key)) in {word(each) for each in wanted} for key, wanted in when.items())
+
+
+def _multiple(of: Any = 1, step: Any = 1) -> bool:
+    """Whether a number is a multiple of another one; shares are none of whole numbers."""
+    return isinstance(of, int | float) and isinstance(step, int | float) and step > 0 and (of < 1) == (step < 1) and of % step == 0
 
 
 def _has_none(value: Any) -> bool:

@@ -75,7 +75,9 @@ def share(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
     """A share of the rows; a number of rows has no counterpart."""
     number = _number(value)
     if number >= 1:
-        raise Lost(f"a number of rows ({number:,.0f}); {to} is a share of them")
+        raise Lost(
+            f"a number of rows ({number:,.0f}); {to} is a share of them: without one nothing is held out, and evaluations have no rows"
+        )
     return {to: number}
 
 
@@ -125,11 +127,10 @@ def accumulation(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[s
 
 def per_epoch(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Times an epoch → a share of all steps, or every epoch."""
-    times, strategy = _number(value), to.replace("_steps", "_strategy")
-    if times == 1:
+    part, strategy = 1 / (_number(value) * _number(keys.get("num_epochs", 1))), to.replace("_steps", "_strategy")
+    if part == 1:
         return {strategy: "epoch"}
-    part = 1 / (times * _number(keys.get("num_epochs", 1)))
-    if part >= 1:
+    if part > 1:
         raise Lost("less than once in the whole run")
     return {to: part, strategy: "steps"}
 
@@ -141,7 +142,14 @@ def full(to: str, value: Any, written: Any, _: Mapping[str, Any]) -> dict[str, A
 
 def overflow(to: str, value: Any, written: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     """TRL's strategies of packing differ in what happens to texts that are too long."""
-    return {to: value, "packing.truncation_strategy": "keep_start" if word(written) == "bfd" else "split"}
+    return {to: value, "packing.truncation_strategy": "keep_start" if word(written) in ("bfd", "ffd") else "split"}
+
+
+def names(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
+    """Names of layers; an expression that finds them has no counterpart."""
+    if isinstance(value, str) and set("[](){}\\*+?|^$") & set(value):
+        raise Lost(f"a regular expression; {to} is a list of names, or all-linear")
+    return {to: value}
 
 
 def words(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,4 +192,5 @@ CONVERSIONS: dict[str, Conversion] = {
     "full": full,
     "overflow": overflow,
     "words": words,
+    "names": names,
 }
