@@ -7,13 +7,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 
 from ftcli.commands.settings_import import as_lines
 from ftcli.core.convert.foreign import KINDS, Imported, _table, read_foreign, recognise
+from ftcli.core.convert.foreign_values import BOTH, FIRST
 from ftcli.errors import SettingsError, UsageError
 from ftcli.settings import get, walk
 from ftcli.settings_train import REFUSED
@@ -120,7 +122,9 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             "train.bf16": True,
             "train.eval_steps": 1 / 16,
             "train.eval_strategy": "steps",
-            "train.save_strategy": "epoch",
+            "train.save_strategy": "steps",
+            "train.save_steps": 1 / 4,
+            "train.load_best_model_at_end": True,
             "train.save_total_limit": 4,
             "train.mode": "sft",
             "train.gradient_checkpointing": True,
@@ -208,6 +212,9 @@ LOST = {
 }
 
 
+AXOLOTLS, TRLS = {"base_model": "m", "sequence_len": 512}, {"model_name_or_path": "m", "dataset_train_split": "train"}
+
+
 def read(text: str | Mapping[str, Any], kind: str | None = None) -> Imported:
     return read_foreign(yaml.safe_load(text) if isinstance(text, str) else text, kind, Path("theirs.yml"))
 
@@ -236,6 +243,83 @@ def test_what_axolotl_says_of_compiling_is_said_here(written: Any, wanted: Any) 
 def test_fsdp_may_be_a_list_of_words(kind: str, written: Any, wanted: str | None) -> None:
     found = read_foreign({"fsdp": written}, kind, Path("f.yaml"))
     assert found.values.get("train.fsdp") == wanted
+
+
+FSDP_1 = {
+    "fsdp_limit_all_gathers": True,
+    "fsdp_sync_module_states": True,
+    "fsdp_offload_params": True,
+    "fsdp_use_orig_params": False,
+    "fsdp_sharding_strategy": "FULL_SHARD",
+    "fsdp_transformer_layer_cls_to_wrap": None,
+}
+
+
+def test_what_axolotl_says_of_fsdp_is_said_in_the_words_of_transformers() -> None:
+    found = read({**AXOLOTLS, "fsdp": ["full_shard", "auto_wrap"], "fsdp_config": {**FSDP_1, "mixed_precision_policy": "bf16"}})
+    known = {"version": 1, "limit_all_gathers": True, "sync_module_states": True, "cpu_offload": True, "use_orig_params": False}
+    assert (found.values["train.fsdp"], found.values["train.fsdp_config"]) == ("full_shard auto_wrap", known)
+    assert words(found, "fsdp_config.mixed_precision_policy") == "no counterpart: transformers does not read it"
+
+    second = {"offload_params": False, "reshard_after_forward": True, "use_orig_params": True, "limit_all_gathers": True}
+    found = read({**AXOLOTLS, "fsdp_version": 2, "fsdp_config": second})
+    assert found.values["train.fsdp"] == "full_shard"
+    assert found.values["train.fsdp_config"] == {"version": 2, "cpu_offload": False, "reshard_after_forward": True}
+    assert words(found, "fsdp_config.limit_all_gathers") == "no counterpart: FSDP 2 has no such choice"
+    assert words(found, "fsdp_version") == "no effect: stands in train.fsdp_config"
+    inside = read({**AXOLOTLS, "fsdp_config": {"fsdp_version": 2, "use_orig_params": True}})
+    assert (inside.values["train.fsdp_config"], len(inside.of("no counterpart"))) == ({"version": 2}, 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "strategy", "kept", "lost"),
+    [
+        (1, "FULL_SHARD", None, None),
+        (1, "HYBRID_SHARD", None, "hybrid_shard: accelerate shards all of a model under FSDP 1"),
+        (1, 2, None, "2: accelerate shards all of a model under FSDP 1"),
+        (2, "FULL_SHARD", True, None),
+        (2, "SHARD_GRAD_OP", False, None),
+        (2, "HYBRID_SHARD", None, "hybrid_shard is of FSDP 1"),
+    ],
+)
+def test_a_strategy_of_fsdp_is_kept_as_far_as_it_counts(version: int, strategy: Any, kept: bool | None, lost: str | None) -> None:
+    found = read({**AXOLOTLS, "fsdp_version": version, "fsdp_config": {"fsdp_sharding_strategy": strategy}})
+    assert found.values["train.fsdp_config"].get("reshard_after_forward") is kept
+    assert [line.words for line in found.of("no counterpart")] == ([lost] if lost else [])
+
+
+def test_a_table_for_fsdp_that_nothing_asks_for_is_not_taken_over() -> None:
+    alone = read({**TRLS, "fsdp_config": {"version": 2}})
+    assert words(alone, "fsdp_config") == "no effect: nothing is sharded without fsdp"
+    asked = read({**TRLS, "fsdp": "full_shard", "fsdp_config": {"offload_params": True, "sync_module_states": True}})
+    assert asked.values["train.fsdp_config"] == {"cpu_offload": True}
+    assert words(read({**TRLS, "fsdp": True, "fsdp_config": "fsdp.json"}), "fsdp_config") == "mapped: train.fsdp_config"
+    assert words(read({**AXOLOTLS, "fsdp": True, "fsdp_version": 1}), "fsdp_version") == "no counterpart: say it in train.fsdp_config"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_keys_of_fsdp_are_those_that_transformers_reads(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import TrainingArguments
+
+    class Asked(dict[str, Any]):
+        names: ClassVar[set[str]] = set()
+
+        def get(self, name: str, default: Any = None) -> Any:
+            self.names.add(name)
+            return super().get(name, default)
+
+        def __contains__(self, name: object) -> bool:
+            self.names.add(str(name))
+            return super().__contains__(name)
+
+        def __getitem__(self, name: str) -> Any:
+            self.names.add(name)
+            return super().__getitem__(name)
+
+    Asked.names = {"xla_fsdp_v2", "xla_fsdp_settings"}  # of TPUs
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")
+    TrainingArguments._process_fsdp_args(SimpleNamespace(fsdp=True, fsdp_config=Asked(version=version), activation_checkpointing=False))  # type: ignore[arg-type]
+    assert Asked.names == (BOTH | FIRST if version == 1 else BOTH)
 
 
 @pytest.mark.parametrize("kind", SAME)
@@ -276,7 +360,7 @@ def test_every_rule_of_the_tables_names_settings_that_there_are(kind: str) -> No
         "of several rules the last one always holds"
     )
     assert targets | {default["to"] for default in table["defaults"]} <= known
-    assert set(table["marks"]) <= set(table["keys"])
+    assert set(table["marks"]) <= {*table["keys"], *(key for rule in table["refused"] for key in rule["keys"])}
     for rule in rules:
         assert isinstance(rule, str) or set(rule) <= {
             "to",
@@ -521,6 +605,71 @@ def test_a_training_of_another_kind_is_not_made_one_of_ours(config: dict[str, An
         read(config)
 
 
+TRL_SFT = {"model_name_or_path": "m", "dataset_name": "a.jsonl", "max_length": 512}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"beta": 0.1, "max_prompt_length": 512},
+        {"beta": 0.0},
+        {"loss_type": "apo_zero"},
+        {"loss_type": "sigmoid"},
+        {"desirable_weight": 1.0},
+        {"reward_funcs": ["accuracy"]},
+        {"max_completion_length": 256},
+        {"reward_model_path": "r"},
+        {"reference_free": True},
+        {"center_rewards_coefficient": 0.01},
+        {"teacher_model_name_or_path": "t"},
+    ],
+)
+def test_a_file_of_trl_that_is_none_of_sft_is_refused(keys: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump({**TRL_SFT, **keys}))
+    refused = run("settings", "import", tmp_path / "theirs.yaml")
+    assert (refused.exit_code, next(iter(keys)) in refused.stderr, "use the trainer" in refused.stderr) == (2, True, True)
+
+
+@pytest.mark.parametrize("loss", ["nll", "chunked_nll", "dft"])
+def test_losses_of_sft_are_none_of_another_training(loss: str) -> None:
+    assert read({**TRL_SFT, "loss_type": loss}).values["train.mode"] == "sft"
+
+
+def test_no_key_of_sft_makes_a_file_one_of_another_training() -> None:
+    trl = pytest.importorskip("trl")
+    names = {each.name for kind in (trl.SFTConfig, trl.ModelConfig, trl.ScriptArguments) for each in fields(kind)}
+    assert {key for rule in _table("trl")["refused"] for key in rule["keys"]} & names == {"loss_type"}
+
+
+LLAMA_FACTORYS = {"model_name_or_path": "m", "template": "qwen3", "finetuning_type": "lora"}
+
+
+@pytest.mark.parametrize(
+    ("config", "why", "way"),
+    [
+        (
+            {"model": "m", "model_class": "llm", "train_dataset": "d.yaml", "micro_batch_size": 1, "cutoff_len": 512},
+            "version 1",
+            "version 0",
+        ),
+        ({"model": "m", "peft_config": {"name": "lora", "export_dir": "d"}}, "peft_config is set: this is a file of", "version 0"),
+        ({**LLAMA_FACTORYS, "adapter_name_or_path": "a", "export_dir": "merged"}, "merges or exports", "ftcli merge"),
+        ({**LLAMA_FACTORYS, "infer_backend": "huggingface"}, "asks a model", "ftcli predict"),
+        ({**LLAMA_FACTORYS, "stage": "sft", "do_predict": True}, "asks or evaluates", "ftcli predict"),
+        ({**LLAMA_FACTORYS, "task": "mmlu_test"}, "asks or evaluates", "ftcli predict"),
+    ],
+)
+def test_a_file_of_llama_factory_that_trains_nothing_or_in_other_words_is_refused(config: dict[str, Any], why: str, way: str) -> None:
+    with pytest.raises(UsageError, match=why) as refused:
+        read(config)
+    assert way in refused.value.hint
+
+
+@pytest.mark.parametrize("key", ["export_dir", "infer_backend", "do_predict", "do_eval"])
+def test_what_a_training_of_llama_factory_may_say_besides_refuses_nothing(key: str) -> None:
+    assert read({**LLAMA_FACTORYS, "do_train": True, key: True}).values["model.lora_r"] == 8
+
+
 def test_a_key_that_asks_for_no_such_training_is_none() -> None:
     assert words(read({"base_model": "m", "sequence_len": 512, "rl": False}), "rl") == "no effect: false: as it is here"
     assert words(read({"base_model": "m", "sequence_len": 512, "rl": None}), "rl") == "no effect: not set"
@@ -547,9 +696,6 @@ def test_nothing_is_evaluated_where_nothing_is_held_out() -> None:
         assert "train.eval_strategy" not in read({**axolotl, **said}).values
     tested = read({**axolotl, "val_set_size": 0, "test_datasets": [{"path": "v.jsonl", "type": "chat_template"}]})
     assert tested.values["train.eval_strategy"] == "steps"
-
-
-AXOLOTLS, TRLS = {"base_model": "m", "sequence_len": 512}, {"model_name_or_path": "m", "dataset_train_split": "train"}
 
 
 @pytest.mark.parametrize("theirs", [AXOLOTLS, TRLS])
@@ -612,6 +758,72 @@ def test_a_byte_order_mark_is_no_key_and_the_folder_of_the_output_is_made(tmp_pa
     assert (missing.exit_code, "Errno" in missing.stderr, f"gone.{suffix} does not exist" in missing.stderr) == (2, False, True)
 
 
+EXPRESSION = r"model.layers.[\d]+.(mlp|self_attn).(up|q)_proj"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "key"),
+    [
+        ({**AXOLOTLS, "adapter": "lora"}, "lora_target_modules"),
+        ({**TRLS, "use_peft": True}, "lora_target_modules"),
+        ({"stage": "sft"}, "lora_target"),
+    ],
+)
+def test_an_expression_for_layers_is_no_name_of_one(theirs: dict[str, Any], key: str) -> None:
+    assert words(read({**theirs, key: EXPRESSION}), key).startswith("no counterpart: a regular expression")
+    assert read({**theirs, key: "q_proj"}).values["model.lora_target_modules"] == ["q_proj"]
+
+
+@pytest.mark.parametrize(
+    ("cadence", "best"),
+    [
+        ({"saves_per_epoch": 1, "evals_per_epoch": 4}, True),
+        ({"saves_per_epoch": 4, "evals_per_epoch": 1}, None),
+        ({"save_steps": 5000, "eval_steps": 1000, "early_stopping_patience": 3}, True),
+        ({"save_steps": 500, "eval_steps": 300, "early_stopping_patience": 3}, None),
+        ({"save_steps": 500, "evals_per_epoch": 2}, None),
+        ({"saves_per_epoch": 1, "evals_per_epoch": 4, "load_best_model_at_end": False}, False),
+        ({"saves_per_epoch": 1, "evals_per_epoch": 4, "val_set_size": 0}, None),
+    ],
+)
+def test_axolotl_ends_with_the_best_model_where_saves_meet_evaluations(cadence: dict[str, Any], best: bool | None) -> None:
+    found = read({**AXOLOTLS, "num_epochs": 4, "val_set_size": 0.1, **cadence})
+    assert found.values.get("train.load_best_model_at_end") is best
+
+
+@pytest.mark.parametrize(
+    ("written", "strategy", "cut"),
+    [("ffd", "bfd", "keep_start"), ("bfd", "bfd", "keep_start"), ("bfd-requeue", "bfd", "split"), ("wrapped", "concat", "split")],
+)
+def test_older_names_of_packing_are_known(written: str, strategy: str, cut: str) -> None:
+    values = read({**TRLS, "packing": True, "packing_strategy": written}).values
+    assert (values["packing.strategy"], values["packing.truncation_strategy"]) == (strategy, cut)
+
+
+@pytest.mark.parametrize(
+    ("said", "doubt"),
+    [({}, True), ({"assistant_only_loss": True}, False), ({"chat_template": "{{ x }}"}, False), ({"dataset_text_field": "text"}, False)],
+)
+def test_that_a_file_of_trl_may_mean_plain_texts_is_said(said: dict[str, Any], doubt: bool, tmp_path: Path) -> None:
+    """TRL's own example: a model, a data set of texts, and no word of which kind it is."""
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump({**TRLS, "dataset_name": "imdb", **said}))
+    done = run("settings", "import", tmp_path / "theirs.yaml", "--json")
+    assert any(note.startswith("train.mode, which theirs.yaml does not say: sft") for note in done.report["notes"]) == doubt
+    assert ("#   train.mode: sft is for conversations" in "\n".join(done.report["details"]["lines"])) == doubt
+
+
+@pytest.mark.parametrize("key", ["dataset_mixture", "dataset_mixer", "dataset_splits", "chat_template"])
+def test_keys_of_the_alignment_handbook_are_lost_with_their_reason(key: str) -> None:
+    told = words(read({**TRLS, key: {"a": 1}}), key)
+    assert told.startswith("no counterpart: ")
+    assert "not a key" not in told
+
+
+def test_do_eval_beside_a_strategy_says_nothing_more() -> None:
+    assert words(read({**TRLS, "do_eval": True, "eval_strategy": "epoch"}), "do_eval").startswith("no effect: ")
+    assert words(read({**TRLS, "do_eval": True}), "do_eval").startswith("no counterpart: ")
+
+
 def test_lora_keys_count_only_where_lora_is_on() -> None:
     found = read({"dataset_name": "a", "lora_r": 8})
 
@@ -630,7 +842,14 @@ def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("val_set_size", 500, "no counterpart: a number of rows (500); dataset.validation_fraction is a share of them"),
+        (
+            "val_set_size",
+            500,
+            "no counterpart: a number of rows (500); dataset.validation_fraction is a share of them: without one nothing is held out, and evaluations have no rows",
+        ),
+        ("attn_implementation", "xformers", "no counterpart: xformers has no counterpart"),
+        ("attn_implementation", "sage", "no counterpart: sage has no counterpart"),
+        ("attn_implementation", "kernels-community/vllm-flash-attn3", "mapped: model.attn_implementation"),
         ("val_set_size", 0.05, "mapped: dataset.validation_fraction"),
         ("batch_size", 32, "mapped: train.gradient_accumulation_steps"),
         ("optimizer", "muon", "no counterpart: muon has no counterpart"),

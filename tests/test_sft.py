@@ -133,6 +133,7 @@ def test_what_is_no_conversation_is_refused_with_the_reason(row: dict[str, Any],
     [
         ({"chosen": "Human: a", "rejected": "Human: b"}, "data for preferences (DPO)"),
         ({"prompt": "Hi", "chosen": "a", "rejected": "b"}, "--rename instruction=prompt,output=chosen"),
+        ({"text": "a film", "label": 1}, "Plain texts in text are learned with --mode pretrain."),
         ({"message_id": "1", "parent_id": "0", "role": "prompter", "text": "a"}, "messages of a tree"),
         ({"conversations": ["Hi", "Ho"]}, "Where texts take turns: jq -c '{messages: [.conversations | to_entries[]"),
     ],

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ftcli.configfile import Bare
-from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, within, word
+from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, sharded, within, word
 from ftcli.errors import UsageError
 from ftcli.settings import get, walk
 from ftcli.sources import resolve
@@ -50,7 +50,7 @@ class Imported:
     """The key, or what the other trainer does without one, behind each value."""
     lines: list[Line] = field(default_factory=list)
     unsaid: list[Line] = field(default_factory=list)
-    """Keys that the file has not, where that means something for which there is no setting."""
+    """What the file does not say: keys, where that means something for which there is no setting, and settings that it leaves in doubt."""
 
     def of(self, outcome: str) -> list[Line]:
         return [line for line in self.lines if line.outcome == outcome]
@@ -71,23 +71,28 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
     table = _table(KINDS[kind or recognise(config, file)])
     found = Imported(table["name"])
     context = {**table.get("assumed", {}), **{key: value for key, value in config.items() if value is not None}}
-    for key, rule in table.get("refused", {}).items():
-        if word(context.get(key, False)) not in {word(each) for each in [False, *rule["known"]]}:
-            raise UsageError(f"{file}: {key} is {word(context[key])}: {rule['why']}", TRAINS)
+    for rule in table.get("refused", ()):
+        fine = {word(each) for each in [False, *rule.get("known", ())]}
+        asked = next((key for key in rule["keys"] if word(context.get(key, False)) not in fine), None)
+        if asked and not any(config.get(key) for key in rule.get("unless", ())):
+            given = "set" if isinstance(context[asked], list | Mapping) else word(context[asked])
+            raise UsageError(f"{file}: {asked} is {given}: {rule['why']}", rule.get("way", TRAINS))
     told: dict[str, list[Line]] = {}
     known = [key for key in table["keys"] if key in config]
     for key in known:  # in the table's order: where two keys mean one setting, the first of the table decides
-        told[key] = list(_key(found, table, key, config[key], context))
+        told[key] = list(_key(found, table, key, config[key], {**context, **found.values}))
     for key, value in config.items():
         unset, unknown = Line(str(key), "no effect", "not set"), Line(str(key), "no counterpart", UNKNOWN.format(name=table["name"]))
         found.lines += told.get(key) or [unset if value is None else unknown]
     for default in table.get("defaults", ()):
         silent = default["to"] not in found.values and not any(config.get(key) for key in default.get("unless", ()))
         silent = silent and not any(key in config for key in default.get("unless_said", ()))
+        silent = silent and _multiple(*(found.values.get(key) for key in default.get("multiple", ())))
         if silent and _holds(default.get("when", {}), {**context, **found.values}):
             found.values[default["to"]] = default["value"]
             found.origins[default["to"]] = f"{table['name']}: {default['why']}"
-    found.unsaid = [Line(key, "no counterpart", words) for key, words in table.get("unsaid", {}).items() if key not in config]
+            found.unsaid += [Line(default["to"], "mapped", default["note"])] if "note" in default else []
+    found.unsaid += [Line(key, "no counterpart", words) for key, words in table.get("unsaid", {}).items() if key not in config]
     settings = resolve({key: (value, f"{file}: {found.origins[key]}") for key, value in found.values.items()}, environ={}).settings
     order = [f"{section}.{name}" for section, name, _ in walk()]
     found.values = {key: get(settings, key) for key in sorted(found.values, key=order.index)}
@@ -131,8 +136,8 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, context: Mapping[str, Any]) -> Iterator[Line]:
-    rule = table["keys"][key]
-    if isinstance(rule, dict) and rule.get("as") == "list":
+    rule = _counting(table["keys"][key], context)
+    if rule.get("as") == "list":
         items = value if isinstance(value, list) else [value]
         for number, item in enumerate(items):
             where = f"{key}[{number}]"
@@ -147,17 +152,25 @@ def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, contex
         if not items:
             yield Line(key, "no effect", "empty")
         return
+    if rule.get("as") == "fsdp" and isinstance(value, Mapping):
+        value, unread = sharded(value, context.get("fsdp_version"))
+        yield from (Line(f"{key}.{name}", "no counterpart", why) for name, why in unread.items())
     yield _line(found, key, rule, value, context)
 
 
+def _counting(rule: Any, context: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule as a table, of several the first whose `when` holds."""
+    if isinstance(rule, list):
+        rule = next(each for each in rule if _holds(each.get("when", {}), context))
+    return {"to": rule} if isinstance(rule, str) else dict(rule)
+
+
 def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str, Any]) -> Line:
-    """Read one key by its rule: a setting's name, a table, or a list of tables of which the first counts whose `when` holds."""
+    """Read one key by its rule: a setting's name, a table, or a list of tables."""
     if value is None:
         meant = rule.get("null") if isinstance(rule, dict) else None
         return Line(key, "no counterpart" if meant else "no effect", meant or "not set")
-    if isinstance(rule, list):
-        rule = next(each for each in rule if _holds(each.get("when", {}), context))
-    rule = {"to": rule} if isinstance(rule, str) else rule
+    rule = _counting(rule, context)
     if word(value) in {word(each) for each in rule.get("harmless", ())}:
         return Line(key, "no effect", f"{word(value)}: as it is here")
     try:
@@ -216,6 +229,11 @@ def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> 
 
 def _holds(when: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
     return all(word(context.get(key)) in {word(each) for each in wanted} for key, wanted in when.items())
+
+
+def _multiple(of: Any = 1, step: Any = 1) -> bool:
+    """Whether a number is a multiple of another one; shares are none of whole numbers."""
+    return isinstance(of, int | float) and isinstance(step, int | float) and step > 0 and (of < 1) == (step < 1) and of % step == 0
 
 
 def _has_none(value: Any) -> bool:

@@ -14,6 +14,30 @@ HELD_OUT = {"test_datasets": "validation="}
 
 PLAIN = {("type", "pretrain"), ("type", "completion"), ("split", "train")}
 """What a data set of plain texts may say besides its path without asking for anything that is not done here."""
+BOTH = frozenset(
+    [
+        "version",
+        "cpu_offload",
+        "auto_wrap_policy",
+        "min_num_params",
+        "transformer_layer_cls_to_wrap",
+        "cpu_ram_efficient_loading",
+        "state_dict_type",
+        "activation_checkpointing",
+        "reshard_after_forward",
+        "xla",
+        "xla_fsdp_v2",
+        "xla_fsdp_settings",
+        "xla_fsdp_grad_ckpt",
+    ]
+)
+"""Keys of `fsdp_config` that transformers reads."""
+FIRST = frozenset(["forward_prefetch", "backward_prefetch", "use_orig_params", "sync_module_states", "limit_all_gathers"])
+"""Those that it reads with FSDP 1 only."""
+RENAMED = {"offload_params": "cpu_offload", "sharding_strategy": "reshard_after_forward"}
+"""Keys of accelerate → those of transformers."""
+STRATEGIES = {"full_shard": True, "1": True, "true": True, "shard_grad_op": False, "2": False, "false": False}
+"""Strategy, or its number → whether weights are divided again after the forward pass."""
 
 
 class Lost(Exception):  # noqa: N818 - no failure: the key is listed with these words
@@ -29,12 +53,12 @@ class Lost(Exception):  # noqa: N818 - no failure: the key is listed with these 
 
 
 def word(value: Any) -> str:
-    """A value as tables name it: true, false, 4, bfloat16, {'a': 1, 'b': 2} with its keys in order."""
+    """A value as tables name it: true, false, none, 4, bfloat16, {'a': 1, 'b': 2} with its keys in order."""
     if isinstance(value, Mapping):
         value = dict(sorted(value.items(), key=str))
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return str(value).lower() if isinstance(value, (bool, str)) else str(value)
+    return str(value).lower() if isinstance(value, (bool, str)) or value is None else str(value)
 
 
 def _number(value: Any) -> float:
@@ -51,7 +75,9 @@ def share(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
     """A share of the rows; a number of rows has no counterpart."""
     number = _number(value)
     if number >= 1:
-        raise Lost(f"a number of rows ({number:,.0f}); {to} is a share of them")
+        raise Lost(
+            f"a number of rows ({number:,.0f}); {to} is a share of them: without one nothing is held out, and evaluations have no rows"
+        )
     return {to: number}
 
 
@@ -101,11 +127,10 @@ def accumulation(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[s
 
 def per_epoch(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Times an epoch → a share of all steps, or every epoch."""
-    times, strategy = _number(value), to.replace("_steps", "_strategy")
-    if times == 1:
+    part, strategy = 1 / (_number(value) * _number(keys.get("num_epochs", 1))), to.replace("_steps", "_strategy")
+    if part == 1:
         return {strategy: "epoch"}
-    part = 1 / (times * _number(keys.get("num_epochs", 1)))
-    if part >= 1:
+    if part > 1:
         raise Lost("less than once in the whole run")
     return {to: part, strategy: "steps"}
 
@@ -117,7 +142,14 @@ def full(to: str, value: Any, written: Any, _: Mapping[str, Any]) -> dict[str, A
 
 def overflow(to: str, value: Any, written: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     """TRL's strategies of packing differ in what happens to texts that are too long."""
-    return {to: value, "packing.truncation_strategy": "keep_start" if word(written) == "bfd" else "split"}
+    return {to: value, "packing.truncation_strategy": "keep_start" if word(written) in ("bfd", "ffd") else "split"}
+
+
+def names(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
+    """Names of layers; an expression that finds them has no counterpart."""
+    if isinstance(value, str) and set("[](){}\\*+?|^$") & set(value):
+        raise Lost(f"a regular expression; {to} is a list of names, or all-linear")
+    return {to: value}
 
 
 def words(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +160,30 @@ def words(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
     return {to: text} if text else {}
 
 
+def sharded(config: Mapping[str, Any], version: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """What transformers reads of a table for FSDP, in its words, and why it does not read the other keys.
+
+    Args:
+        version: of FSDP where the table says none; None: transformers' own choice, which needs no saying.
+    """
+    said = {str(name).removeprefix("fsdp_"): value for name, value in config.items() if value is not None}
+    found, unread = {} if version is None or not config else {"version": version}, {}
+    first = word(said.get("version", version)) == "1"
+    for name, value in said.items():
+        ours, given = RENAMED.get(name, name), value
+        if ours == "reshard_after_forward":
+            given = STRATEGIES.get(word(value))
+            if given is None or (first and not given):
+                unread[name] = f"{word(value)}: accelerate shards all of a model under FSDP 1" if first else f"{word(value)} is of FSDP 1"
+            elif not first:
+                found[ours] = given
+        elif ours in BOTH or (first and ours in FIRST):
+            found[ours] = given
+        else:
+            unread[name] = "FSDP 2 has no such choice" if ours in FIRST else "transformers does not read it"
+    return found, {str(name): unread[plain] for name in config if (plain := str(name).removeprefix("fsdp_")) in unread}
+
+
 CONVERSIONS: dict[str, Conversion] = {
     "share": share,
     "source": source,
@@ -136,4 +192,5 @@ CONVERSIONS: dict[str, Conversion] = {
     "full": full,
     "overflow": overflow,
     "words": words,
+    "names": names,
 }

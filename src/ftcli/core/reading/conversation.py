@@ -226,13 +226,14 @@ def _shape(given: Mapping[str, Any], columns: Columns, row: Mapping[str, Any], w
         example = f"completion={answered[0]}"
     elif len(asked) == len(answered) == 1:
         example = f"instruction={asked[0]},output={answered[0]}" + (",system=system_prompt" if "system_prompt" in row else "")
+    plain = " Plain texts in text are learned with --mode pretrain." if isinstance(row.get("text"), str) else ""
     raise BadValue(
         0,
         "missing-field",
         f"{where}{': ' if where else ''}no conversation: neither {columns.text}, conversations, prompt with completion, nor instruction with output",
         None,
         other
-        or f"Columns with a value: {listed}. Another name for the messages is given with --text-column, for others with --rename {example}.",
+        or f"Columns with a value: {listed}. Another name for the messages is given with --text-column, for others with --rename {example}.{plain}",
     )
 
 
