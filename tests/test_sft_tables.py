@@ -190,8 +190,8 @@ def test_answers_behind_the_end_of_a_row_are_told_from_none(tokenizer: Path, tmp
     report = _sft(tokenizer, _lines(tmp_path / "x.jsonl", items), tmp_path / "out", packing__max_length=32)
     assert (report.metrics["rows_untargeted"], report.metrics["rows_unanswered"]) == (2, 1)
     notes = "\n".join(report.notes).replace("\xa0", " ")
-    assert "1 rows (33.3 %) have no answer to be learned" in notes
-    assert "1 rows (33.3 %) have their answers behind max_length 32" in notes
+    assert "left out: 1 of 3 rows (33.3 %), without an answer to be learned" in notes
+    assert "left out: 1 of 3 rows (33.3 %), with the answers behind max_length 32" in notes
     for name, rest, hint in (("y", items[2:], "No row has an answer"), ("z", items[1:], "Raise --max-length")):
         with pytest.raises(DataError, match="no row was left to write") as refused:
             _sft(tokenizer, _lines(tmp_path / f"{name}.jsonl", rest), tmp_path / name, packing__max_length=32)
