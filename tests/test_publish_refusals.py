@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -27,11 +28,13 @@ from ftcli.core.prepare.recipe import settle
 from ftcli.core.prepare.space import Shortage, estimate
 from ftcli.core.publishing import place
 from ftcli.core.publishing.place import check_place
+from ftcli.core.publishing.publish import Attempt
 from ftcli.core.reports.report import filed
 from ftcli.core.storage import store
 from ftcli.core.storage.store import Store
+from ftcli.core.training.claim import Claim
 from ftcli.errors import EngineError, FtcliError, PublishError, StoreError
-from publish_cases import NEW, OLD, prepare
+from publish_cases import NEW, OLD, interrupt, prepare
 from reliability import size
 from stores import write_store
 from timing import PATIENCE, bytecodes
@@ -131,6 +134,47 @@ def test_without_permission_it_is_refused_at_once_and_what_is_prepared_already_n
     assert "Choose an output directory that this user may write to" in said
     prepare(public / "out")
     assert as_nobody(lambda: check_place(public / "out")) == "said nothing"
+
+
+@limited
+def test_the_run_of_another_user_is_named_and_not_said_to_be_a_lack_of_permission(public: Path) -> None:
+    """Its lease can be read, and not be written: "choose an output directory that this user may write to" was said of one that it may."""
+    public.chmod(0o1777)
+    way_on = "Wait until it has ended, ask user root to stop it, or choose another output directory."
+    with Attempt.open(public / "out", "f") as attempt:
+        said = as_nobody(lambda: Attempt.open(public / "out", "f"))
+        assert said.startswith(f"PublishError | {public / 'out'} is being prepared by pid {os.getpid()} on ")
+        assert said.endswith(f", a run of user root | {way_on}")
+        silent = as_nobody(lambda: Attempt.open(public / "out", "f", wait=True, patience=0))
+        assert silent.startswith("PublishError | no progress for")
+        assert silent.endswith(way_on)
+        attempt.directory.chmod(0o700)
+        closed = as_nobody(lambda: Attempt.open(public / "out", "f"))
+        assert closed == f"PublishError | {attempt.directory} is of a run of user root, and closed to this user | {way_on}"
+    with Claim(public / "run", pytest.fail) as claim:
+        claim.take_early()
+        said = as_nobody(lambda: Claim(public / "run", pytest.fail).take_early())
+        assert said.startswith(f"PublishError | {public / 'run'} is in use: a training is at work there, pid {os.getpid()} on ")
+        assert said.endswith(f", a run of user root | {way_on}")
+
+
+@limited
+def test_what_a_run_of_another_user_left_is_said_to_be_that(public: Path) -> None:
+    public.chmod(0o1777)
+    left = interrupt(public / "out", "f")
+    said = as_nobody(lambda: Attempt.open(public / "out", "f", wait=True))
+    hint = "Ask user root to remove it, or choose another output directory."
+    assert said == f"PublishError | {left} is left of a run of user root that has ended | {hint}"
+
+
+@limited
+def test_the_end_of_another_users_run_is_waited_for(public: Path) -> None:
+    public.chmod(0o1777)
+    attempt = Attempt.open(public / "out", "f")
+    ending = threading.Timer(0.3, attempt.close)
+    ending.start()
+    assert as_nobody(lambda: Attempt.open(public / "out", "f", wait=True)) == "said nothing"
+    ending.join()
 
 
 @pytest.mark.parametrize("code", ["EROFS", "EDQUOT", "ENOSPC", "EMFILE", "EACCES"])
