@@ -11,9 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from ftcli.core.storage import store
 from ftcli.core.storage.store import Store
 from ftcli.core.training.claim import Claim
 from ftcli.errors import EngineError, FtcliError, PublishError, StoreError
-from publish_cases import NEW, OLD, interrupt, prepare
+from publish_cases import NEW, OLD, as_nobody, interrupt, limited, prepare, public_folder
 from reliability import size
 from stores import write_store
 from timing import PATIENCE, bytecodes
@@ -42,46 +41,14 @@ from tokenizing import context, corpus, small_tokenizers, without_plots, write
 
 kinds = small_tokenizers
 no_html = without_plots
+public = public_folder
 pytestmark = pytest.mark.fault
-NOBODY = 65534
-limited = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 
 
 def refusal(call: Callable[[], object]) -> FtcliError:
     with pytest.raises(FtcliError) as error:
         call()
     return error.value
-
-
-def as_nobody(call: Callable[[], object]) -> str:
-    """What `call` says to a user without rights; it runs in a child."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "said nothing"
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            call()
-        except BaseException as error:  # noqa: BLE001 - all of it goes to the parent
-            said = f"{type(error).__name__} | {getattr(error, 'message', error)} | {getattr(error, 'hint', '')}"
-        os.write(theirs, said.encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that every user may enter and only its owner may write to; pytest's own are closed."""
-    folder = Path(tempfile.mkdtemp(prefix="ftcli-public-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.reliability(6, "an output that cannot be written is refused before the work")
