@@ -135,6 +135,23 @@ def test_what_a_run_of_another_user_left_is_said_to_be_that(public: Path) -> Non
 
 
 @limited
+def test_what_another_user_left_of_other_inputs_is_named_and_keeps_nothing_of_ones_own(public: Path) -> None:
+    """The own working directory stayed because of it, behind a warning with a line of ftcli's source."""
+    public.chmod(0o1777)
+    theirs = interrupt(public / "out", "other")
+
+    def told() -> None:
+        said: list[str] = []
+        with Attempt.open(public / "out", "f") as attempt:
+            attempt.on_left = said.append
+            attempt.publish({}, [])
+        raise StoreError("; ".join(said))
+
+    assert as_nobody(told) == f"StoreError | left behind: {theirs}, it belongs to user root | "
+    assert sorted(path.name for path in public.iterdir()) == [theirs.name, "out"]
+
+
+@limited
 def test_the_end_of_another_users_run_is_waited_for(public: Path) -> None:
     public.chmod(0o1777)
     attempt = Attempt.open(public / "out", "f")
