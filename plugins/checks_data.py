@@ -25,11 +25,15 @@ TEXTLESS = "Check --text-column, or take the rows without text out of the source
 def complete(probe: Probe) -> Check:
     from ftcli.core.publishing.publish import check_published
     from ftcli.core.verify.given import unprepared
+    from ftcli.core.verify.missing import Missing
     from ftcli.core.verify.verdict import passed
 
-    if unprepared(probe.settings):
-        return _readable(probe)
-    store = probe.store
+    try:
+        store = probe.store
+    except Missing:
+        if unprepared(probe.settings):
+            return _readable(probe)
+        raise
     check_published(store.path, full=True)
     splits = {name: len(store.split(name)) for name in store.split_names}
     return passed(

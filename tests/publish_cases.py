@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from ftcli.core.publishing.publish import Attempt, ShardWriter
 from ftcli.errors import StoreError
 
 BIG = os.urandom(300_000)
+NOBODY = 65534
+limited = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 SHARDS = {"a": {"train/a.arrow": BIG}, "b": {"train/b.arrow": BIG[::-1], "test/b.arrow": b""}}
 
 
@@ -108,3 +112,34 @@ def seen(output: Path) -> str:
     with pytest.raises(StoreError):
         publish.check_published(output, full=True)
     return "broken"
+
+
+def as_nobody(call: Callable[[], object]) -> str:
+    """What `call` says to a user without rights; it runs in a child."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "said nothing"
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            call()
+        except BaseException as error:  # noqa: BLE001 - all of it goes to the parent
+            said = f"{type(error).__name__} | {getattr(error, 'message', error)} | {getattr(error, 'hint', '')}"
+        os.write(theirs, said.encode())
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that every user may enter and only its owner may write to; pytest's own are closed."""
+    folder = Path(tempfile.mkdtemp(prefix="ftcli-public-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)

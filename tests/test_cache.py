@@ -27,10 +27,11 @@ from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA, Report
 from ftcli.testing import TEXTS, tiny_tokenizer
-from publish_cases import delete, flip, interrupt, truncate, zero_tail
+from publish_cases import NOBODY, as_nobody, delete, flip, interrupt, limited, public_folder, truncate, zero_tail
 from reliability import size
 from tokenizing import Bar, prepare, without_plots, write  # noqa: F401 - a fixture
 
+public = public_folder
 DAMAGES = size(100, 1_000)
 SIZES = {"train": (500, 500, 500, 500), "validation": (150, 150)}
 """Rows of every shard of a split."""
@@ -367,6 +368,37 @@ def test_a_working_directory_that_its_process_removes_meanwhile_is_passed_over(
     assert call("list", tmp_path).metrics["prepared"] == 0
     assert call("clean", tmp_path).metrics["removed"] == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@limited
+def test_what_another_user_left_is_left_alone_and_named_and_the_rest_is_removed(public: Path) -> None:
+    """In a sticky folder such as /tmp it stopped the command, before or after what could be removed; a rehearsal promised all."""
+    public.chmod(0o1777)
+    theirs, mine = interrupt(public / "a"), interrupt(public / "b")
+    for path in (mine, *mine.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+
+    def told(dry_run: bool) -> None:
+        report = call("clean", public, dry_run=dry_run)
+        raise StoreError("; ".join([report.status, *report.notes, report.details["table"]["head"][0], *(row[0] for row in rows(report))]))
+
+    left = f"StoreError | ok; left alone: {theirs}, it belongs to user root; "
+    assert as_nobody(lambda: told(dry_run=True)) == f"{left}would remove; {mine} | "
+    assert as_nobody(lambda: told(dry_run=False)) == f"{left}removed; {mine} | "
+    assert list(public.iterdir()) == [theirs]
+    assert theirs.joinpath("lease").is_file()
+
+
+@limited
+def test_an_own_leftover_that_cannot_be_removed_fails_the_command(public: Path) -> None:
+    mine = interrupt(public / "a")
+    os.chown(mine, NOBODY, NOBODY)
+
+    def told() -> None:
+        report = call("clean", public)
+        raise StoreError("; ".join([report.status, *report.notes]))
+
+    assert as_nobody(told) == f"StoreError | failed; left alone: {mine}, Permission denied | "
 
 
 def test_prepared_data_that_are_removed_while_they_are_listed_are_passed_over(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from ftcli.commands import inspect
+from ftcli.context import Context
 from ftcli.core.held_out_rows import too_few
 from ftcli.core.storage.store import Store
+from ftcli.errors import StoreError
 from stores import Row
 from verifying import LABELS, World, texts
 
@@ -44,6 +49,26 @@ def test_without_data_the_checks_are_skipped_with_the_reason(world: World) -> No
     checks = world.verify({"tokenizer.path": str(world.bpe)}, stages=STAGE)
     assert {check.status for check in checks.values()} == {"skipped"}
     assert checks["FT203"].summary == "Labels: no --dataset"
+
+
+def test_data_in_a_folder_that_may_not_be_entered_fail_one_check_and_break_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's, prepared under umask 077: 38 checks "broke", and their author was to be told."""
+    stat = Path.stat
+    closed = world.labelled
+
+    def refuse(path: Path, **options: Any) -> os.stat_result:
+        if path.parent == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    values = world.run("classify", "gpt2")
+    monkeypatch.setattr(Path, "stat", refuse)
+    checks = world.verify(values)
+    assert [check.id for check in checks.values() if check.status in {"fail", "error"}] == ["FT201"]
+    assert checks["FT201"].summary.endswith(f"{closed} cannot be read: Permission denied")
+    assert "This user may not read it" in checks["FT201"].fix
+    with pytest.raises(StoreError, match="cannot be read: Permission denied"):
+        inspect.run(Context.make({"dataset.sources": [str(closed)]}))
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -191,6 +191,12 @@ def test_a_folder_with_a_run_is_not_overwritten_by_accident(tmp_path: Path) -> N
     gate.check_output(tmp_path / "new", resume=False, overwrite=False)
     gate.check_output(tmp_path, resume=False, overwrite=False)
     (tmp_path / "checkpoint-3").mkdir()
+    for number in (10, 12):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+    with pytest.raises(TrainError, match=r"holds an earlier run .checkpoint-12"):
+        gate.check_output(tmp_path, resume=False, overwrite=False)
+    for number in (10, 12):
+        (tmp_path / f"checkpoint-{number}").rmdir()
     with pytest.raises(TrainError, match=r"holds an earlier run .checkpoint-3") as refused:
         gate.check_output(tmp_path, resume=False, overwrite=False)
     assert "auto" in refused.value.hint

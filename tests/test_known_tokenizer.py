@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -117,6 +118,22 @@ def test_what_is_damaged_is_not_used(place: int, tokenizer: Path, tmp_path: Path
 
     assert ahead.known_tokenizer(made) is None
     assert recipe.settle(made, known=ahead.known_tokenizer(made)).fingerprint == before.fingerprint
+
+
+def test_what_another_user_kept_is_used_though_its_time_may_not_be_set(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache that several users share, only its owner may touch a file."""
+    made = context(tokenizer, write(tmp_path / "data.jsonl", corpus(30)), tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
+    before = recipe.settle(made)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    known = ahead.known_tokenizer(made)
+    assert known is not None
+    assert known.backend == before.backend
 
 
 def test_nothing_is_kept_where_the_class_takes_part_in_encoding(tokenizer: Path, tmp_path: Path) -> None:

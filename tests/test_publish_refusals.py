@@ -11,8 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +27,13 @@ from ftcli.core.prepare.recipe import settle
 from ftcli.core.prepare.space import Shortage, estimate
 from ftcli.core.publishing import place
 from ftcli.core.publishing.place import check_place
+from ftcli.core.publishing.publish import Attempt
 from ftcli.core.reports.report import filed
 from ftcli.core.storage import store
 from ftcli.core.storage.store import Store
+from ftcli.core.training.claim import Claim
 from ftcli.errors import EngineError, FtcliError, PublishError, StoreError
-from publish_cases import NEW, OLD, prepare
+from publish_cases import NEW, OLD, as_nobody, interrupt, limited, prepare, public_folder
 from reliability import size
 from stores import write_store
 from timing import PATIENCE, bytecodes
@@ -39,46 +41,14 @@ from tokenizing import context, corpus, small_tokenizers, without_plots, write
 
 kinds = small_tokenizers
 no_html = without_plots
+public = public_folder
 pytestmark = pytest.mark.fault
-NOBODY = 65534
-limited = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 
 
 def refusal(call: Callable[[], object]) -> FtcliError:
     with pytest.raises(FtcliError) as error:
         call()
     return error.value
-
-
-def as_nobody(call: Callable[[], object]) -> str:
-    """What `call` says to a user without rights; it runs in a child."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "said nothing"
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            call()
-        except BaseException as error:  # noqa: BLE001 - all of it goes to the parent
-            said = f"{type(error).__name__} | {getattr(error, 'message', error)} | {getattr(error, 'hint', '')}"
-        os.write(theirs, said.encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that every user may enter and only its owner may write to; pytest's own are closed."""
-    folder = Path(tempfile.mkdtemp(prefix="ftcli-public-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.reliability(6, "an output that cannot be written is refused before the work")
@@ -131,6 +101,64 @@ def test_without_permission_it_is_refused_at_once_and_what_is_prepared_already_n
     assert "Choose an output directory that this user may write to" in said
     prepare(public / "out")
     assert as_nobody(lambda: check_place(public / "out")) == "said nothing"
+
+
+@limited
+def test_the_run_of_another_user_is_named_and_not_said_to_be_a_lack_of_permission(public: Path) -> None:
+    """Its lease can be read, and not be written: "choose an output directory that this user may write to" was said of one that it may."""
+    public.chmod(0o1777)
+    way_on = "Wait until it has ended, ask user root to stop it, or choose another output directory."
+    with Attempt.open(public / "out", "f") as attempt:
+        said = as_nobody(lambda: Attempt.open(public / "out", "f"))
+        assert said.startswith(f"PublishError | {public / 'out'} is being prepared by pid {os.getpid()} on ")
+        assert said.endswith(f", a run of user root | {way_on}")
+        silent = as_nobody(lambda: Attempt.open(public / "out", "f", wait=True, patience=0))
+        assert silent.startswith("PublishError | no progress for")
+        assert silent.endswith(way_on)
+        attempt.directory.chmod(0o700)
+        closed = as_nobody(lambda: Attempt.open(public / "out", "f"))
+        assert closed == f"PublishError | {attempt.directory} is of a run of user root, and closed to this user | {way_on}"
+    with Claim(public / "run", pytest.fail) as claim:
+        claim.take_early()
+        said = as_nobody(lambda: Claim(public / "run", pytest.fail).take_early())
+        assert said.startswith(f"PublishError | {public / 'run'} is in use: a training is at work there, pid {os.getpid()} on ")
+        assert said.endswith(f", a run of user root | {way_on}")
+
+
+@limited
+def test_what_a_run_of_another_user_left_is_said_to_be_that(public: Path) -> None:
+    public.chmod(0o1777)
+    left = interrupt(public / "out", "f")
+    said = as_nobody(lambda: Attempt.open(public / "out", "f", wait=True))
+    hint = "Ask user root to remove it, or choose another output directory."
+    assert said == f"PublishError | {left} is left of a run of user root that has ended | {hint}"
+
+
+@limited
+def test_what_another_user_left_of_other_inputs_is_named_and_keeps_nothing_of_ones_own(public: Path) -> None:
+    """The own working directory stayed because of it, behind a warning with a line of ftcli's source."""
+    public.chmod(0o1777)
+    theirs = interrupt(public / "out", "other")
+
+    def told() -> None:
+        said: list[str] = []
+        with Attempt.open(public / "out", "f") as attempt:
+            attempt.on_left = said.append
+            attempt.publish({}, [])
+        raise StoreError("; ".join(said))
+
+    assert as_nobody(told) == f"StoreError | left behind: {theirs}, it belongs to user root | "
+    assert sorted(path.name for path in public.iterdir()) == [theirs.name, "out"]
+
+
+@limited
+def test_the_end_of_another_users_run_is_waited_for(public: Path) -> None:
+    public.chmod(0o1777)
+    attempt = Attempt.open(public / "out", "f")
+    ending = threading.Timer(0.3, attempt.close)
+    ending.start()
+    assert as_nobody(lambda: Attempt.open(public / "out", "f", wait=True)) == "said nothing"
+    ending.join()
 
 
 @pytest.mark.parametrize("code", ["EROFS", "EDQUOT", "ENOSPC", "EMFILE", "EACCES"])

@@ -246,6 +246,7 @@ def test_abandoned_attempts_make_room_when_space_is_short(output: Path, monkeypa
     [
         ("ENOSPC", "Free space"),
         ("EDQUOT", "Free space"),
+        ("EFBIG", "ulimit -f"),
         ("EROFS", "read-only"),
         ("EACCES", "permissions"),
         ("EMFILE", "ulimit -n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,12 +19,14 @@ import pytest
 from ftcli.commands import tokenize
 from ftcli.context import Context
 from ftcli.core.files import stamps
+from ftcli.core.files.manifest import hash_file
 from ftcli.core.files.stamps import RACY_NS, Hashed, SourceHashes, Stamp, check_unchanged
 from ftcli.core.prepare import recipe
 from ftcli.core.prepare.encode import collect_labels, encode_shard
 from ftcli.core.publishing import inputs
 from ftcli.core.reading import receipt
 from ftcli.core.reading.receipt import kind_of
+from ftcli.core.verify.probe import Probe
 from ftcli.errors import DataError, PublishError
 from ftcli.pluginmanager import Plugins
 from ftcli.settings import Settings
@@ -238,6 +241,22 @@ def test_there_is_no_receipt_where_not_all_of_the_tokenizer_or_the_reading_can_b
     assert receipt.make_receipt(world.context(), [], []) is not None
     assert receipt.make_receipt(world.context(tokenizer__path="org/name"), [], []) is None
     assert receipt.make_receipt(world.context(tokenizer__trust_remote_code=True), [], []) is None
+
+
+def test_a_file_beside_the_tokenizer_that_may_not_be_read_costs_the_receipt_and_no_more(world, monkeypatch):
+    """It stopped tokenize, train and a check of verify, though the tokenizer does not need it."""
+
+    def refuse(path: Path) -> str:
+        if path.name == "notes.txt":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return hash_file(path)
+
+    (world.tokenizer / "notes.txt").write_text("another user's")
+    monkeypatch.setattr(receipt, "hash_file", refuse)
+    report = tokenize.run(world.context(dataset__output_dir=world.folder / "other"))
+    assert report.status == "ok"
+    assert manifest(world.folder / "other")["receipt"] is None
+    assert len(Probe(world.context()).tokenizer_hash) == 64
 
 
 def test_weights_beside_the_tokenizer_count_by_their_stamp(world, monkeypatch):

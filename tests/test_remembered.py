@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,16 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(context: Context,
     (tmp_path / "cache").write_text("a file")
     assert remembered(context, "one", lambda: {"answer": 1}) == {"answer": 1}
     assert remembered(context, "one", lambda: {"answer": 2}) == {"answer": 2}
+
+
+def test_an_answer_that_another_user_kept_is_used_though_its_time_may_not_be_set(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered(context, "one", lambda: {"answer": 1})
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    assert remembered(context, "one", lambda: {"answer": 2}) == {"answer": 1}
 
 
 # -- what checks ask about a whole tokenizer ----------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 import re
 import shlex
 import tomllib
@@ -439,6 +441,21 @@ def test_every_packaged_profile_loads_and_describes_its_machine() -> None:
         about = tomllib.loads(profile_path(name).read_text(encoding="utf-8"))["profile"]
 
         assert about.keys() == {"description", "min_cores", "min_memory_gb"}
+
+
+def test_a_home_that_may_not_be_entered_has_no_profile_and_hides_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sudo -u b` with the old HOME: every command with --profile ended with Permission denied."""
+    stat = Path.stat
+
+    def refuse(path: Path, **options: Any) -> os.stat_result:
+        if tmp_path in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert set(profile_names()) == CLASSES.keys()
+    assert resolve(profile="lowmem", environ={}).profile == "lowmem"
 
 
 def test_a_users_profile_comes_before_the_packaged_one_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

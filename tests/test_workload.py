@@ -80,11 +80,21 @@ def test_threads_that_were_set_are_used(work):
     assert work(cores=2, runtime__threads=6)[0].threads == 6
 
 
-@pytest.mark.parametrize(("free", "mode"), [(51, "memory"), (50, "balanced"), (20, "balanced"), (19, "disk")])
-def test_the_memory_mode_follows_what_is_free(free, mode, work):
+@pytest.mark.parametrize(
+    ("free", "mode", "said"),
+    [
+        (51, "memory", "51 GB"),
+        (50, "balanced", "50 GB"),
+        (20, "balanced", "20 GB"),
+        (19, "disk", "19 GB"),
+        (3, "disk", "3,072 MB"),
+        (0.25, "disk", "256 MB"),
+    ],
+)
+def test_the_memory_mode_follows_what_is_free(free, mode, said, work):
     found, notes = work(free=free)
     assert found.buffer_rows == min(50_000, MODES[mode])
-    assert any(note.startswith(f"memory mode {mode}: {free} GB free") for note in notes)
+    assert any(note.startswith(f"memory mode {mode}: {said} free") for note in notes)
 
 
 def test_a_memory_mode_cuts_a_profile_s_batches_and_leaves_a_user_s(work):

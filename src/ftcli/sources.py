@@ -9,6 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -228,8 +229,10 @@ def user_profiles() -> Path:
 
 
 def profile_names() -> list[str]:
-    packaged = [entry.name.removesuffix(".toml") for entry in resources.files("ftcli.profiles").iterdir() if entry.name.endswith(".toml")]
-    return sorted({*packaged, *(path.stem for path in user_profiles().glob("*.toml") if path.is_file())})
+    found = {entry.name.removesuffix(".toml") for entry in resources.files("ftcli.profiles").iterdir() if entry.name.endswith(".toml")}
+    with suppress(OSError):  # a home that may not be entered has none for this user
+        found.update(path.stem for path in user_profiles().glob("*.toml") if path.is_file())
+    return sorted(found)
 
 
 def profile_path(name: str) -> Any:
@@ -239,7 +242,7 @@ def profile_path(name: str) -> Any:
         SettingsError: there is none; names the ones that exist.
     """
     for candidate in (Path(name), user_profiles() / f"{name}.toml"):
-        if candidate.suffix == ".toml" and candidate.is_file():
+        if candidate.suffix == ".toml" and os.path.isfile(candidate):  # noqa: PTH113 - Path.is_file raises where a folder may not be entered
             return candidate
     packaged = resources.files("ftcli.profiles") / f"{name}.toml"
     if packaged.is_file():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -13,8 +16,8 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.figures import number, seconds, size
-from ftcli.core.files.durable import writing
 from ftcli.core.files.lease import LEASE_NAME, Lease
+from ftcli.core.files.lease_watch import owner_of
 from ftcli.core.files.manifest import Damage, compare_files, read_manifest
 from ftcli.core.files.objects import url_of
 from ftcli.core.publishing.below import attempt_at, is_attempt, walk
@@ -227,22 +230,39 @@ def _prepared(folder: Path) -> list[list[str]]:
 
 
 def _clean(context: Context, folders: Sequence[Path], dry_run: bool) -> Report:
-    """Remove the working directories that nobody holds."""
-    rows, freed = [], 0
+    """Remove the working directories that nobody holds. What is another user's is left alone, and what else cannot be removed fails the command at
+    its end."""
+    rows, freed, failed = [], 0, False
     for folder, _ in walk(context, folders):
         if not is_attempt(folder):
             continue
-        attempt = attempt_at(folder)
         remove = _remove_parts if PARTS.fullmatch(folder.name) else _remove
-        with writing(folder), suppress(FileNotFoundError):  # its process has removed it meanwhile
-            if attempt.held or not (dry_run or remove(folder)):
+        try:
+            attempt = attempt_at(folder)
+            if attempt.held or not (_removable(folder) and (dry_run or remove(folder))):
                 context.note(f"left alone: {folder}, a process works on it")
                 continue
-            freed += attempt.bytes
-            rows.append([str(folder), size(attempt.bytes), seconds(attempt.age)])
+        except FileNotFoundError:  # its process has removed it meanwhile
+            continue
+        except OSError as error:
+            owner = owner_of(folder)
+            failed = failed or not owner
+            context.note(f"left alone: {folder}, {f'it belongs to {owner}' if owner else error.strerror}")
+            continue
+        freed += attempt.bytes
+        rows.append([str(folder), size(attempt.bytes), seconds(attempt.age)])
     table = {"head": ["would remove" if dry_run else "removed", "size", "age"], "rows": rows}
     metrics = {"removed": 0 if dry_run else len(rows), "abandoned": len(rows), "bytes": freed}
-    return context.report("cache", metrics, details={"table": table} if rows else {})
+    return context.report("cache", metrics, status="failed" if failed else "ok", details={"table": table} if rows else {})
+
+
+def _removable(folder: Path) -> bool:
+    """True. Raises `PermissionError` where this user may not remove it: of a sticky folder (/tmp) only the owner may."""
+    above = folder.parent.stat()
+    owned = os.geteuid() in {0, folder.stat().st_uid, above.st_uid} or not above.st_mode & stat.S_ISVTX
+    if not owned or not all(os.access(place, os.R_OK | os.W_OK | os.X_OK) for place in (folder, folder.parent)):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    return True
 
 
 def _remove(folder: Path) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
+from ftcli.core.files.manifest import is_prepared
 from ftcli.core.files.objects import url_of
 from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.inspect.look import described, learned
@@ -60,7 +61,7 @@ def run(
     if not context.settings.tokenizer.path and url_of(named) is None and not first.exists():
         raise StoreError(f"{first} is not there", "Name prepared data, or sources together with --tokenizer-path.")
     counts: dict[str, int] = {}
-    ready = [source for source in sources if (Path(source) / MANIFEST_NAME).exists()]
+    ready = [source for source in sources if is_prepared(Path(source))]
     if ready and len(sources) > 1:
         raise UsageError(f"{ready[0]} is prepared, and {len(sources)} things are named", "Look at one prepared directory at a time.")
     prepared = bool(ready)

@@ -75,6 +75,7 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
     _refuse_prepared(store, output, mark)
     check_place(output)
     with Attempt.open(output, mark, replace=context.settings.runtime.overwrite, inputs=inputs) as attempt:
+        attempt.on_left = context.note
         if attempt.ready is None:
             manifest = (
                 {key: value for key, value in store.manifest.items() if key not in MADE} if whole else _manifest(store, counts, inputs)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftcli.core.engines.backend import Backend, encodes_alone, strip
 from ftcli.core.engines.reference import BackendEncoder
-from ftcli.core.files.cached_document import forget
+from ftcli.core.files.cached_document import forget, used
 from ftcli.core.files.durable import put, writing
 from ftcli.core.files.manifest import hash_bytes
 from ftcli.errors import PublishError
@@ -81,7 +81,7 @@ def recall(cache_dir: Path, key: str, load: Callable[[], PreTrainedTokenizerBase
         document = json.loads(head)
         backend: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in document["backend"].items()}
         known = KnownTokenizer(Backend(json=body.decode(), **backend), document["figures"], load)
-        path.touch()
+        used(path)
         return known
     return None
 

@@ -22,7 +22,7 @@ def kept(path: Path, compute: Callable[[], dict[str, Any]], fits: Callable[[dict
     with suppress(OSError, ValueError):
         found = unseal(path.read_bytes())
         if fits(found):
-            path.touch()  # the last used stay, where some are forgotten
+            used(path)
             return found
     answer = compute()
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
@@ -33,6 +33,12 @@ def kept(path: Path, compute: Callable[[], dict[str, Any]], fits: Callable[[dict
         with suppress(OSError):
             temporary.unlink()
     return answer
+
+
+def used(path: Path) -> None:
+    """The last used stay, where some are forgotten. Another user's file may be read, and not be touched."""
+    with suppress(OSError):
+        path.touch()
 
 
 def forget(folder: Path, pattern: str, most: int) -> None:

@@ -16,6 +16,9 @@ KEPT = ": finished shards are kept"
 _SPACE = f"Free space there or choose another output directory, then run the same command again{KEPT}."
 _ACCESS = "Choose an output directory that this user may write to, or change its permissions."
 _FILES = "Raise the limit on open files (ulimit -n) or use fewer workers."
+_LENGTH = (
+    f"The limit on the size of a file (ulimit -f) or one of the file system's forbids it: raise it, then run the same command again{KEPT}."
+)
 _LOCKS = "This file system offers no locks: choose an output directory on a local disk, or mount it with locks."
 _MOUNT = "The output directory cannot be a mount point: choose a directory inside it."
 _TAKEN = "Something else was put there in the meantime: choose another output directory."
@@ -23,6 +26,7 @@ _OTHER = f"Check the disk, then run the same command again{KEPT}."
 HINTS = {
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
+    errno.EFBIG: _LENGTH,
     errno.EROFS: "The file system is mounted read-only: choose another output directory.",
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,

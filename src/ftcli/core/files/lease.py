@@ -21,7 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.core.files.lease_holder import Note, as_error
-from ftcli.core.files.lease_watch import BEAT_SECONDS, GRACE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS, PREPARING, Sight, Watch, Work
+from ftcli.core.files.lease_watch import (
+    BEAT_SECONDS,
+    GRACE_SECONDS,
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+    PREPARING,
+    WAY_ON,
+    Sight,
+    Watch,
+    Work,
+    owner_of,
+)
 from ftcli.errors import PublishError
 
 LEASE_NAME = "lease"
@@ -93,6 +104,11 @@ class Lease:
             try:
                 descriptor = _open(directory / LEASE_NAME)
             except FileNotFoundError:
+                continue
+            except PermissionError:
+                if not (owner := owner_of(directory)):
+                    raise
+                _outwait(directory, owner, watch, on_wait)
                 continue
             lease = None
             try:
@@ -248,10 +264,38 @@ def _open(path: Path) -> int:
         raise PublishError(f"{way} is in the way: ftcli did not make it", f"Remove it: rm -r {shlex.quote(str(way))}") from error
 
 
-def _lock(descriptor: int) -> bool:
+def _outwait(directory: Path, owner: str, watch: Watch, on_wait: Callable[[Sight], None]) -> None:
+    """Wait until the lease of another user, which this one may read alone, is gone.
+
+    Raises:
+        PublishError, FtcliError: as `Lease.take`; or its holder has ended and left it.
+    """
+    for _ in range(2):  # a holder that comes has made its file some moments before it locks it
+        try:
+            descriptor = os.open(directory / LEASE_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except PermissionError as error:
+            raise PublishError(f"{directory} is of a run of {owner}, and closed to this user", WAY_ON.format(owner=owner)) from error
+        try:
+            while not _lock(descriptor, fcntl.LOCK_SH) and _at(directory, descriptor):
+                on_wait(watch.look())
+                time.sleep(POLL_SECONDS)
+            watch.refuse_failure(descriptor)
+            if not _at(directory, descriptor):
+                return
+        finally:
+            os.close(descriptor)
+        time.sleep(GRACE_SECONDS)
+    raise PublishError(
+        f"{directory} is left of a run of {owner} that has ended", f"Ask {owner} to remove it, or choose another output directory."
+    )
+
+
+def _lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Lock it, if nobody else has."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import time
 from contextlib import suppress
@@ -21,6 +22,8 @@ HANG_SECONDS = 600.0
 proof or hash."""
 GRACE_SECONDS = 0.2
 """Before refusing: a process that is just leaving, or clearing away an abandoned attempt, holds the lease for some milliseconds."""
+WAY_ON = "Wait until it has ended, ask {owner} to stop it, or choose another output directory."
+"""Where the holder is a process of another user."""
 UNSIGNED = "a process that has not signed yet"
 
 
@@ -91,9 +94,11 @@ class Watch:
             if now - self._begun > GRACE_SECONDS:
                 raise self._refusal(note)
         elif silent > self._patience or idle > max(HANG_SECONDS, self._patience):
+            owner = owner_of(self._path)
             remedy = f"fuser -v {self._path} names it." if note is None else note.remedy(self._path)
             raise PublishError(
-                f"no progress for {max(silent, idle):.0f} s from {who}, which prepares {self._output} and holds {self._path}", remedy
+                f"no progress for {max(silent, idle):.0f} s from {who}, which prepares {self._output} and holds {self._path}",
+                WAY_ON.format(owner=owner) if owner else remedy,
             )
         return Sight(note, silent, self._path)
 
@@ -148,7 +153,22 @@ class Watch:
 
     def _refusal(self, note: Note | None) -> PublishError:
         who, pid = (UNSIGNED, "PID") if note is None else (note.words, note.pid)
-        return PublishError(self._work.said.format(output=self._output, who=who), self._work.instead.format(pid=pid))
+        said = self._work.said.format(output=self._output, who=who)
+        if owner := owner_of(self._path):
+            return PublishError(f"{said}, a run of {owner}", WAY_ON.format(owner=owner))
+        return PublishError(said, self._work.instead.format(pid=pid))
+
+
+def owner_of(path: Path) -> str:
+    """The user to whom a file belongs, whose processes this one may not stop; "" where it may, or that cannot be told."""
+    with suppress(OSError):
+        uid = path.stat().st_uid
+        if os.geteuid() not in (0, uid):
+            try:
+                return f"user {pwd.getpwuid(uid).pw_name}"
+            except KeyError:
+                return f"user {uid}"
+    return ""
 
 
 def _peek(path: Path) -> tuple[Note | None, object]:

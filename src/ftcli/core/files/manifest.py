@@ -26,6 +26,7 @@ _REBUILD = "Prepare it again with the same settings and --overwrite."
 _AGAIN = "Its disk or server failed: run the same command again, and prepare it again with --overwrite only if it stays so."
 _UNREADABLE = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "This user may not read it: change its permissions."),
+    errno.ENAMETOOLONG: "Check the path: no name is that long.",
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit on open files (ulimit -n), then run the same command again."),
 }
 
@@ -170,6 +171,18 @@ def unseal(data: bytes) -> dict[str, Any]:
     if document.pop("seal", None) != fingerprint(document):
         raise ValueError("its seal does not match its content")
     return document
+
+
+def is_prepared(directory: Path) -> bool:
+    """Whether data were prepared there, whole or damaged.
+
+    Raises:
+        StoreError: this user may not look.
+    """
+    try:
+        return (directory / MANIFEST_NAME).exists()
+    except OSError as error:
+        raise StoreError(f"{directory} cannot be read: {error.strerror}", unreadable_hint(error.errno)) from error
 
 
 def read_manifest(directory: Path, at: int | None = None) -> dict[str, Any] | None:

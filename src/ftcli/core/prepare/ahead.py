@@ -41,19 +41,17 @@ def begin(context: Context) -> None:
 
 
 def known_tokenizer(context: Context, load: Callable[[], Any] | None = None) -> KnownTokenizer | None:
-    """The tokenizer of the run; None where it has to be loaded. A folder that cannot be read is left to the loader to name.
+    """The tokenizer of the run; None where it has to be loaded.
 
     Args:
         load: loads the tokenizer itself, for whoever needs its live backend; default: the plugins' hook.
     """
-    with suppress(OSError):
-        key = tokenizer_key(context)
-        if key in _begun:
-            known = _begun.pop(key)
-            known.load = load or known.load
-            return known
-        return _recalled(context, key, load)
-    return None
+    key = tokenizer_key(context)
+    if key in _begun:
+        known = _begun.pop(key)
+        known.load = load or known.load
+        return known
+    return _recalled(context, key, load)
 
 
 def _recalled(context: Context, key: str | None, load: Callable[[], Any] | None = None) -> KnownTokenizer | None:

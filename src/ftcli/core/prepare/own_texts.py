@@ -14,14 +14,14 @@ import pyarrow as pa
 from ftcli.context import Context
 from ftcli.contracts import Columns
 from ftcli.core.arrays import numbers
+from ftcli.core.files.manifest import is_prepared, read_manifest
 from ftcli.core.files.streams import codec_of
-from ftcli.core.publishing.publish import read_manifest
 from ftcli.core.reading.conversation import MODE, as_prepared, chat_columns, said
 from ftcli.core.reading.find import Found
 from ftcli.core.reading.read import find_sources
 from ftcli.core.reading.reject import unheard
 from ftcli.errors import DataError, FtcliError
-from ftcli.records import MANIFEST_NAME, Piece
+from ftcli.records import Piece
 from ftcli.settings import Settings, update
 
 MOST_ROWS = 1000
@@ -59,7 +59,7 @@ def own_texts(context: Context) -> OwnTexts | None:
         FtcliError: the sources cannot be found or read.
     """
     sources = context.settings.dataset.sources or []
-    prepared = len(sources) == 1 and (Path(sources[0]) / MANIFEST_NAME).exists()
+    prepared = len(sources) == 1 and is_prepared(Path(sources[0]))
     settings, found = _of_prepared(context.settings, Path(sources[0])) if prepared else _of_raw(context)
     found = [file for file in found if file.split in {None, "train"}] or found
     if not found:

@@ -129,7 +129,8 @@ def _buffers(context: Context) -> tuple[int, int]:
     mode: Any = dataset.memory_mode
     if mode == "auto":
         mode = "memory" if free > 50 else "balanced" if free >= 20 else "disk"
-        context.note(f"memory mode {mode}: {free:.0f} GB free by {context.machine.how.get('memory_bytes', 'the system')}")
+        said = f"{free:.0f} GB" if free >= 10 else f"{1024 * free:,.0f} MB"
+        context.note(f"memory mode {mode}: {said} free by {context.machine.how.get('memory_bytes', 'the system')}")
     origin = context.resolved.origin("dataset.writer_batch_size")
     by_user = origin != "default" and not origin.startswith("profile ")
     asked = dataset.writer_batch_size

@@ -19,14 +19,13 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from ftcli.core.files.durable import exchange, free_bytes, put, size_of, sync, writing
 from ftcli.core.files.lease import Lease
 from ftcli.core.files.lease_holder import Note
-from ftcli.core.files.lease_watch import PATIENCE_SECONDS, Sight
+from ftcli.core.files.lease_watch import PATIENCE_SECONDS, Sight, owner_of
 from ftcli.core.files.manifest import (
     check_files,
     check_published,
@@ -68,6 +67,14 @@ __all__ = [
 ]
 
 
+def _warn(words: str) -> None:
+    warnings.warn(FtcliWarning(words), stacklevel=2)
+
+
+def _left(error: OSError) -> str:
+    return f"left behind: {error.filename}: {error.strerror}; remove it by hand"
+
+
 class Attempt:
     """Work on one output directory, by one process at a time.
 
@@ -90,6 +97,8 @@ class Attempt:
         self._lease = lease
         self._written: dict[str, dict[str, Any]] = {}
         self._settled = False
+        self.on_left: Callable[[str], None] = _warn
+        """Told of each thing that could not be removed at the end."""
 
     @classmethod
     def open(
@@ -276,24 +285,32 @@ class Attempt:
                 self._aside.rename(self._target)
                 raise
 
-    def _remove_others(self) -> None:
-        """Remove attempts of other fingerprints of this output that nobody works on."""
+    def _remove_others(self) -> list[str]:
+        """Remove attempts of other fingerprints of this output that nobody works on; what stays, in words."""
+        left = []
         for directory in attempts_beside(self._target):
             if directory != self.directory:
-                with suppress(FileNotFoundError):
+                try:
                     lease = Lease.attempt(directory)
                     if lease is not None:
                         lease.remove()
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    owner = owner_of(directory)
+                    left.append(f"left behind: {directory}, it belongs to {owner}" if owner else _left(error))
+        return left
 
     def close(self) -> None:
         """Release the lease. The attempt directory stays only if it holds finished shards of unpublished work."""
         if not self._lease.held:
             return
+        left = []
         try:
             if not self._lease.valid():
                 return  # what lies there now is another process's
             if self._settled:
-                self._remove_others()
+                left += self._remove_others()
                 if self._aside.exists():
                     shutil.rmtree(self._aside)
             if self._settled or not any((self.directory / "records").glob("*.json")):
@@ -301,9 +318,11 @@ class Attempt:
             else:
                 shutil.rmtree(self.directory / "tmp")
         except OSError as error:
-            warnings.warn(FtcliWarning(f"left behind: {error.filename}: {error.strerror}; remove it by hand"), stacklevel=2)
+            left.append(_left(error))
         finally:
             self._lease.release()
+        for words in left:
+            self.on_left(words)
 
     def __enter__(self) -> Self:
         return self

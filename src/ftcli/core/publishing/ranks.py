@@ -126,6 +126,7 @@ def open_attempt(
         )
     finally:
         wait.close()
+    attempt.on_left = context.note
     gone = attempt.predecessor
     if gone is not None and attempt.ready is None:
         context.notes.append(f"{gone.short}, which was preparing {output}, is gone: {_me()} goes on with the shards that it had finished")

@@ -179,15 +179,18 @@ def kind_of(name: str, path: str) -> str:
 
 
 def _tokenizer(settings: Settings) -> Mapping[str, Any] | None:
-    """Name → content hash of every file of the folder; None where the tokenizer is not all in one."""
+    """Name → content hash of every file of the folder; None where the tokenizer is not all in one, or a file cannot be read: it may not need that one."""
     folder = Path(settings.tokenizer.path or "")
-    if not settings.tokenizer.path or settings.tokenizer.trust_remote_code or not any((folder / name).is_file() for name in MARKS):
-        return None
     files: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            stamp = Stamp.of(str(path))
-            files[str(path.relative_to(folder))] = hash_file(path) if stamp.size <= WHOLE_BYTES else stamp
+    try:
+        if not settings.tokenizer.path or settings.tokenizer.trust_remote_code or not any((folder / name).is_file() for name in MARKS):
+            return None
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                stamp = Stamp.of(str(path))
+                files[str(path.relative_to(folder))] = hash_file(path) if stamp.size <= WHOLE_BYTES else stamp
+    except OSError:
+        return None
     return files
 
 

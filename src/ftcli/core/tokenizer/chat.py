@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -140,11 +141,11 @@ def parted_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[int]:
 
 def _files(sources: Sequence[str]) -> Iterator[Path]:
     for source in sources:
-        path = Path(source if Path(source).exists() else source.partition("=")[2] or source)
-        if (path / MANIFEST_NAME).is_file():
-            entries = (_manifest(path) or {}).get("sources", ())
+        path = Path(source if os.path.exists(source) else source.partition("=")[2] or source)  # noqa: PTH110 - FT201 says what may not be read
+        if (manifest := _manifest(path)) is not None:
+            entries = manifest.get("sources", ())
             yield from (Path(str(entry["path"])) for entry in entries if isinstance(entry, dict) and "path" in entry)
-        elif path.is_dir():
+        elif os.path.isdir(path):  # noqa: PTH112
             yield from sorted(path.glob("*.jsonl"))[:MOST]
         else:
             yield path

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ftcli.core.tokenizer.vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
-    from ftcli.context import Context
     from ftcli.core.verify.probe import Probe
 
 KEY = "tokenizer_key"
@@ -18,9 +16,11 @@ KEY = "tokenizer_key"
 
 def loaded(probe: Probe, load: Callable[[], Any]) -> Any:
     """The tokenizer that `load` gives. Answers about it may be kept if its folder was the same before and behind."""
-    before = _key(probe.context)
+    from ftcli.core.reading.receipt import tokenizer_key
+
+    before = tokenizer_key(probe.context)
     tokenizer = load()
-    if before is not None and before == _key(probe.context):
+    if before is not None and before == tokenizer_key(probe.context):
         probe.give(**{KEY: before})
     return tokenizer
 
@@ -54,11 +54,3 @@ def _remembered(probe: Probe, name: str, compute: Callable[[], dict[str, Any]]) 
     from ftcli.core.tokenizer.remembered import remembered_as
 
     return remembered_as(probe.context, name, key, compute)
-
-
-def _key(context: Context) -> str | None:
-    from ftcli.core.reading.receipt import tokenizer_key
-
-    with suppress(OSError):  # the loader says what is wrong with the folder
-        return tokenizer_key(context)
-    return None

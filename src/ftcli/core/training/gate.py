@@ -144,7 +144,8 @@ def check_output(folder: Path, *, resume: bool, overwrite: bool) -> None:
     check_folder(folder)
     if resume or overwrite or not folder.is_dir():
         return
-    earlier = next((entry for entry in (*sorted(folder.glob("checkpoint-*")), folder / RUN_NAME) if entry.exists()), None)
+    newest = sorted(folder.glob("checkpoint-*"), key=lambda path: (len(path.name), path.name), reverse=True)
+    earlier = next((entry for entry in (*newest, folder / RUN_NAME) if entry.exists()), None)
     if earlier is not None:
         raise TrainError(
             f"{folder} holds an earlier run ({earlier.name})",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -123,7 +125,10 @@ def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None
 
 
 def _what_to_do(failure: BaseException | None) -> str:
-    return "See what ended the process that loads data" if "DataLoader worker" in str(failure) else "Free space there"
+    if "DataLoader worker" in str(failure):
+        return "See what ended the process that loads data"
+    too_large = os.strerror(errno.EFBIG) in str(failure)  # safetensors gives the words alone
+    return "Raise the limit on the size of a file (ulimit -f)" if too_large else "Free space there"
 
 
 def _random_states(trainer: Trainer, staged: Path) -> dict[str, bytes]:

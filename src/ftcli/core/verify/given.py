@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ftcli.core.files.manifest import is_prepared
 from ftcli.core.storage.store import Store
 from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.verify.missing import Missing
 from ftcli.errors import FtcliError, UsageError
-from ftcli.records import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from ftcli.context import Context
@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 
 def unprepared(settings: Settings) -> bool:
-    """Whether there are sources, and `ftcli tokenize` has still to read them. Damaged prepared data are refused when they are opened."""
+    """Whether there are sources, and `ftcli tokenize` has still to read them. Damaged prepared data are refused when they are opened.
+
+    Raises:
+        StoreError: this user may not look.
+    """
     sources = settings.dataset.sources or []
-    return len(sources) > 1 or any(not (Path(source) / MANIFEST_NAME).exists() for source in sources)
+    return len(sources) > 1 or any(not is_prepared(Path(source)) for source in sources)
 
 
 def open_store(context: Context) -> Store:
