@@ -65,6 +65,9 @@ def test_a_thread_that_the_system_refuses_is_no_bug(monkeypatch: pytest.MonkeyPa
     "error",
     [
         ImportError("libgfortran-040039e1.so.5.0.0: failed to map segment from shared object"),
+        ImportError(
+            "\n\nIMPORTANT: PLEASE READ THIS\n" + 20 * "and so on, \n" + "Original error was: libopenblas.so: failed to map segment"
+        ),
         OSError(12, "Cannot allocate memory"),
         MemoryError(),
     ],
@@ -93,6 +96,13 @@ def test_the_limit_that_was_met_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         error = room.shortage(refused)
         assert error is not None
         assert "this process may have 954\xa0MiB of address space (ulimit -v) and has " in error.message
+
+
+def test_an_address_space_too_small_for_the_libraries_is_refused_before_one_aborts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_address_limit", lambda: 10**9)
+
+    with pytest.raises(LimitError, match=r"may have 954.MiB of address space \(ulimit -v\) and has .*: at least 1\.5.* are needed"):
+        room.require_command()
 
 
 def test_room_is_found_and_given_back() -> None:

@@ -139,7 +139,8 @@ class Invocation:
         assert self.context is not None
         if not self.spec.computes:
             return self._command(self.context)
-        room.require(room.COMMAND)
+        if self.spec.works:
+            room.require_command()
         from ftcli.core.tokenizer.quick_import import scanned_once
         from ftcli.core.tokenizer.without_torch import uncollected
 

@@ -16,6 +16,8 @@ READER = 4
 """Threads that a reader of pyarrow needs to go on: with fewer it waits for ever for the one that it could not start."""
 _THREADS = re.compile("can't start new thread|Resource temporarily unavailable|ThreadPoolBuildError")
 _MEMORY = re.compile("failed to map segment|cannot allocate memory|bad_alloc", re.IGNORECASE)
+ADDRESSES = 3 << 29
+"""Bytes of address space that a command needs: torch's and Arrow's libraries take 1 GB, and Arrow aborts where it gets no buffer."""
 _NEAR = 64
 """A limit that leaves room for more is not the one that was met."""
 LESS = "; --num-proc 1 and OMP_NUM_THREADS=1 need less."
@@ -52,11 +54,26 @@ def require(threads: int) -> None:
         raise _of_threads(f"{threads} more are needed")
 
 
+def require_command() -> None:
+    """
+    Raises:
+        LimitError: a command that computes could not even load its libraries, or would be aborted by one of them.
+    """
+    if (address := _address_space()) and _address_limit() < ADDRESSES:
+        from ftcli.core.figures import memory
+
+        raise LimitError(f"{address}: at least {memory(ADDRESSES)} are needed", "Raise it: ulimit -v unlimited")
+    require(COMMAND)
+
+
 def shortage(error: BaseException) -> LimitError | None:
     """What an error says to people that means that the system gave no thread, no process or no memory."""
     if isinstance(error, LimitError):
         return None
-    reason = " ".join((error.message if isinstance(error, FtcliError) else f"{type(error).__name__}: {error}").split())[:300]
+    lines = (error.message if isinstance(error, FtcliError) else f"{type(error).__name__}: {error}").splitlines()
+    reason = next((line for line in lines if _MEMORY.search(line) or _THREADS.search(line)), lines[0] if lines else "")[
+        :300
+    ]  # numpy's has 25
     if isinstance(error, MemoryError) or _MEMORY.search(reason):
         address = _address_space()
         hint = "Raise it (ulimit -v unlimited)" if address else "Free some, or have more of it"
@@ -99,13 +116,19 @@ def _limits() -> tuple[str, str]:
 
 def _address_space() -> str:
     """The limit on this process's address space, in words; "" where there is none."""
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
+    limit = _address_limit()
+    if limit < 0:
         return ""
     import psutil
 
     from ftcli.core.figures import memory
 
     return f"this process may have {memory(limit)} of address space (ulimit -v) and has {memory(psutil.Process().memory_info().vms)}"
+
+
+def _address_limit() -> int:
+    """Bytes; -1 where there is none."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return -1 if limit == resource.RLIM_INFINITY else limit
