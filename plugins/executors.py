@@ -18,8 +18,10 @@ from ftcli.records import ShardPlan
 
 if TYPE_CHECKING:
     from ftcli.core.processes.child import Child, ChildDied
+    from ftcli.core.processes.stillness import Stillness
 
 MEMORY = "The system kills a process when memory runs out: use fewer --num-proc."
+HUNG = "An engine may hang, or it waited for what never came: a thread beyond ulimit -u, a lock, a server that does not answer."
 AGAIN = "Run the same command again: finished shards are kept."
 
 Work = tuple[Callable[[ShardPlan], Any], ShardPlan]
@@ -34,6 +36,7 @@ class _Run:
     """By its pipe, a worker with what it was given and has not answered: the one before the last is only being finished (`ftcli.core.later`)."""
     on_progress: Callable[[int, int, int, str], None]
     rescue: Rescue | None
+    still: Stillness
 
     def give(self, worker: Child) -> None:
         """The next shard, if there is one; a worker without any is no longer listened to."""
@@ -155,14 +158,17 @@ class Local:
         rescue: Rescue | None = None,
     ) -> Iterator[Any]:
         """See `ftcli.contracts.Executor`. Leaving early, or an error, ends the workers: nothing goes on behind anybody's back."""
-        now = _Run(deque((function, shard) for shard in shards), {}, on_progress, rescue)
+        from ftcli.core.processes import stillness
+
+        now = _Run(deque((function, shard) for shard in shards), {}, on_progress, rescue, stillness.Stillness())
         self._fill()
         try:
             for worker in self._workers[: len(shards)]:
                 now.give(worker)
             while now.busy:
-                for ready in wait(list(now.busy)):
+                for ready in wait(list(now.busy), stillness.LOOK_SECONDS):
                     yield from self._heard(*now.busy[ready], now)
+                now.still.look(worker.pid for worker, _ in now.busy.values())
         except BaseException:
             self.close()
             raise
@@ -171,6 +177,7 @@ class Local:
         """Take a worker's message, give it the next shard where it can begin one, and yield what was done."""
         from ftcli.core.processes.child import ChildDied
 
+        now.still.heard(worker.pid)
         try:
             kind, payload = worker.receive()
         except ChildDied as died:
@@ -204,7 +211,7 @@ class Local:
         rows, file = self._reached.pop(worker.pid, (0, ""))
         file = file or (shard.pieces[0].path if shard.pieces else "no file")
         killed = died.signal is signal.SIGKILL
-        cause = MEMORY if killed else "An engine may have crashed."
+        cause = MEMORY if killed else HUNG if died.signal is signal.SIGALRM else "An engine may have crashed."
         error = WorkerDied(
             f"the worker process {worker.pid} ended {died.how} in shard {shard.index}, after {rows:,} of its rows, in {file}",
             f"{cause} {AGAIN}",

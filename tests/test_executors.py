@@ -15,6 +15,7 @@ from contextlib import closing
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ import psutil
 import pytest
 
 from ftcli.core import progress
+from ftcli.core.processes import stillness
 from ftcli.core.processes.child import STOP_SECONDS, Child, ChildDied, portable
 from ftcli.errors import DataError, WorkerDied
 from ftcli.machine import usable_cores
@@ -438,3 +440,45 @@ def test_progress_outside_a_block_goes_nowhere_and_a_block_puts_back_what_was() 
     progress.report(4, 0, 0)
 
     assert (outer, inner) == ([3], [2])
+
+
+def hang(shard: ShardPlan) -> None:
+    progress.report(1, 3, 0, "some.csv")
+    Event().wait()
+
+
+def crawl(shard: ShardPlan) -> int:
+    """Hardly anything in any second, but something."""
+    for _ in range(12):
+        time.sleep(0.25)
+        until_cpu = time.process_time() + 0.02
+        while time.process_time() < until_cpu:
+            pass
+    return shard.index
+
+
+def stop_for_a_while(shard: ShardPlan) -> int:
+    waker = subprocess.Popen(["/bin/sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    waker.wait()
+    return shard.index
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a worker does stands in /proc")
+@pytest.mark.parametrize("workers", WAYS)
+def test_a_worker_that_does_nothing_at_all_is_ended_and_named(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader of pyarrow waited for ever for a thread that the system had refused it, and the run with it."""
+    monkeypatch.setattr(stillness, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(stillness, "LOOKS", 5)
+
+    with pytest.raises(WorkerDied, match=r"by SIGALRM, which ends what hangs, in shard 0, after 3 of its rows, in some\.csv"):
+        list(run(hang, 1, workers))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a worker does stands in /proc")
+@pytest.mark.parametrize("work", [crawl, stop_for_a_while])
+def test_a_worker_that_is_slow_or_stopped_does_not_hang(work: Callable[[ShardPlan], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stillness, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(stillness, "LOOKS", 8)
+
+    assert list(run(work, 1, 1)) == [0]

@@ -13,6 +13,7 @@
     ├── ModelError              the model or its configuration cannot be used
     ├── TrainError              a run became impossible or unhealthy
     ├── MissingExtraError       an optional package is needed; the hint holds the exact install command
+    ├── LimitError              the system gives no further process, thread or memory
     ├── RankError               one of several processes of a run stalled or died; resumable; exit code 4
     └── InterruptedRun          stopped by a signal, resumable; exit code 3
 
@@ -93,6 +94,10 @@ class TrainError(FtcliError):
 
 class MissingExtraError(FtcliError):
     code = "missing-extra"
+
+
+class LimitError(FtcliError):
+    code = "limit"
 
 
 class RankError(FtcliError):

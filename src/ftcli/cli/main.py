@@ -85,8 +85,9 @@ def _decodable(words: list[str]) -> None:
 def _get_ready(words: list[str]) -> None:
     """Start a worker for a command that will need one, before this process imports what it needs itself."""
     from ftcli.core.processes import reserve
+    from ftcli.core.room import COMMAND, lacks
 
-    if reserve.belongs(words):
+    if reserve.belongs(words) and not lacks(COMMAND):
         reserve.prepare(FASTEST)
 
 
@@ -107,9 +108,10 @@ def _without(error: ImportError, words: list[str]) -> int:
         from ftcli.cli import doctor
 
         return doctor.rescue(words[1:])
+    from ftcli.core.room import shortage
     from ftcli.errors import FtcliError
 
-    return _refuse(FtcliError(f"ftcli's installation is broken: {error}", "Run: ftcli doctor"), words)
+    return _refuse(shortage(error) or FtcliError(f"ftcli's installation is broken: {error}", "Run: ftcli doctor"), words)
 
 
 def _refuse(error: FtcliError, words: list[str]) -> int:

@@ -20,6 +20,7 @@ from ftcli.cli.spec import CommandSpec
 from ftcli.cli.streams import emit
 from ftcli.cli.switches import Switches, typed_settings
 from ftcli.context import Context
+from ftcli.core import room
 from ftcli.core.distributed import pulse
 from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.processes import garbage
@@ -116,7 +117,9 @@ class Invocation:
                     return self.context.report(self.spec.name, {}), None
                 report = self._run()
         except FtcliError as error:
-            failure = error
+            failure = (
+                room.shortage(error) if error.exit_code == 1 else None
+            ) or error  # its own hint takes a library or a file to be broken
         except KeyboardInterrupt:
             failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", self.spec.again if self.spec.works else "")
         except SystemExit as error:  # of a plugin or a model's own code; its code 0 would say that the command did its work
@@ -124,9 +127,9 @@ class Invocation:
         except GeneratorExit:
             raise
         except OSError as error:
-            failure = _refused_by_system(error) or self._bug(error)
+            failure = _refused_by_system(error) or room.shortage(error) or self._bug(error)
         except BaseException as error:  # noqa: BLE001 - the last net: no traceback reaches a user, nor does a panic in Rust
-            failure = self._bug(error)
+            failure = room.shortage(error) or self._bug(error)
         else:
             return report, None
         return self._failed(failure), failure
@@ -136,6 +139,8 @@ class Invocation:
         assert self.context is not None
         if not self.spec.computes:
             return self._command(self.context)
+        if self.spec.works:
+            room.require_command()
         from ftcli.core.tokenizer.quick_import import scanned_once
         from ftcli.core.tokenizer.without_torch import uncollected
 

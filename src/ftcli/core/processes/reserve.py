@@ -42,8 +42,9 @@ def begin(function: Callable[[], Any]) -> None:
     for child in _ready:
         _sent()
         child.adopt(1)
-        _sending.append(Thread(target=child.begin, args=(function,), daemon=True))  # a tokenizer is more than a pipe holds
-        _sending[-1].start()
+        thread = Thread(target=child.begin, args=(function,), daemon=True)  # a tokenizer is more than a pipe holds
+        thread.start()
+        _sending.append(thread)
 
 
 def take(threads: int | None) -> Child | None:

@@ -27,6 +27,7 @@ from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
 from ftcli.core.reading.reject import Rejects, passing
+from ftcli.core.room import READER, require
 from ftcli.errors import DataError, UsageError
 from ftcli.records import SPLITS, Piece, ShardPlan, Split
 from ftcli.registry import AnyRegistry
@@ -228,6 +229,7 @@ def read_shard(
     Raises:
         DataError: the first bad row, named by file and line (or row), in strict mode; a damaged file.
     """
+    require(READER)
     for piece in shard.pieces:
         reader: SourceFormat = formats.get(piece.format)()
         for batch in reader.read(piece, columns, settings, rejects.of(piece) if rejects else unkept or passing(settings)):
@@ -256,8 +258,7 @@ def _parted(batch: pa.RecordBatch, separator: str) -> pa.RecordBatch:
 def scan_labels(shard: ShardPlan, columns: Columns, settings: Settings, formats: AnyRegistry) -> set[str] | set[int]:
     """The distinct labels of a shard; only the label column is decoded."""
     assert columns.label is not None
-    batches = read_shard(shard, replace(columns, labels_only=True), settings, formats)
-    columns_read = (batch.column("label") for _, batch in batches)
+    columns_read = (batch.column("label") for _, batch in read_shard(shard, replace(columns, labels_only=True), settings, formats))
     return {label for column in columns_read for label in pc.unique(column.flatten() if is_list(column.type) else column).to_pylist()}
 
 

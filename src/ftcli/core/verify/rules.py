@@ -11,6 +11,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
 from ftcli.contracts import CheckKind
+from ftcli.core.room import shortage
 from ftcli.core.verify.probe import Missing, Probe
 from ftcli.errors import FtcliError, PluginError, UsageError
 from ftcli.pluginfaults import reason_of
@@ -145,6 +146,8 @@ def _verdict(
         told[error] = kind.id
         return Check("", "", "fail", f"{kind.title}: {error.message}", {}, error.hint)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken check must not hide the others
+        if short := shortage(error):
+            return Check("", "", "error", f"{kind.title}: {short.message}", {}, short.hint)
         words = f"{kind.title}: the check of plugin {owner(kind.id)!r} broke: {reason_of(error)}"
         return Check("", "", "error", words, {}, f"Report it to the plugin's author; --ignore {kind.id} leaves it out.")
 
