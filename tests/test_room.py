@@ -12,7 +12,7 @@ import pytest
 from ftcli.commands import settings as settings_command
 from ftcli.core import room
 from ftcli.core.processes import reserve
-from ftcli.errors import EngineError, LimitError
+from ftcli.errors import EngineError, LimitError, TrainError
 from ftcli.testing import run
 
 
@@ -81,6 +81,14 @@ def test_memory_that_the_system_refuses_is_no_bug(monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 1
     assert result.report["error"]["code"] == "limit"
     assert result.report["error"]["message"].startswith("memory ran out: ")
+
+
+def test_what_has_an_advice_of_its_own_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that a batch takes is another matter than that of a limit: torch's words are the same."""
+    words = "the device's memory does not hold a batch of 8 rows: DefaultCPUAllocator: can't allocate memory. Error code 12 (Cannot allocate memory)"
+    monkeypatch.setattr(settings_command, "run", _raise(TrainError(words, "--per-device-train-batch-size 4")))
+    error = run("settings", "--json").report["error"]
+    assert (error["message"], error["hint"]) == (words, "--per-device-train-batch-size 4")
 
 
 def test_the_limit_that_was_met_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ _THREADS = re.compile("can't start new thread|Resource temporarily unavailable|T
 _MEMORY = re.compile("failed to map segment|cannot allocate memory|bad_alloc", re.IGNORECASE)
 ADDRESSES = 3 << 29
 """Bytes of address space that a command needs: torch's and Arrow's libraries take 1 GB, and Arrow aborts where it gets no buffer."""
+_OF_LIBRARIES = re.compile("can't start new thread|ThreadPoolBuildError|failed to map segment")
+"""What an error that is told to people already may hold without knowing its cause. Others have an advice of their own, as where a batch does not fit."""
 _NEAR = 64
 """A limit that leaves room for more is not the one that was met."""
 LESS = "; --num-proc 1 and OMP_NUM_THREADS=1 need less."
@@ -68,9 +70,10 @@ def require_command() -> None:
 
 def shortage(error: BaseException) -> LimitError | None:
     """What an error says to people that means that the system gave no thread, no process or no memory."""
-    if isinstance(error, LimitError):
+    told = isinstance(error, FtcliError)
+    if isinstance(error, LimitError) or (told and not _OF_LIBRARIES.search(str(error))):
         return None
-    lines = (error.message if isinstance(error, FtcliError) else f"{type(error).__name__}: {error}").splitlines()
+    lines = (str(error) if told else f"{type(error).__name__}: {error}").splitlines()
     reason = next((line for line in lines if _MEMORY.search(line) or _THREADS.search(line)), lines[0] if lines else "")[
         :300
     ]  # numpy's has 25
