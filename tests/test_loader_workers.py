@@ -71,7 +71,7 @@ class Broken:
 
 def test_an_error_in_a_process_that_loads_data_is_told_in_its_own_words() -> None:
     """Its words were the whole traceback, and a RuntimeError was called the death of the process."""
-    with pytest.raises(DataError, match="^Caught DataError in DataLoader worker") as raised:
+    with pytest.raises(DataError, match=r"^Caught DataError in DataLoader worker") as raised:
         list(loading(Broken()))
     told = of_a_loader(raised.value)
     assert (type(told), told.message) == (DataError, "the collator odd breaks: ValueError: row 0")
