@@ -27,7 +27,7 @@ from ftcli.core.prepare.outcome import note_outcome, refuse_unusable
 from ftcli.core.prepare.parts import Part, adopt
 from ftcli.core.prepare.recipe import Recipe, settle
 from ftcli.core.prepare.space import estimate
-from ftcli.core.prepare.tally import BAND_TOKENS, Tally, rating
+from ftcli.core.prepare.tally import BAND_TOKENS, Tally, listed, rating
 from ftcli.core.prepare.work import Record, make_shards
 from ftcli.core.prepare.workload import Workload, thread_count, worker_count, worker_threads
 from ftcli.core.prepare.write import split_metadata
@@ -254,7 +254,7 @@ def _report(
 ) -> Report:
     output = context.settings.dataset.output_dir
     assert output is not None
-    details = {**manifest["details"], "peak_rss_mb_of_one_process": max(peak_rss_mb(), footprint.largest_mb if footprint else 0.0)}
+    details = {**listed(manifest["details"]), "peak_rss_mb_of_one_process": max(peak_rss_mb(), footprint.largest_mb if footprint else 0.0)}
     metrics = {**manifest["metrics"], "content_hash": manifest["content_hash"], "reused": reused, **dict.fromkeys(SHARES)}
     metrics["peak_rss_mb"] = max(details["peak_rss_mb_of_one_process"], footprint.peak_mb if footprint else 0.0)
     speed, length = metrics["examples_per_second"], details["tokens_per_text"]
