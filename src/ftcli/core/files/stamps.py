@@ -133,7 +133,7 @@ class SourceHashes:
                 final = self._path(parent)
                 temporary = final.with_suffix(f".{os.getpid()}.tmp")
                 try:
-                    put(seal({"folder": parent, "files": files}), temporary, final)
+                    put(seal({"folder": parent, "files": files}, readable=False), temporary, final)
                 finally:
                     with suppress(OSError):
                         temporary.unlink()
