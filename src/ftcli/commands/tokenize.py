@@ -42,7 +42,7 @@ from ftcli.core.reading.read import Plan
 from ftcli.core.reading.receipt import renew, still_there
 from ftcli.core.reading.reject import REJECTS, accept, join
 from ftcli.core.reports.report import filed, get_ready
-from ftcli.core.tokenizer.without_torch import Light, without_torch
+from ftcli.core.tokenizer.without_torch import Light, uncollected, without_torch
 from ftcli.errors import DataError, UsageError
 from ftcli.records import MANIFEST_NAME, Report, to_json
 
@@ -73,7 +73,8 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
 
 def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable[[Recipe], None] = lambda _: None) -> Report:
     hashes = SourceHashes(context.cache_dir)
-    earlier = still_there(context, hashes)
+    with uncollected():
+        earlier = still_there(context, hashes)
     if earlier is not None:
         return _reused(context, earlier)
     if context.settings.dataset.output_dir is not None:
