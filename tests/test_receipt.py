@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,14 @@ from ftcli.core.prepare import recipe
 from ftcli.core.prepare.encode import collect_labels, encode_shard
 from ftcli.core.publishing import inputs
 from ftcli.core.reading import receipt
+from ftcli.core.reading.find import Found
+from ftcli.core.reading.read import hash_sources
 from ftcli.core.reading.receipt import kind_of
 from ftcli.core.verify.probe import Probe
 from ftcli.errors import DataError, PublishError
 from ftcli.pluginmanager import Plugins
 from ftcli.settings import Settings
-from tokenizing import context, corpus, left_behind, manifest, plugins, prepare, small_tokenizers, without_plots, write
+from tokenizing import Bar, context, corpus, left_behind, manifest, plugins, prepare, small_tokenizers, without_plots, write
 
 kinds = small_tokenizers
 no_html = without_plots
@@ -344,6 +348,33 @@ def test_a_hash_is_remembered_until_the_file_is_touched_whatever_its_times_say(t
     second = SourceHashes(tmp_path / "cache").take(str(file))
     assert second.xxh3 != first.xxh3
     assert second.stamp[:4] == first.stamp[:4], "a key of device, inode, size and modification time would have taken it for the same"
+
+
+@pytest.mark.usefixtures("remembered")
+def test_a_source_whose_hash_is_remembered_costs_one_look(tmp_path, monkeypatch):
+    found = [Found(str(tmp_path / "data" / f"{number}.jsonl"), "jsonl", "") for number in range(20)]
+    (tmp_path / "data").mkdir()
+    for number, file in enumerate(found[:-1]):
+        Path(file.path).write_text(f"{number}")
+    Path(found[-1].path).symlink_to(found[3].path)
+    hashes = SourceHashes(tmp_path / "cache")
+    first = hash_sources(found, hashes, Bar())
+    assert hashes.keep() == ""
+    Path(found[7].path).write_text("another")
+    Path(found[9].path).unlink()
+    Path(found[9].path).write_text("9 again")
+    looks = Counter[str]()
+    for look in (os.stat, os.lstat):
+        monkeypatch.setattr(os, look.__name__, partial(lambda look, path, **more: looks.update([str(path)]) or look(path, **more), look))
+    bar = Bar()
+    again = hash_sources(found, SourceHashes(tmp_path / "cache"), bar)
+    assert [number for number, (one, other) in enumerate(zip(first, again, strict=True)) if one != other] == [7, 9]
+    assert again[-1].xxh3 == again[3].xxh3
+    assert [looks[file.path] for number, file in enumerate(found[:-1]) if number not in {3, 7, 9}] == [1] * 16
+    assert sum(bar.stages["hash"]) == bar.totals["hash"] == sum(again[number].stamp.size for number in (7, 9))
+    Path(found[5].path).unlink()
+    with pytest.raises(DataError, match=r"5\.jsonl"):
+        hash_sources(found, SourceHashes(tmp_path / "cache"), Bar())
 
 
 def test_a_file_that_was_just_written_is_not_remembered(tmp_path):

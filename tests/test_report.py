@@ -155,6 +155,20 @@ def test_a_missing_detail_leaves_only_its_part_out(missing: str) -> None:
     Page(page)
 
 
+@pytest.mark.parametrize(
+    ("lost", "note"),
+    [
+        (0, "99,800 further files, all of whose rows were written: 199,600."),
+        (7, "99,800 further files: 199,600 rows read, 199,593 written, 0 rejected, 7 filtered."),
+    ],
+)
+def test_sources_beyond_a_page_are_told_in_one_line(lost: int, note: str) -> None:
+    report = tokenize_report()
+    further = {"files": 99_800, "rows_read": 199_600, "rows_written": 199_600 - lost, "rows_rejected": 0, "rows_filtered": lost}
+    assert note in words(Page(render_html(replace(report, details={**report.details, "further_sources": further}), WHEN)))
+    assert "further files" not in words(Page(render_html(report, WHEN)))
+
+
 def test_the_run_stands_beside_what_the_machine_can_do_alone() -> None:
     report = tokenize_report()
     verdict = "23,190 examples/s: very fast; 71 % of the engine alone, disk at 12 % of its rate; the engine is the limit"

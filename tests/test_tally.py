@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ftcli.core.prepare.tally import Tally, rating
+from ftcli.core.prepare.tally import LISTED, Tally, listed, rating
 from ftcli.errors import DataError
 
 
@@ -77,6 +77,24 @@ def test_rejected_rows_are_counted_in_all_and_by_source():
     metrics = tally.metrics(slots=None, workers=1, source_bytes=1)
     assert (metrics["rows_read"], metrics["rows_rejected"], metrics["rows_written"], metrics["rows_filtered"]) == (23, 3, 16, 4)
     assert [source["rows_rejected"] for source in tally.details(None, 8)["sources"]] == [0, 3]
+
+
+def test_of_many_sources_the_manifest_lists_those_that_lost_rows_and_the_report_no_more_than_a_page():
+    lost = {f"{number:04}": {"rows_filtered": 1} for number in range(100, 1_000, 3)}
+    records = [
+        record(number, path=f"{number:04}", filtered=lost.get(f"{number:04}", {}).get("rows_filtered", 0)) for number in range(1_000)
+    ]
+    tally = Tally.of(records)
+    manifest = tally.details(None, 8)
+    assert [source["path"] for source in manifest["sources"]] == list(lost)  # 300, so that none is left out whose rows were not all written
+    assert manifest["further_sources"] == {"files": 700, "rows_read": 7_000, "rows_written": 7_000, "rows_rejected": 0, "rows_filtered": 0}
+    shown = listed(manifest)
+    assert [source["path"] for source in shown["sources"]] == list(lost)[:LISTED]
+    assert shown["further_sources"] == {"files": 800, "rows_read": 8_000, "rows_written": 7_900, "rows_rejected": 0, "rows_filtered": 100}
+    few = Tally.of(records[:LISTED]).details(None, 8)
+    assert [source["path"] for source in few["sources"]] == [f"{number:04}" for number in range(LISTED)]  # as they were read
+    assert "further_sources" not in few
+    assert listed(few) == few
 
 
 def test_waste_is_the_share_of_slots_without_a_token():

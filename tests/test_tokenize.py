@@ -26,6 +26,7 @@ from ftcli.core.prepare import job as job_module
 from ftcli.core.prepare import join, window
 from ftcli.core.prepare import write as write_module
 from ftcli.core.prepare.encode import encode_shard
+from ftcli.core.publishing.publish import check_published
 from ftcli.core.storage.store import Store
 from ftcli.errors import DataError, EngineError, PluginError, PublishError, StoreError, UsageError
 from tokenizing import (
@@ -223,6 +224,28 @@ def test_html_and_json_are_written(bpe, source, tmp_path, out, monkeypatch, draw
     document = json.loads(Path(report.paths["json"]).read_text(encoding="utf-8"))
     assert document["paths"] == dict(report.paths)
     assert document["metrics"]["content_hash"] == report.metrics["content_hash"]
+
+
+def test_what_is_said_of_many_files_is_short(bpe, tmp_path, out, monkeypatch, drawn):
+    monkeypatch.undo()  # the page as well
+    for number in range(700):
+        write(tmp_path / "many" / f"{number:04}.jsonl", [f"text {number}", *["it stays", "x" * 40][: 1 + (number == 650)]])
+    values: dict[str, Any] = {"dataset__on_bad": "quarantine", "packing__truncation_strategy": "drop", "packing__max_length": 12}
+    report = prepare(bpe, tmp_path / "many", out, **values)
+    assert [Path(source["path"]).stem for source in report.details["sources"]][:3] == ["0650", "0000", "0001"]
+    plain = {"rows_read": 1_000, "rows_written": 1_000, "rows_rejected": 0, "rows_filtered": 0}
+    assert report.details["further_sources"] == {"files": 500, **plain}
+    page = Path(report.paths["html"]).read_text(encoding="utf-8")
+    assert page.count("many/0") == 200
+    assert "500 further files, all of whose rows were written" in page
+    content = (out / "ftcli-manifest.json").read_bytes()
+    assert content.count(b"\n") == 1  # of each value a line of its own took two thirds of 80 MB, and a minute to check
+    said = check_published(out, full=True)
+    assert [Path(file["path"]).stem for file in said["sources"]] == [f"{number:04}" for number in range(700)]
+    assert all(file["xxh3"] for file in said["sources"])
+    again = prepare(bpe, tmp_path / "many", out, **values)
+    assert again.metrics["reused"]
+    assert again.details["sources"] == report.details["sources"]
 
 
 def test_long_texts_get_no_rating_but_the_reason(bpe, tmp_path, out):

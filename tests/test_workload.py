@@ -53,6 +53,18 @@ def test_a_large_job_takes_the_cores(work, monkeypatch):
     assert (found.workers, found.threads) == (8, 1)
 
 
+def test_many_small_files_are_no_small_job(kinds, tmp_path, monkeypatch):
+    for number in range(60):
+        write(tmp_path / "many" / f"{number}.jsonl", ["a text"])
+    made = context(kinds["bpe"], tmp_path / "many", tmp_path / "out", dataset__shard_bytes=300)
+    made.machine = replace(made.machine, cores=2)
+    plan = settle(made).plan
+    assert len(plan.shards) > 2
+    assert workload.worker_count(made, plan).value == 1
+    monkeypatch.setattr(workload, "SMALL_JOB_BYTES", 60 * workload.FILE_BYTES)
+    assert workload.worker_count(made, plan).value == 2
+
+
 def test_there_are_no_more_workers_than_shards(work, monkeypatch):
     monkeypatch.setattr(workload, "SMALL_JOB_BYTES", 1)
     found, notes = work()

@@ -27,7 +27,7 @@ from ftcli.core.prepare.outcome import note_outcome, refuse_unusable
 from ftcli.core.prepare.parts import Part, adopt
 from ftcli.core.prepare.recipe import Recipe, settle
 from ftcli.core.prepare.space import estimate
-from ftcli.core.prepare.tally import BAND_TOKENS, Tally, rating
+from ftcli.core.prepare.tally import BAND_TOKENS, Tally, listed, rating
 from ftcli.core.prepare.work import Record, make_shards
 from ftcli.core.prepare.workload import Workload, thread_count, worker_count, worker_threads
 from ftcli.core.prepare.write import split_metadata
@@ -42,7 +42,7 @@ from ftcli.core.reading.read import Plan
 from ftcli.core.reading.receipt import renew, still_there
 from ftcli.core.reading.reject import REJECTS, accept, join
 from ftcli.core.reports.report import filed, get_ready
-from ftcli.core.tokenizer.without_torch import Light, without_torch
+from ftcli.core.tokenizer.without_torch import Light, uncollected, without_torch
 from ftcli.errors import DataError, UsageError
 from ftcli.records import MANIFEST_NAME, Report, to_json
 
@@ -73,7 +73,8 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
 
 def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable[[Recipe], None] = lambda _: None) -> Report:
     hashes = SourceHashes(context.cache_dir)
-    earlier = still_there(context, hashes)
+    with uncollected():
+        earlier = still_there(context, hashes)
     if earlier is not None:
         return _reused(context, earlier)
     if context.settings.dataset.output_dir is not None:
@@ -254,7 +255,7 @@ def _report(
 ) -> Report:
     output = context.settings.dataset.output_dir
     assert output is not None
-    details = {**manifest["details"], "peak_rss_mb_of_one_process": max(peak_rss_mb(), footprint.largest_mb if footprint else 0.0)}
+    details = {**listed(manifest["details"]), "peak_rss_mb_of_one_process": max(peak_rss_mb(), footprint.largest_mb if footprint else 0.0)}
     metrics = {**manifest["metrics"], "content_hash": manifest["content_hash"], "reused": reused, **dict.fromkeys(SHARES)}
     metrics["peak_rss_mb"] = max(details["peak_rss_mb_of_one_process"], footprint.peak_mb if footprint else 0.0)
     speed, length = metrics["examples_per_second"], details["tokens_per_text"]

@@ -47,6 +47,8 @@ class Texts:
     shards: int = 1
     """Of all sources, as the whole run cuts them."""
     source_bytes: int = 0
+    files: int = 1
+    """Of all sources."""
 
     @property
     def mark(self) -> str:
@@ -120,6 +122,7 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
         bytes=target.stat().st_size,
         shards=len(plan.shards),
         source_bytes=plan.bytes,
+        files=len(plan.files),
     )
 
 

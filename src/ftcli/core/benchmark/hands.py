@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ftcli.core.benchmark.ceilings import Ceilings
-from ftcli.core.prepare.workload import SMALL_JOB_BYTES
+from ftcli.core.prepare.workload import is_small
 from ftcli.settings import Settings, update
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def workers(settings: Settings, texts: Texts, cores: int, known: Ceilings) -> in
     """
     asked = settings.dataset.num_proc
     if asked is None:
-        asked = cores if texts.source_bytes >= SMALL_JOB_BYTES else 1
+        asked = 1 if is_small(texts.source_bytes, texts.files) else cores
     elif (WORKERS, asked) in known:
         asked = min(asked, cores)
     return max(1, min(asked, texts.shards))

@@ -154,7 +154,7 @@ def seal(document: Mapping[str, Any], *, readable: bool = True) -> bytes:
 
     Args:
         readable: with a line for every value, which takes Python's own encoder: 2.8 ms for the record of a shard with 3,000 different lengths,
-            1.2 ms without.
+            1.2 ms without. `unseal` renders it once more.
     """
     return _render({**document, "seal": fingerprint(document)}, readable)
 

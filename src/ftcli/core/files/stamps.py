@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from stat import S_ISLNK
 from threading import Lock
 from typing import NamedTuple
 
@@ -40,7 +41,10 @@ class Stamp(NamedTuple):
         Raises:
             OSError: there is no such file.
         """
-        stat = os.stat(path)  # noqa: PTH116 - a million small files are stamped
+        return cls.said_by(os.stat(path))  # noqa: PTH116 - a million small files are stamped
+
+    @classmethod
+    def said_by(cls, stat: os.stat_result) -> Stamp:
         return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
@@ -87,23 +91,38 @@ class SourceHashes:
         Raises:
             OSError: it cannot be read.
         """
-        folder, name = os.path.split(path)
-        if os.path.islink(path):  # noqa: PTH114 - as in Stamp.of
-            folder, name = os.path.split(os.path.realpath(path))
-        with self._lock:
-            parent = self._real.get(folder) or self._real.setdefault(folder, os.path.realpath(folder))
-            table = self._table(parent)
-        stamp = Stamp.of(path)
-        known = table.get(name)
-        if known is not None and known[:-1] == list(stamp):
-            return Hashed(str(known[-1]), stamp)
+        parent, name, stamp, known = self._look(path)
+        if known is not None:
+            return known
         begun = time.time_ns()
         hashed = Hashed(hash_file(Path(path)), stamp)
         if begun - stamp.ctime_ns >= RACY_NS and Stamp.of(path) == stamp:
             with self._lock:
-                table[name] = [*stamp, hashed.xxh3]
+                self._tables[parent][name] = [*stamp, hashed.xxh3]
                 self._changed.add(parent)
         return hashed
+
+    def known(self, path: str) -> tuple[int, Hashed | None]:
+        """Size of a file, and its content hash where that is remembered; (0, None) where it cannot be looked at, for `take` to say why."""
+        try:
+            _, _, stamp, known = self._look(path)
+        except OSError:
+            return 0, None
+        return stamp.size, known
+
+    def _look(self, path: str) -> tuple[str, str, Stamp, Hashed | None]:
+        """Real folder, name in it, stamp and remembered hash of a file, for the price of one look."""
+        folder, name = os.path.split(path)
+        status = os.lstat(path)
+        if S_ISLNK(status.st_mode):
+            folder, name = os.path.split(os.path.realpath(path))
+            status = os.stat(path)  # noqa: PTH116 - as in Stamp.of
+        stamp = Stamp.said_by(status)
+        with self._lock:
+            parent = self._real.get(folder) or self._real.setdefault(folder, os.path.realpath(folder))
+            entry = self._table(parent).get(name)
+        same = entry is not None and entry[:-1] == list(stamp)
+        return parent, name, stamp, Hashed(str(entry[-1]), stamp) if same and entry else None
 
     def prepare(self) -> str:
         """Find out at once whether the folder can be written; if not, this object alone remembers. The words for why, or ""."""
@@ -133,7 +152,7 @@ class SourceHashes:
                 final = self._path(parent)
                 temporary = final.with_suffix(f".{os.getpid()}.tmp")
                 try:
-                    put(seal({"folder": parent, "files": files}), temporary, final)
+                    put(seal({"folder": parent, "files": files}, readable=False), temporary, final)
                 finally:
                     with suppress(OSError):
                         temporary.unlink()

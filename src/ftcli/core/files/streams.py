@@ -25,6 +25,7 @@ LONGEST_LINE = 1 << 30
 """No limit is higher: a parser's block holds at most 2 GiB."""
 BEGINNING = 4096
 """Bytes of a line that is too long which are kept to show."""
+_DIGITS = re.compile(r"(\d+)")
 BOM = b"\xef\xbb\xbf"
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".lz4": "lz4"}
 CR_ALONE = r"Lines end in CR alone there: tr '\r' '\n' < OLD > NEW makes them lines."
@@ -310,8 +311,9 @@ def cut_evenly(size: int, target: int) -> list[tuple[int, int]]:
 
 def natural(name: str) -> list[Any]:
     """Sort key with numbers by value: part-2 before part-10; equal up to case and zeros, the plain text decides."""
-    parts = re.split(r"(\d+)", name)
-    return [[(part.casefold(), 0) if i % 2 == 0 else ("", int(part)) for i, part in enumerate(parts)], name]
+    parts: list[Any] = _DIGITS.split(name.casefold())
+    parts[1::2] = map(int, parts[1::2])
+    return [parts, name]
 
 
 def _chunks(stream: pa.NativeFile, size: int | None) -> Iterator[bytes]:

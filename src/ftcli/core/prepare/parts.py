@@ -184,7 +184,7 @@ class PartDesk:
 
     def _write(self, seen: Sightings, *, complete: bool) -> None:
         folder = self.directory / "parts" / self.part.folder
-        put(seal({"complete": complete, "files": as_json(seen)}), folder / f"{SOURCES}.tmp", folder / SOURCES)
+        put(seal({"complete": complete, "files": as_json(seen)}, readable=False), folder / f"{SOURCES}.tmp", folder / SOURCES)
 
     def done(self, name: str) -> dict[str, Any] | None:
         return finished(self.directory, name)
@@ -297,7 +297,7 @@ def _claim(directory: Path, part: Part, recipe: Recipe) -> None:
     if not plan.exists():
         sources = [dict(zip(("format", "split", "bytes", "xxh3"), file, strict=True)) for file in recipe.inputs["sources"]]
         temporary = plan.with_name(f"{os.urandom(6).hex()}.tmp")
-        put(seal({"count": part.count, "inputs": recorded(recipe.inputs), "sources": sources}), temporary, temporary)
+        put(seal({"count": part.count, "inputs": recorded(recipe.inputs), "sources": sources}, readable=False), temporary, temporary)
         with suppress(FileExistsError):
             os.link(temporary, plan)
         temporary.unlink()

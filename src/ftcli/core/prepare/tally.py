@@ -18,6 +18,8 @@ BAND_TOKENS = 1_000
 """Tokens a text, on average, up to which the bands say anything: a longer text takes longer."""
 BAND_ROWS = 20_000
 """Rows from which the bands say anything but "very fast": fewer take less than the engine's first second."""
+LISTED = 200
+"""Files whose rows are told one by one; a report of 300,000 had 67 MB and took a minute."""
 
 
 @dataclass(slots=True)
@@ -121,19 +123,20 @@ class Tally:
 
     def details(self, label_names: list[str] | None, max_length: int) -> dict[str, Any]:
         """What is behind the plots; see `ftcli.core.reports.report`."""
+        sources = [
+            {
+                "path": path,
+                "rows_read": counts["rows_read"],
+                "rows_written": counts["rows_kept"],
+                "rows_rejected": counts["rows_rejected"],
+                "rows_filtered": counts["rows_filtered"],
+            }
+            for path, counts in self.sources.items()
+        ]
         details: dict[str, Any] = {
             "max_length": max_length,
             "splits": {split: {"rows": self.rows[split], "tokens": self.tokens[split]} for split in self.rows},
-            "sources": [
-                {
-                    "path": path,
-                    "rows_read": counts["rows_read"],
-                    "rows_written": counts["rows_kept"],
-                    "rows_rejected": counts["rows_rejected"],
-                    "rows_filtered": counts["rows_filtered"],
-                }
-                for path, counts in self.sources.items()
-            ],
+            **listed({"sources": sources}, max(LISTED, sum(map(_lossy, sources)))),
         }
         if self.shapes:
             details["conversations"] = {"shapes": dict(self.shapes), "target_tokens": dict(self.targets)}
@@ -146,6 +149,21 @@ class Tally:
         if label_names is not None:
             details["labels"] = {"names": label_names, "counts": [self.labels[number] for number in range(len(label_names))]}
         return details
+
+
+def listed(details: Mapping[str, Any], most: int = LISTED) -> dict[str, Any]:
+    """The details with no more `sources` than that, those that lost rows first; the others are counted together as `further_sources`."""
+    sources, before = details["sources"], details.get("further_sources") or {}
+    if len(sources) <= most:
+        return dict(details)
+    ranked = sorted(sources, key=_lossy, reverse=True)
+    names = ("rows_read", "rows_written", "rows_rejected", "rows_filtered")
+    further = {name: before.get(name, 0) + sum(source.get(name, 0) for source in ranked[most:]) for name in names}
+    return {**details, "sources": ranked[:most], "further_sources": {"files": before.get("files", 0) + len(ranked) - most, **further}}
+
+
+def _lossy(source: Mapping[str, Any]) -> bool:
+    return bool(source.get("rows_read") != source.get("rows_written"))
 
 
 def _words(counts: Mapping[str, int]) -> str:

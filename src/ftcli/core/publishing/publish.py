@@ -27,6 +27,7 @@ from ftcli.core.files.lease import Lease
 from ftcli.core.files.lease_holder import Note
 from ftcli.core.files.lease_watch import PATIENCE_SECONDS, Sight, owner_of
 from ftcli.core.files.manifest import (
+    MANY_FILES,
     check_files,
     check_published,
     damage_of,
@@ -236,7 +237,11 @@ class Attempt:
                 "content_hash": fingerprint({entry["path"]: entry["xxh3"] for entry in files}),
                 "files": files,
             }
-            put(seal(document), self.directory / "tmp" / MANIFEST_NAME, self._data / MANIFEST_NAME)
+            put(
+                seal(document, readable=len(document.get("sources") or ()) < MANY_FILES),
+                self.directory / "tmp" / MANIFEST_NAME,
+                self._data / MANIFEST_NAME,
+            )
             for folder, _, _ in os.walk(self._data, topdown=False):
                 sync(Path(folder))
             self._appear()

@@ -214,7 +214,9 @@ class Finder:
 
     def _is_data(self, name: str) -> bool:
         """Whether a file of a directory is read where nobody named it."""
-        return self._kind(name) is not None and bare_suffix(name) != ".md" and not os.path.basename(name).lower().startswith(NOT_DATA)  # noqa: PTH119
+        suffix = bare_suffix(name)
+        known = self.given or suffix in self.suffixes
+        return bool(known) and suffix != ".md" and not os.path.basename(name).lower().startswith(NOT_DATA)  # noqa: PTH119
 
     def _glob(self, pattern: str) -> list[Found]:
         paths = sorted(glob.glob(pattern, recursive=True), key=natural)  # noqa: PTH207 - takes absolute patterns

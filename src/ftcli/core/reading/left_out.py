@@ -93,9 +93,12 @@ def inside(folder: str, out: LeftOut) -> tuple[list[str], list[str]]:
         prefix = "" if inner == "." else inner + "/"
         left += [f"{prefix}{name}" for name in folders if os.path.islink(os.path.join(root, name))]  # noqa: PTH114, PTH118
         folders[:] = [name for name in folders if not name.startswith(".")]
+        with os.scandir(root) as entries:  # a look at every one of 100,000 files takes three times as long
+            links = {entry.name for entry in entries if entry.is_symlink()}
         for name in names:
             if not name.startswith(".") and name not in beside:
-                (left if leads_out(os.path.join(root, name), home) else found).append(prefix + name)  # noqa: PTH118
+                out_of_it = name in links and leads_out(os.path.join(root, name), home)  # noqa: PTH118
+                (left if out_of_it else found).append(prefix + name)
     return found, left
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -331,20 +330,21 @@ def hash_sources(found: Sequence[Found], hashes: SourceHashes, progress: Progres
                 result.append(hashes.take(file.path))
         return result
 
-    sizes, ends, filled = [], [0], 0
-    for number, file in enumerate(found):
-        with data_errors(file.path):
-            sizes.append(os.stat(file.path).st_size)  # noqa: PTH116 - a million small files
-        filled += sizes[-1]
+    known = [hashes.known(file.path) for file in found]
+    new = [(file, size) for file, (size, hashed) in zip(found, known, strict=True) if hashed is None]
+    ends, filled = [0], 0
+    for number, (_, size) in enumerate(new):
+        filled += size
         if number > ends[-1] and (filled > HASH_GROUP_BYTES or number - ends[-1] >= HASH_GROUP):
             ends.append(number)
-            filled = sizes[-1]
-    progress.start("hash", sum(sizes), "B")
+            filled = size
+    progress.start("hash", sum(size for _, size in new), "B")
     taken: list[Hashed] = []
     with ThreadPoolExecutor(HASH_THREADS) as pool:
-        for group in pool.map(take, (found[start:end] for start, end in pairwise([*ends, len(found)]))):
-            taken += group
-            for hashed in group:
-                progress.advance(hashed.stamp.size)
+        groups = ([file for file, _ in new[start:end]] for start, end in pairwise([*ends, len(new)]))
+        for hashed in chain.from_iterable(pool.map(take, groups)):
+            taken.append(hashed)
+            progress.advance(hashed.stamp.size)
     progress.close()
-    return taken
+    rest = iter(taken)
+    return [hashed or next(rest) for _, hashed in known]

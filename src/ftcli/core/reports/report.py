@@ -7,7 +7,8 @@ tokenize
     max_length      int, drawn as a line across the lengths
     labels          {"names": [...], "counts": [...]}
     splits          {"train": {"rows": int, "tokens": int}, ...}
-    sources         [{"path", "rows_read", "rows_written", "rows_rejected", "rows_filtered"}, ...]
+    sources         [{"path", "rows_read", "rows_written", "rows_rejected", "rows_filtered"}, ...]: 200 files at most, those that lost rows first
+    further_sources {"files", "rows_read", "rows_written", "rows_rejected", "rows_filtered"}: of the other files together
     rating          "very fast (23,184 examples/s; bands of …)"
     verdict         "23,184 examples/s: very fast; 71 % of the engine alone, …; the engine is the limit": stands for the rating where it is
     time            {"read": seconds, "encode", "write", "wait"}: of a worker, on average

@@ -101,7 +101,8 @@ def tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Table
     if sources := details.get("sources"):
         keys = ("rows_read", "rows_written", "rows_rejected", "rows_filtered")
         rows = [[source["path"], *(number(source.get(key)) for key in keys)] for source in sources]
-        found.append(Table("Sources", ("File", "Read", "Written", "Rejected", "Filtered"), "cnnnn", rows))
+        note = _further(details.get("further_sources"))
+        found.append(Table("Sources", ("File", "Read", "Written", "Rejected", "Filtered"), "cnnnn", rows, note=note))
     if labels := details.get("labels"):
         pairs = list(zip(labels["names"], labels["counts"], strict=True))
         rows = [[str(name), number(count)] for name, count in pairs[:LABELS_SHOWN]]
@@ -127,6 +128,17 @@ def tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Table
         head = ("Row", "Tokens", "Label", "Text", "First ids", *(key.capitalize() for key in more))
         found.append(Table("The first batch, read back", head, "nnttc" + "c" * len(more), rows, stacked=True, note=note))
     return found
+
+
+def _further(counts: Mapping[str, int] | None) -> str:
+    """What to say of the files that have no row of their own."""
+    if not counts:
+        return ""
+    read, written, rejected, filtered = (number(counts[f"rows_{name}"]) for name in ("read", "written", "rejected", "filtered"))
+    files = f"Those that lost rows stand first. {number(counts['files'])} further files"
+    if read == written:
+        return f"{files}, all of whose rows were written: {written}."
+    return f"{files}: {read} rows read, {written} written, {rejected} rejected, {filtered} filtered."
 
 
 def factor_rows(metrics: Mapping[str, Any]) -> tuple[tuple[str, ...], list[list[str]]]:
