@@ -15,6 +15,8 @@ from ftcli.masking import masked
 from ftcli.records import Report, to_json
 
 CARD = "README.md"
+SOURCES = 200
+"""Of the data that the card lists."""
 METRICS = (
     "steps",
     "epochs",
@@ -71,9 +73,10 @@ def card(run: Run, report: Report) -> str:
         _table(("split", "rows", "tokens"), [(key, one["rows"], one["tokens"]) for key, one in manifest["splits"].items()]),
     ]
     if sources := manifest.get("sources"):
-        parts.append(
-            _table(("source", "split", "bytes", "xxh3"), [(_name(one["path"]), one["split"], one["bytes"], one["xxh3"]) for one in sources])
-        )
+        listed = [(_name(one["path"]), one["split"], one["bytes"], one["xxh3"]) for one in sources[:SOURCES]]
+        parts.append(_table(("source", "split", "bytes", "xxh3"), listed))
+    if (further := len(sources or ()) - SOURCES) > 0:
+        parts.append(f"And {further:,} further sources, which the manifest of the data lists.")
     parts += ["## Settings", "Those that somebody set:", _settings(report), "## Versions"]
     libraries = (*LIBRARIES, *(["peft"] if adapter else []))
     parts.append(_table(("library", "version"), [(library, version(library)) for library in libraries]))
