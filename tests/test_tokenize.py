@@ -185,7 +185,7 @@ def test_rows_that_are_dropped_for_their_length_are_said_and_nothing_but_such_ro
     given = {"packing__max_length": 8, "packing__truncation_strategy": "drop"}
     report = prepare(bpe, source, out, **given)
     assert (report.metrics["rows_filtered"], report.metrics["rows_too_long"]) == (1, 1)
-    assert "left out: 1 of 3 rows (33.3 %), longer than max_length 8 (--truncation-strategy drop)" in report.notes
+    assert "left out: 1 of 3 rows (33.3\xa0%), longer than max_length 8 (--truncation-strategy drop)" in report.notes
     with pytest.raises(DataError, match="3 filtered, 3 of them longer than max_length 2") as refused:
         prepare(bpe, source, tmp_path / "none", **{**given, "packing__max_length": 2})
     assert "Raise --max-length" in refused.value.hint

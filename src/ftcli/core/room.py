@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from contextlib import suppress
+from functools import cache
 
 from ftcli.errors import FtcliError, LimitError
 
@@ -54,6 +55,12 @@ def require(threads: int) -> None:
     """
     if lacks(threads):
         raise _of_threads(f"{threads} more are needed")
+
+
+@cache
+def require_readers() -> None:
+    """As `require`, for pyarrow's readers, once in a process: a try takes 1 ms, and there may be many shards."""
+    require(READER)
 
 
 def require_command() -> None:

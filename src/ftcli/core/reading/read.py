@@ -26,7 +26,7 @@ from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
 from ftcli.core.reading.reject import Rejects, passing
-from ftcli.core.room import READER, require
+from ftcli.core.room import require_readers
 from ftcli.errors import DataError, UsageError
 from ftcli.records import SPLITS, Piece, ShardPlan, Split
 from ftcli.registry import AnyRegistry
@@ -228,7 +228,7 @@ def read_shard(
     Raises:
         DataError: the first bad row, named by file and line (or row), in strict mode; a damaged file.
     """
-    require(READER)
+    require_readers()
     for piece in shard.pieces:
         reader: SourceFormat = formats.get(piece.format)()
         for batch in reader.read(piece, columns, settings, rejects.of(piece) if rejects else unkept or passing(settings)):
