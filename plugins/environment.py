@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 from ftcli import hookimpl
+from ftcli.core import hub
 from ftcli.records import Machine, Tweak
 from ftcli.settings import Settings
 
@@ -37,7 +38,13 @@ def environment(settings: Settings, machine: Machine) -> dict[str, Tweak]:
         wanted["MALLOC_MMAP_THRESHOLD_"] = Tweak(KEEP_UP_TO, MALLOC_REASON)
         wanted["MALLOC_TRIM_THRESHOLD_"] = Tweak(TRIM_ABOVE, MALLOC_REASON)
         wanted["MALLOC_TOP_PAD_"] = Tweak(KEEP_HEAPS, MALLOC_REASON)
+    if hub.named(_places(settings)) and (host := hub.unknown_host()):
+        wanted[hub.VARIABLE] = Tweak("1", f"no name server here knows {host}: what is in the cache is taken at once")
     return wanted
+
+
+def _places(settings: Settings) -> list[str | None]:
+    return [settings.tokenizer.path, settings.model.name_or_path, *(settings.dataset.sources or ())]
 
 
 def _threads(settings: Settings, machine: Machine) -> tuple[int, str]:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ftcli.core import hub
 from ftcli.errors import DataError
 from ftcli.settings import Settings
 
@@ -70,7 +71,7 @@ def _from_hub(item: str) -> dict[str | None, list[str]]:
         reason = next(iter(str(error).splitlines()), "")
         refused = DataError(
             f"{item}: no such file here, and the hub cannot give it: {type(error).__name__}: {reason}",
-            "Check path or id and the network (HF_HUB_OFFLINE, HF_TOKEN); a configuration is named ORG/NAME:CONFIG.",
+            f"{hub.advice()} A configuration is named ORG/NAME:CONFIG.",
         )
         _refused[item] = time.monotonic(), refused
         raise refused from error

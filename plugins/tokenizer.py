@@ -8,6 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from ftcli import hookimpl
+from ftcli.core import hub
 from ftcli.core.models.adapter_base import only_here
 from ftcli.core.models.neighbours import meant
 from ftcli.errors import EngineError, MissingExtraError, TokenizerError, UsageError
@@ -108,7 +109,7 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
     if not Path(path).is_dir():
         return TokenizerError(
             f"the tokenizer {path} is neither a folder here nor to be had from the hub: {text[:200]}",
-            "Check the name, the network and HF_TOKEN; without a network give a folder, or set HF_HUB_OFFLINE=1 to take what is in the cache at once.",
+            hub.advice(),
         )
     _refuse_pointers(Path(path))
     if wrong := _wrong_kind(Path(path) / "tokenizer.json"):

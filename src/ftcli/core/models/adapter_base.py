@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ftcli.core import hub
 from ftcli.errors import ModelError
 from ftcli.records import RUN_NAME
 
@@ -80,7 +81,7 @@ def unavailable(name: str, error: Exception) -> ModelError | None:
         return None
     return ModelError(
         f"{name} is neither a folder here nor to be had from the hub: {text[:200]}",
-        "Check the name, the network and HF_TOKEN; without a network give a folder, or set HF_HUB_OFFLINE=1 to take what is in the cache at once.",
+        hub.advice(),
     )
 
 
