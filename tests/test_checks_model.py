@@ -88,6 +88,13 @@ def test_a_model_that_cannot_be_built_fails_once(world: World, tmp_path: Path) -
     world.caught("an encoder-decoder", world.run("classify", **{"model.config": t5}), "FT403", words="encoder-decoder", stages=STAGES)
 
 
+@pytest.mark.parametrize("task", ["classify", "pretrain"])
+def test_a_model_that_cannot_take_a_batch_fails_once(world: World, task: str) -> None:
+    """FT409 and FT411 broke on it, as bugs of the plugin."""
+    values = world.run(task, "qwen3", **{"model.config": world.config("qwen3", num_attention_heads=4, num_key_value_heads=3)})
+    world.caught("heads that do not share evenly", values, "FT403", stages=STAGES)
+
+
 # -- first loss ----------------------------------------------------------------------------------------------------------------------------
 
 
