@@ -110,19 +110,21 @@ def test_layers_that_are_left_out_count_as_dropout(world: World, rate: float, st
     ("kind", "rate", "status"),
     [
         ("classify", 1e-9, "fail"),
-        ("classify", 1e-6, "pass"),
+        ("classify", 5e-7, "warn"),
+        ("classify", 2e-5, "pass"),
         ("pretrain", 1e-9, "fail"),
-        ("pretrain", 1e-7, "warn"),
-        ("pretrain", 1e-6, "pass"),
+        ("pretrain", 1e-5, "warn"),
+        ("pretrain", 1e-4, "pass"),
     ],
 )
-def test_a_learning_rate_too_small_for_a_thousand_steps_is_found(world: World, kind: str, rate: float, status: str) -> None:
+def test_a_learning_rate_too_small_for_the_run_is_found(world: World, kind: str, rate: float, status: str) -> None:
+    """Few planned steps are judged as 200 of them: a rate of 1e-8 passed while 1,000 were."""
     values = world.run(kind, "qwen3", **{"train.learning_rate": rate})
     if status == "pass":
         world.quiet(f"learning rate {rate:g}, {kind}", values, stages=STEPS, select=("FT501",))
         return
     cause = f"O3: learning rate {rate:g}, {kind}"
-    check = world.caught(cause, values, "FT501", status=status, words="even 1,000 of them", stages=STEPS, select=("FT501",))
+    check = world.caught(cause, values, "FT501", status=status, words="even 200 of them", stages=STEPS, select=("FT501",))
     assert check.fix == "Raise --learning-rate."
 
 
