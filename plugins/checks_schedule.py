@@ -31,6 +31,13 @@ def warm_up(probe: Probe) -> Check:
             schedule=schedule.name,
             options=dict(schedule.options),
         )
+    if schedule.known and (rise := schedule.rise):
+        return failed(
+            f"{schedule.name} {dict(schedule.options)} raises the learning rate to {rise:,.4g} times the {rate:g} that was asked for: its least rate is above it",
+            "Give a least rate below --learning-rate, or leave train.lr_scheduler_kwargs out.",
+            schedule=schedule.name,
+            options=dict(schedule.options),
+        )
     done = {"first_log": min(plan.log_every, steps), "first_eval": plan.first_eval, "end": steps}
     full = {name: None if at is None else round(schedule.full_rate_steps(at), 3) for name, at in done.items()}
     evidence = {"steps": steps, "warmup_steps": warmup, "full_rate_steps": full, "schedule": schedule.name}

@@ -85,6 +85,28 @@ def test_a_polynomial_that_does_not_fall_is_refused(world: World) -> None:
     world.quiet("an end below it", {**values, "train.lr_scheduler_kwargs": {"lr_end": 1e-9}}, stages=STAGE)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cosine_with_min_lr", {"min_lr": 0.1}),
+        ("cosine_warmup_with_min_lr", {"min_lr_rate": 2000}),
+        ("warmup_stable_decay", {"num_decay_steps": 40, "min_lr_ratio": 2000}),
+    ],
+)
+def test_a_least_rate_above_the_learning_rate_fails(world: World, name: str, options: dict[str, float]) -> None:
+    """The rate rose to 0.1 in a run at 5e-5, and nothing was said."""
+    values = {**world.run("classify"), "train.max_steps": 100, "train.learning_rate": 5e-5, "train.lr_scheduler_type": name}
+    world.caught(
+        f"O5: {name} rises",
+        {**values, "train.lr_scheduler_kwargs": options},
+        "FT053",
+        words="raises the learning rate to 2,000 times",
+        stages=STAGE,
+    )
+    level = {key: value if key == "num_decay_steps" else 5e-5 if key == "min_lr" else 1 for key, value in options.items()}
+    world.quiet("a level one", {**values, "train.lr_scheduler_kwargs": level}, stages=STAGE)
+
+
 def test_a_first_evaluation_inside_the_warm_up_is_said(world: World) -> None:
     values = {
         **world.run("classify"),

@@ -78,6 +78,12 @@ class Schedule:
         return None if least is None or not self.peak else float(least) / self.peak
 
     @property
+    def rise(self) -> float | None:
+        """What the rate rises to, as a share of the peak, where the options put its least value above it."""
+        least = self.options.get("min_lr_ratio") if self.name == "warmup_stable_decay" else self.least
+        return float(least) if least is not None and float(least) > 1 else None
+
+    @property
     def end(self) -> float:
         """The rate that a polynomial ends at."""
         return float(self.options.get("lr_end", LR_END))
