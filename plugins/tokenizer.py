@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING
@@ -25,7 +26,10 @@ READ = frozenset(
 """Where there is a tokenizer.json; transformers leaves the other files alone then."""
 MOST_BYTES = 256 << 20
 """Of one file. The largest vocabularies (262,144 tokens) take 33 MB."""
-PACKAGES = ("sentencepiece", "tiktoken", "protobuf")
+PACKAGES = {"sentencepiece": "sentencepiece", "tiktoken": "tiktoken", "protobuf": "google.protobuf"}
+"""What transformers reads other forms with: package → module."""
+KINDS = {("vocab.txt",): "BertTokenizer", ("vocab.json", "merges.txt"): "GPT2Tokenizer"}
+"""Files that are enough for a class of transformers, where nothing in the folder names one."""
 
 
 @hookimpl(trylast=True)
@@ -95,11 +99,16 @@ def _refuse_pointers(folder: Path, names: frozenset[str] | None = None) -> None:
 
 def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraError:
     text = " ".join(str(error).split())
-    wanted = [package for package in PACKAGES if package in text.lower()]
+    wanted = [package for package, module in PACKAGES.items() if package in text.lower() and not find_spec(module)]
     if "trust_remote_code" in text:
         return TokenizerError(
             f"the tokenizer {path} brings Python code of its own",
             "Read it, then add --trust-remote-code on the command line if you trust it.",
+        )
+    if "backend tokenizer" in text and (kind := _kind(Path(path))):  # transformers asks for sentencepiece then, which would not help
+        return TokenizerError(
+            f"the tokenizer {path} does not say which class of transformers it is: it has {' and '.join(kind[0])}, and no tokenizer.json",
+            f'Put "tokenizer_class": "{kind[1]}" into its tokenizer_config.json, or the class of the model that it belongs to.',
         )
     if wanted:
         return MissingExtraError(
@@ -132,6 +141,13 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
             ' Put "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json: then it is read as it is.'
         )
     return TokenizerError(f"the tokenizer {path} cannot be loaded: {type(error).__name__}: {text[:200]}", hint)
+
+
+def _kind(folder: Path) -> tuple[tuple[str, ...], str] | None:
+    """The files of a vocabulary, with the class that reads them, where the folder has no other form."""
+    if any(folder.glob("*.model")) or (folder / "tokenizer.json").is_file():
+        return None
+    return next(((files, name) for files, name in KINDS.items() if all((folder / file).is_file() for file in files)), None)
 
 
 def _reads(file: Path) -> bool:

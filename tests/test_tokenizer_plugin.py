@@ -188,3 +188,15 @@ def test_a_sentencepiece_file_alone_names_the_packages_it_needs(real_data: Path)
     with pytest.raises(MissingExtraError) as refused:
         _load(real_data / "tokenizers" / "spm-only-mistral")
     assert "pip install sentencepiece" in refused.value.hint
+
+
+def test_a_vocabulary_alone_is_told_where_its_class_is_named(tmp_path: Path) -> None:
+    """transformers asked for sentencepiece, which was of no use."""
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(TokenizerError, match=r"does not say which class of transformers it is: it has vocab\.txt") as refused:
+        _load(tmp_path)
+    assert '"tokenizer_class": "BertTokenizer"' in refused.value.hint
+
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "tokenizer_class": "BertTokenizer"}')
+    assert _load(tmp_path).encode("a") == [2, 5, 3]
