@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerState
 
+from ftcli.commands.train import run as train
 from ftcli.core.batches.slots import _halved
 from ftcli.core.distributed.signals import Signals
 from ftcli.core.training import ended, guarding
@@ -123,6 +124,32 @@ def test_a_signal_while_the_test_split_is_scored_leaves_a_checkpoint_from_which_
     assert same(weights(bench.folder / "test stopped"), weights(bench.folder / "test whole"))
     lines = [json.loads(line) for line in (bench.folder / "test stopped" / "metrics.jsonl").read_text().splitlines()]
     assert len([line for line in lines if "test_loss" in line]) == 1
+
+
+def test_a_signal_behind_the_best_weights_names_the_checkpoint_that_there_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With only the best saved, that of the last step was said to be complete, and was not there."""
+    splits = {
+        "train": learnable(24, 3, VOCABULARY, 0),
+        "validation": learnable(8, 3, VOCABULARY, 1),
+        "test": learnable(9, 3, VOCABULARY, 2),
+    }
+    data = bench.store("tested, best", splits, labels=3)
+    loading = Evaluating.get_test_dataloader
+
+    def stopped_there(self: Any, dataset: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return loading(self, dataset)
+
+    monkeypatch.setattr(Evaluating, "get_test_dataloader", stopped_there)
+    values = {**BASE, **WORST, "train__save_strategy": "best", "dataset__sources": [str(data)]}
+    report = train(bench.context(data, "best alone", **values))
+
+    (best,) = checkpoints_of(bench.folder / "best alone")
+    assert (report.status, report.paths["checkpoint"]) == ("interrupted", str(bench.folder / "best alone" / best))
+    assert report.error is not None
+    assert report.error["message"].endswith(
+        f"the newest checkpoint is that of step {best.rpartition('-')[2]}: those behind it are made again"
+    )
 
 
 def test_noise_is_added_once_after_going_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,16 @@ def test_labels_are_those_of_the_plain_model_one_text_at_a_time(tmp_path: Path, 
         assert len(answer["labels"]) == 5
 
 
+def test_a_model_that_gives_no_numbers_is_no_answer(tmp_path: Path) -> None:
+    """It was a label with the probability NaN."""
+    folder = _model(tmp_path / "model", labels=7)
+    loaded = load(str(folder))
+    with torch.no_grad():
+        next(loaded.model.parameters()).fill_(float("inf"))
+    with pytest.raises(ModelError, match="no numbers"):
+        predict(loaded, ASKED, batch_size=2, max_new_tokens=1)
+
+
 @pytest.mark.parametrize("pad", [383, -1, None])
 def test_a_label_is_read_where_the_configuration_says_that_a_text_ends_whatever_the_tokenizer_pads_with(tmp_path: Path, pad: Any) -> None:
     """Llama's classifiers look for the last token that is not config.pad_token_id: they read behind the text where another one was filled in."""

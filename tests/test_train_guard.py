@@ -89,6 +89,9 @@ def test_a_step_that_was_left_out_is_the_same_training_as_one_gone_back_before(
     logged = [json.loads(line) for line in (bench.folder / "skip" / "metrics.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in logged if entry.get("loss") is not None] == [1, 4, 8]
     assert all(entry["loss"] < 2 for entry in logged if "loss" in entry)
+    (ended,) = [entry["train_loss"] for entry in logged if "train_loss" in entry]  # the mean of 4, and of the 3 of 4 that were trained on
+    first, then = (entry["loss"] for entry in logged if "loss" in entry and entry["step"] > 1)
+    assert ended == pytest.approx((4 * first + 3 * then) / 7, rel=1e-3)
 
     monkeypatch.undo()
     _damaged(monkeypatch, NAN, 6)

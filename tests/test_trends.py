@@ -286,3 +286,11 @@ def test_a_line_of_a_long_log_is_compared_for_what_one_of_a_short_log_costs(monk
     lines = 4_000
     run(course(20_000), CHANCE * np.ones(lines), every=5)
     assert looked_at < 2_000 * lines
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_held_out_rows_that_a_model_makes_no_numbers_of_fail(loss: float) -> None:
+    """A run of which every evaluation was NaN ended as ok."""
+    (check,) = course().log({"step": 40, "eval_loss": loss, "eval_accuracy": 0.02}, None)
+    assert (check.id, check.status) == ("held-out-nan", "fail")
+    assert course().log({"step": 40, "eval_loss": 2.0}, None) == []

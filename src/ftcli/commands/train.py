@@ -17,6 +17,7 @@ from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
 from ftcli.core.training.beforehand import refuse
 from ftcli.core.training.card import write_card
+from ftcli.core.training.checkpoints import step_of
 from ftcli.core.training.claim import Claim
 from ftcli.core.training.pushing import push_model
 from ftcli.core.training.run import Run, prepare
@@ -62,7 +63,8 @@ def _run(context: Context, claim: Claim) -> Report:
     error = outcome.failure
     if outcome.status == "interrupted":
         resume = "Go on with the same command and --resume-from-checkpoint auto, without --overwrite."
-        error = InterruptedRun(f"stopped by {signals.received} after step {outcome.metrics['steps']}; the checkpoint is complete", resume)
+        step = outcome.metrics["steps"]
+        error = InterruptedRun(f"stopped by {signals.received} after step {step}; {_left(outcome.paths.get('checkpoint'), step)}", resume)
     report = context.report(
         "train",
         outcome.metrics,
@@ -77,6 +79,14 @@ def _run(context: Context, claim: Claim) -> Report:
     if outcome.failure is not None:
         raise outcome.failure
     return report
+
+
+def _left(checkpoint: str | None, step: int) -> str:
+    """What a stopped run goes on from. While the best weights are evaluated again at its end, those of the last step are gone."""
+    if checkpoint is None:
+        return "there is no checkpoint, and it begins anew"
+    at = step_of(Path(checkpoint))
+    return "the checkpoint is complete" if at == step else f"the newest checkpoint is that of step {at}: those behind it are made again"
 
 
 def _kept(context: Context, prepared: Run, report: Report) -> Report:

@@ -120,7 +120,10 @@ def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[st
 def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None:
     """Raise on every rank when one could not write."""
     if anyone(failure is not None, trainer.args.device):
-        hint = f"{_what_to_do(failure)}; then --resume-from-checkpoint auto goes on from the checkpoint before."
+        before = (
+            "goes on from the checkpoint before" if any(final.parent.glob("checkpoint-*")) else "begins anew: there is no checkpoint yet"
+        )
+        hint = f"{_what_to_do(failure)}; then --resume-from-checkpoint auto {before}."
         raise staging.refused("checkpoint", final, staging.aside(final), failure or RuntimeError(ELSEWHERE), hint) from failure
 
 

@@ -144,8 +144,8 @@ def fit(run: Run, signals: Signals) -> Outcome:
     for tracker in tracked:
         tracker.finish(metrics, {"ok": 0, "interrupted": 3}.get(status, 1))
     paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}
-    if status == "interrupted":
-        paths["checkpoint"] = str(run.output / f"checkpoint-{trainer.state.global_step}")
+    if status == "interrupted" and (last := checkpoints.newest(run.output, context.note, full=False)):
+        paths["checkpoint"] = str(last)
     return Outcome(status, metrics, details, tuple(checks), paths, failure)
 
 

@@ -91,7 +91,8 @@ class FtcliTrainer(Evaluating):
         self.evaluating = self._best_again = False
         self._rows: list[int] = []
         self._logged: torch.Tensor | None = None
-        self._dropped, self._window, self._last_dropped = 0, 0, 0
+        self._dropped, self._window = 0, 0
+        self._untrained: set[int] = set()  # steps of this attempt that were left out
         self.unlogged: Window | None = None
         """Of the checkpoint that the run goes on from, until its first step."""
         self.start: Start | None = None
@@ -211,11 +212,14 @@ class FtcliTrainer(Evaluating):
         assert self._logged is not None
         self._tr_loss.copy_(self._logged)
         self._dropped += 1
-        self._last_dropped = self.state.global_step + 1
+        self._untrained.add(self.state.global_step + 1)
 
     def log(self, logs: dict[str, float], *rest: Any, **named: Any) -> None:
-        if "loss" in logs and self._last_dropped == self.state.global_step:
+        if "loss" in logs and self.state.global_step in self._untrained:
             logs.pop("grad_norm", None)  # of a step that was left out, beside the loss of those before it
+        if "train_loss" in logs and self._untrained:
+            steps = self.state.global_step - self._initial_global_step
+            logs["train_loss"] *= steps / max(1, steps - len(self._untrained))
         if "loss" in logs and self._dropped:  # the mean is over the steps that were trained on
             kept = self._window - self._dropped
             logs["loss"] *= self._window / max(1, kept)
@@ -282,7 +286,7 @@ class FtcliTrainer(Evaluating):
 
     def forget(self) -> None:
         """An attempt ended in the middle of a step, and another one is to begin."""
-        self._step_loss, self._dropped = None, 0
+        self._step_loss, self._dropped, self._untrained = None, 0, set()
         self.model.zero_grad(set_to_none=True)
         if self.neftune_noise_alpha is not None:  # `train` adds its hook every time
             deactivate_neftune(self.model, self.neftune_hook_handle, self.accelerator)

@@ -80,7 +80,10 @@ class Course:
 
     def log(self, entry: Mapping[str, Any], clipped_share: float | None) -> list[Check]:
         """Verdicts that a line of the log brings, worse than "info" all of them."""
-        if "eval_accuracy" in entry:
+        found: list[Check | None]
+        if "eval_loss" in entry and not math.isfinite(entry["eval_loss"]):
+            found = [_no_numbers(entry)]
+        elif "eval_accuracy" in entry:
             found = [self._memorised(entry)]
         elif "loss" in entry:
             self._losses.append((entry["step"], entry["loss"]))
@@ -315,6 +318,13 @@ class Course:
                 "loss": after,
             },
         )
+
+
+def _no_numbers(entry: Mapping[str, Any]) -> Check:
+    loss, step = entry["eval_loss"], entry["step"]
+    said = f"step {step}: the loss on rows that were not seen is {loss}: the weights are numbers, what the model makes of those rows is not"
+    fix = "Lower the learning rate, and go on from a checkpoint before that step; with weights of 16 bits, try float32."
+    return _check("held-out-nan", "fail", said, fix, {"step": step, "eval_loss": str(loss)})
 
 
 def _recent(lines: Sequence[tuple[int, float]], step: int) -> float | None:
