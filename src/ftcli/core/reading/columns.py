@@ -287,11 +287,10 @@ def shown(value: object) -> str:
 class _Short(reprlib.Repr):
     """`repr` whose cost does not grow with the value: a few bytes may stand for 2²⁹ leaves."""
 
-    def repr_str(self, x: str, _: int) -> str:
+    def repr_str(self, x: str | bytes, _: int) -> str:
         return repr(x[:61])
 
-    def repr_bytes(self, x: bytes, _: int) -> str:
-        return repr(x[:61])
+    repr_bytes = repr_str
 
     def repr_int(self, x: int, _: int) -> str:
         return repr(x) if x.bit_length() <= 512 else f"an integer of {x.bit_length():,} bits"
