@@ -51,6 +51,6 @@ def _remembered(probe: Probe, name: str, compute: Callable[[], dict[str, Any]]) 
     key = probe.ready(KEY)
     if key is None:
         return compute()
-    from ftcli.core.tokenizer.remembered import remembered_as
+    from ftcli.core.files.cached_document import kept
 
-    return remembered_as(probe.context, name, key, compute)
+    return kept(probe.context.cache_dir / f"{name}-{key}.json", compute)

@@ -18,9 +18,4 @@ def remembered(context: Context, name: str, compute: Callable[[], dict[str, Any]
         compute: gives what JSON can hold.
     """
     key = tokenizer_key(context)
-    return compute() if key is None else remembered_as(context, name, key, compute)
-
-
-def remembered_as(context: Context, name: str, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The same where the tokenizer's key is known."""
-    return kept(context.cache_dir / f"{name}-{key}.json", compute)
+    return compute() if key is None else kept(context.cache_dir / f"{name}-{key}.json", compute)
