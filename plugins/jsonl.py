@@ -307,9 +307,7 @@ def _verdict(error: ValueError) -> tuple[BadCode, str, str | None]:
     return "surrogate" if "surrogate" in reason.lower() else "not-json", reason, None
 
 
-def _fault(
-    path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], object] = lambda _: None
-) -> BadRow | None:
+def _fault(path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], object]) -> BadRow | None:
     """What is wrong with a line, as far as Python sees it; `check` raises BadValue."""
     from ftcli.core.files.encodings import utf8_hint
     from ftcli.core.files.streams import bad_utf8

@@ -71,7 +71,7 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
     )
 
 
-def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable[[Recipe], None] = lambda _: None) -> Report:
+def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable[[Recipe], None]) -> Report:
     hashes = SourceHashes(context.cache_dir)
     with uncollected():
         earlier = still_there(context, hashes)

@@ -85,7 +85,7 @@ def special_kind(settings: Settings) -> Kind | None:
     return "float" if settings.train.mode == REGRESS else "bool" if settings.dataset.label_columns else None
 
 
-def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None = None) -> Kind:
+def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None) -> Kind:
     """The label kind of an Arrow column.
 
     Raises:

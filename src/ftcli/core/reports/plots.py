@@ -188,7 +188,7 @@ def _plot(
     span: Span,
     height: int,
     legend: tuple[Key, ...] = (),
-    margins: tuple[int, int, int, int] = (46, 40, 8, 26),
+    margins: tuple[int, int, int, int],
 ) -> Plot:
     """`margins` are pixels left, below, right and above the axes."""
 

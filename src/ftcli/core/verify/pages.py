@@ -64,9 +64,7 @@ def loss_entries(entries: Sequence[tuple[CheckKind, Page]]) -> Iterator[str]:
         if not found:
             continue
         yield from (f"## {title}", "", "| cause | found by | what to do |", "|---|---|---|")
-        yield from (
-            f"| {_cell(page.cause)} | [{kind.id} {kind.title}](checks/{kind.id}.md) | {_cell(page.fix)} |" for kind, page in found
-        )
+        yield from (f"| {_cell(page.cause)} | [{kind.id} {kind.title}](checks/{kind.id}.md) | {_cell(page.fix)} |" for kind, page in found)
         yield ""
     yield from ("## What no check can see before training", "", _flowing(NOT_BEFORE), "")
 
