@@ -58,8 +58,8 @@ def stores(bench: Bench) -> dict[str, Path]:
     }
 
 
-def _stopped(context: Context, step: int, number: signal.Signals = signal.SIGTERM) -> Report:
-    context.progress = StopAt(step, number)
+def _stopped(context: Context, step: int) -> Report:
+    context.progress = StopAt(step)
     return run(context)
 
 
