@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from ftcli.core.ragged import Ints
+
 ORDERS = {"random": "random", "sequential": "sequential", "group_by_length": "grouped"}
 """`train_sampling_strategy` → order of rows; batch_rebalance wants rows as dictionaries, which a store has not."""
 CHUNK_BATCHES = 100
