@@ -23,7 +23,7 @@ TEXTLESS = "Check --text-column, or take the rows without text out of the source
 
 
 def complete(probe: Probe) -> Check:
-    from ftcli.core.publishing.publish import check_published
+    from ftcli.core.files.manifest import check_published
     from ftcli.core.verify.given import unprepared
     from ftcli.core.verify.missing import Missing
     from ftcli.core.verify.verdict import passed

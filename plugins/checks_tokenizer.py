@@ -207,7 +207,7 @@ def own_file(probe: Probe) -> Check:
     from dataclasses import asdict
     from pathlib import Path
 
-    from ftcli.core.tokenizer.remembered import remembered
+    from ftcli.core.tokenizer.facts import remembered
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.tokenizer_file import compare_own_file
     from ftcli.core.verify.verdict import passed, warned

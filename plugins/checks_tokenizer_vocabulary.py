@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import CheckKind
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 ROLES = ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
 SHOWN = 5
+OWN_CODE = ("tokenizer_config.json", "config.json", "processor_config.json")
+MOST_BYTES = 64 << 20
 
 
 def identity(probe: Probe) -> Check:
@@ -173,9 +178,6 @@ def _positions(probe: Probe) -> float | None:
 
 def own_code(probe: Probe) -> Check:
     """Looks at files only, so that it says what is there even where the tokenizer cannot be loaded without its code."""
-    from pathlib import Path
-
-    from ftcli.core.tokenizer.auto_map import auto_maps
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import noted, passed
 
@@ -184,7 +186,7 @@ def own_code(probe: Probe) -> Check:
     places = [Path(str(place)) for place in named if place is not None and Path(str(place)).exists()]
     if not places:
         raise Missing("there is no tokenizer folder" if settings.tokenizer.path else "no --tokenizer-path")
-    found = auto_maps(places)
+    found = _auto_maps(places)
     if not found:
         return passed(
             "neither tokenizer nor configuration name Python code of their own", trust_remote_code=settings.tokenizer.trust_remote_code
@@ -201,6 +203,26 @@ def own_code(probe: Probe) -> Check:
         "or logits than the model was trained with, read the code and add --trust-remote-code",
         **evidence,
     )
+
+
+def _auto_maps(places: Sequence[Path]) -> list[tuple[Path, str, str]]:
+    """Entries of "auto_map" as (file, class of transformers, class of the folder), of folders or JSON files. Files that cannot be read have none."""
+    found = []
+    for place in dict.fromkeys(places):
+        for file in [place / name for name in OWN_CODE] if place.is_dir() else [place]:
+            try:
+                if not file.is_file() or file.stat().st_size > MOST_BYTES:
+                    continue
+                content = json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError):  # the check of the part itself says so
+                continue
+            entries = content.get("auto_map") if isinstance(content, dict) else None
+            if isinstance(entries, (list, tuple, str)):  # written by transformers before 4.9
+                entries = {"AutoTokenizer": entries}
+            for kind, target in entries.items() if isinstance(entries, dict) else ():
+                names = target if isinstance(target, (list, tuple)) else [target]
+                found.append((file, str(kind), ", ".join(str(name) for name in names if name)))
+    return found
 
 
 CHECKS = (

@@ -16,7 +16,7 @@ from ftcli.settings import Settings
 
 from .csvlayout import Layout, fields_of, header_columns, layout_of, wide_fields
 from .csvquotes import Span, Whole, quoting_note, quoting_of
-from .fileformat import FileFormat
+from .fileformat import FileFormat, byte_range
 from .jsonl import drained
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Csv(FileFormat):
         layout = layout_of(path, columns)
         if layout is None:
             return
-        span = _span(piece)
+        span = byte_range(piece)
         fields = fields_of(path, columns, layout)
         quoting, done = quoting_of(path, layout.delimiter, longest, span), 0
         if quoting != "damaged":
@@ -100,14 +100,10 @@ class Csv(FileFormat):
         longest = settings.dataset.max_line_bytes
         layout = layout_of(piece.path, header_columns(settings))
         if layout is not None:
-            span = _span(piece)
+            span = byte_range(piece)
             quoted = quoting_of(piece.path, layout.delimiter, longest, span) != "characters"
             for record in islice(_records(piece.path, layout.delimiter, quoted, longest, span), int(layout.header and not span[0]), None):
                 yield Place(start=record.start, raw=record.raw)
-
-
-def _span(piece: Piece) -> Span:
-    return (piece.start, piece.stop) if piece.unit == "bytes" else (0, None)
 
 
 def _made(columns: Columns, fields: list[Field], arrays: list[pa.Array]) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from ftcli.settings import Settings
 
 from .fileformat import FileFormat
 from .jsonhints import KEYED, SPLIT
-from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, keys_of, of_chat
+from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, keys_of, kind_of_rows, of_chat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,22 +64,10 @@ class Json(FileFormat):
         return {}
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
-        from ftcli.core.reading.columns import kind_of_value, special_kind
-        from ftcli.core.reading.reject import usable
-
         if _is_lines(path, settings):
             return JsonLines().label_kind(path, column, settings)
         document = _Document(path, settings)
-        kinds: list[Kind] = []
-
-        def tell(row: Object) -> None:
-            if (kind := kind_of_value(column, row[column], special_kind(settings))) is not None:
-                kinds.append(kind)
-
-        columns = Columns(settings.dataset.text_column, column, flags=tuple(settings.dataset.label_columns or ()), labels_only=True)
-        faults = (document.fault(element, columns, tell) for element in document.elements())
-        usable((bad for bad in faults if bad is not None or kinds), settings)  # as in JSON lines
-        return kinds[0] if kinds else None
+        return kind_of_rows(column, settings, lambda columns, tell: (document.fault(each, columns, tell) for each in document.elements()))
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

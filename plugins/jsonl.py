@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from ftcli.contracts import Columns, Place, Reject
 from ftcli.records import BadCode, BadRow, Piece
 from ftcli.settings import Settings
 
-from .fileformat import FileFormat
+from .fileformat import FileFormat, byte_range
 from .jsonhints import array_hint, keyed_hint, line_hint, table_hint
 from .longlines import quick_arrays
 
@@ -59,25 +59,15 @@ class JsonLines(FileFormat):
         return {}
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
-        from ftcli.core.reading.columns import kind_of_value, special_kind
-        from ftcli.core.reading.reject import usable
-
-        columns = Columns(settings.dataset.text_column, column, flags=tuple(settings.dataset.label_columns or ()), labels_only=True)
-        kinds: list[Kind] = []
-
-        def tell(row: Object) -> None:
-            if (kind := kind_of_value(column, row[column], special_kind(settings))) is not None:
-                kinds.append(kind)
-
-        faults = (_fault(path, line, columns, tell) for line in first_lines(path, settings))
-        usable((bad for bad in faults if bad is not None or kinds), settings)  # an empty list does not tell: the next row is asked
-        return kinds[0] if kinds else None
+        return kind_of_rows(
+            column, settings, lambda columns, tell: (_fault(path, line, columns, tell) for line in first_lines(path, settings))
+        )
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         from ftcli.core.files.streams import line_blocks
         from ftcli.core.reading.columns import batch_of
 
-        start, stop = _range(piece)
+        start, stop = byte_range(piece)
         for offset, block in line_blocks(piece.path, start, stop, longest=settings.dataset.max_line_bytes, reject=reject):
             if block.isspace():
                 continue
@@ -91,8 +81,27 @@ class JsonLines(FileFormat):
                 yield batch_of(columns, arrays)
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
-        for line in lines(piece.path, *_range(piece), settings):
+        for line in lines(piece.path, *byte_range(piece), settings):
             yield Place(start=line.start) if isinstance(line, BadRow) else Place(start=line[0], raw=line[1])
+
+
+def kind_of_rows(
+    column: str, settings: Settings, faults: Callable[[Columns, Callable[[Object], None]], Iterable[BadRow | None]]
+) -> Kind | None:
+    """What the first rows hold in `column`; `faults` gives what is wrong with each, and tells the function every row that is none."""
+    from ftcli.core.reading.columns import kind_of_value, special_kind
+    from ftcli.core.reading.reject import usable
+
+    columns = Columns(settings.dataset.text_column, column, flags=tuple(settings.dataset.label_columns or ()), labels_only=True)
+    kinds: list[Kind] = []
+
+    def tell(row: Object) -> None:
+        if (kind := kind_of_value(column, row[column], special_kind(settings))) is not None:
+            kinds.append(kind)
+
+    found = faults(columns, tell)
+    usable((bad for bad in found if bad is not None or kinds), settings)  # an empty list does not tell: the next row is asked
+    return kinds[0] if kinds else None
 
 
 class Object(dict[str, Any]):
@@ -146,10 +155,6 @@ def first_lines(path: str, settings: Settings) -> Iterator[tuple[int, bytes] | B
 
     refuse_page(path, head(path))
     return lines(path, 0, None, settings)
-
-
-def _range(piece: Piece) -> tuple[int, int | None]:
-    return (piece.start, piece.stop) if piece.unit == "bytes" else (0, None)
 
 
 def _split(offset: int, block: bytes) -> Iterator[tuple[int, bytes]]:
@@ -302,9 +307,7 @@ def _verdict(error: ValueError) -> tuple[BadCode, str, str | None]:
     return "surrogate" if "surrogate" in reason.lower() else "not-json", reason, None
 
 
-def _fault(
-    path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], object] = lambda _: None
-) -> BadRow | None:
+def _fault(path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], object]) -> BadRow | None:
     """What is wrong with a line, as far as Python sees it; `check` raises BadValue."""
     from ftcli.core.files.encodings import utf8_hint
     from ftcli.core.files.streams import bad_utf8

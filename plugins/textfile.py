@@ -12,7 +12,7 @@ from ftcli.errors import DataError
 from ftcli.records import BadRow, Piece
 from ftcli.settings import Settings
 
-from .fileformat import FileFormat
+from .fileformat import FileFormat, byte_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +99,7 @@ def _blocks(piece: Piece, settings: Settings, reject: Reject) -> Iterator[tuple[
             yield offset, text
         return
     if settings.dataset.sample_by == "line":
-        start, stop = (piece.start, piece.stop) if piece.unit == "bytes" else (0, None)
+        start, stop = byte_range(piece)
         yield from line_blocks(path, start, stop, longest=longest, reject=reject)
         return
     begin, waiting = 0, b""

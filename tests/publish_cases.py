@@ -14,8 +14,10 @@ import pytest
 import xxhash
 
 import publish_driver
+from ftcli.core.files.manifest import check_published
 from ftcli.core.publishing import publish
-from ftcli.core.publishing.publish import Attempt, ShardWriter
+from ftcli.core.publishing.publish import Attempt
+from ftcli.core.publishing.shard import ShardWriter
 from ftcli.errors import StoreError
 
 BIG = os.urandom(300_000)
@@ -107,10 +109,10 @@ def seen(output: Path) -> str:
     manifest = files.pop("ftcli-manifest.json", b"")
     for version in (OLD, NEW):
         if files == publish_driver.content(version) and manifest == publish_driver.manifest_of(output.parent / "m", version):
-            publish.check_published(output, full=True)
+            check_published(output, full=True)
             return version
     with pytest.raises(StoreError):
-        publish.check_published(output, full=True)
+        check_published(output, full=True)
     return "broken"
 
 

@@ -51,7 +51,8 @@ def prepare(
         pause: called after every shard.
         on_wait: called while another process holds the lease.
     """
-    from ftcli.core.publishing.publish import Attempt, fingerprint
+    from ftcli.core.files.manifest import fingerprint
+    from ftcli.core.publishing.publish import Attempt
 
     files = content(version)
     shards = {f"train-{index}": name for index, name in enumerate(files) if name.endswith(".arrow")}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from ftcli.context import Context, Quiet
@@ -74,6 +75,11 @@ class StopAt(Quiet):
         self.done += amount
         if amount and self.done == self.step:
             os.kill(os.getpid(), self.number)
+
+
+def weights(folder: Path) -> torch.Tensor:
+    """Of the model in the folder, all in one row."""
+    return torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
 
 
 def step_of(context: Context) -> tuple[float, torch.Tensor]:

@@ -82,25 +82,25 @@ def spec_for(task: Task, **changes: Any) -> BatchSpec:
     return BatchSpec(**{"pad_token_id": 0, "padding_side": "right", "max_length": 16, "pad_to_multiple_of": 1, "task": task, **changes})
 
 
-def learnable(rows: int, labels: int, vocabulary: int, seed: int, *, longest: int = 24) -> list[tuple[list[int], int]]:
+def learnable(rows: int, labels: int, vocabulary: int, seed: int) -> list[tuple[list[int], int]]:
     """Texts of random words whose second token gives the label away."""
     random = np.random.default_rng(seed)
     texts = []
     for _ in range(rows):
         label = int(random.integers(labels))
-        ids = random.integers(10 + labels, vocabulary, int(random.integers(4, longest))).tolist()
+        ids = random.integers(10 + labels, vocabulary, int(random.integers(4, 24))).tolist()
         ids[1] = 10 + label
         texts.append((ids, label))
     return texts
 
 
-def told(rows: int, labels: int, vocabulary: int, seed: int, *, longest: int = 24) -> list[tuple[list[int], tuple[float, ...]]]:
+def told(rows: int, labels: int, vocabulary: int, seed: int) -> list[tuple[list[int], tuple[float, ...]]]:
     """Texts of random words whose first tokens give away which labels hold; one in eight has none."""
     random = np.random.default_rng(seed)
     texts = []
     for _ in range(rows):
         held = (random.random(labels) < 0.4) & (random.random() > 0.125)
-        ids = random.integers(10 + labels, vocabulary, int(random.integers(labels + 2, labels + longest))).tolist()
+        ids = random.integers(10 + labels, vocabulary, int(random.integers(labels + 2, labels + 24))).tolist()
         ids[1 : 1 + int(held.sum())] = (10 + np.flatnonzero(held)).tolist()
         texts.append((ids, tuple(held.astype(float).tolist())))
     return texts

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from bad_corpus import CASES, GOOD, Case, arrow, parquet
 from ftcli.core.files import streams
-from ftcli.core.publishing.publish import check_published
+from ftcli.core.files.manifest import check_published
 from ftcli.errors import DataError, FtcliError
 from ftcli.records import BadCode
 from reading import accounted, refusal, write

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, StoreDataset, eval_batches, padding
+from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, StoreDataset, eval_batches
 from ftcli.core.batches.collate import Dynamic
+from ftcli.core.batches.order import padded
 from ftcli.core.batches.tasks import Classify
 from ftcli.core.training.loading import Loading
 from ftcli.core.training.meter import Counted, Meter
@@ -67,8 +68,8 @@ def test_every_row_comes_once_in_an_order_that_seed_and_epoch_decide(rows: int, 
 def test_grouping_by_length_leaves_under_one_percent_empty_where_chance_leaves_a_sixth() -> None:
     lengths = incident_lengths(60_000)
     for size in (8, 32):
-        assert padding(lengths, LengthGroupedSampler(lengths, size, 0).order(), size) < 0.01
-        assert padding(lengths, EpochSampler(len(lengths), 0).order(), size) > 0.13
+        assert padded(lengths[LengthGroupedSampler(lengths, size, 0).order()], size) < 0.01
+        assert padded(lengths[EpochSampler(len(lengths), 0).order()], size) > 0.13
 
 
 def test_batches_of_a_grouped_epoch_are_not_sorted() -> None:
@@ -92,7 +93,7 @@ def test_an_evaluation_reads_every_row_once_over_all_ranks(lengths: list[int], s
 
 
 def test_padding_of_fewer_rows_than_a_batch_is_unknown_and_counts_as_none() -> None:
-    assert padding(np.array([3]), np.array([0]), 2) == 0
+    assert padded(np.array([3]), 2) == 0
 
 
 def test_a_batch_costs_few_python_instructions_a_row_and_none_a_token(tmp_path: Path) -> None:

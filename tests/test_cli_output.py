@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from ftcli.cli.output import columns, write_error, write_human, write_status
-from ftcli.cli.run import as_dict
 from ftcli.cli.signals import termination_interrupts
 from ftcli.cli.streams import emit
 from ftcli.core.distributed.signals import Signals
 from ftcli.errors import DataError, InterruptedRun, PublishError
+from ftcli.masking import as_dict
 from ftcli.records import Check, Measurement, Report
 from timing import PATIENCE
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from ftcli.commands.train import run
 from ftcli.core.training.checkpoints import damage
 from ftcli.core.training.claim import FOLDER, Claim
 from reliability import size
-from runs import VOCABULARY, Bench
+from runs import VOCABULARY, Bench, weights
 from stores import learnable, told
 from timing import PATIENCE
 
@@ -97,10 +96,6 @@ def launched(bench: Bench, store: Path, output: str, *options: str, ranks: int =
     lines = ended.stdout.splitlines()
     assert len(lines) == 1, (ended.stdout, ended.stderr[-3000:])
     return ended.returncode, json.loads(lines[0]), ended.stderr
-
-
-def weights(folder: Path) -> torch.Tensor:
-    return torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
 
 
 def test_two_processes_train_and_evaluate_like_one_and_end_with_one_document(bench: Bench, store: Path) -> None:

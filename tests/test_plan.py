@@ -16,7 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ftcli.core.publishing.publish import hash_file
+from ftcli.core.files.manifest import hash_file
 from ftcli.core.reading.read import make_plan
 from ftcli.core.reading.split_names import role_of
 from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, UsageError

@@ -19,8 +19,9 @@ import publish_driver
 from durability import watched
 from ftcli.core.files import durable
 from ftcli.core.files.durable import size_of
+from ftcli.core.files.manifest import check_published, hash_bytes, published, read_manifest
 from ftcli.core.publishing import publish
-from ftcli.core.publishing.publish import Attempt, check_published, hash_bytes, published, read_manifest
+from ftcli.core.publishing.publish import Attempt
 from ftcli.errors import PublishError, StoreError
 from publish_cases import BIG, SHARDS, contents, delete, interrupt, listing, prepare, truncate, write_shard
 

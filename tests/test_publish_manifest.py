@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftcli.core.files import manifest
-from ftcli.core.publishing.publish import check_published, fingerprint, hash_bytes, hash_file, read_manifest
+from ftcli.core.files.manifest import check_published, fingerprint, hash_bytes, hash_file, read_manifest
 from ftcli.errors import StoreError
 from publish_cases import delete, flip, prepare, truncate, zero_tail
 

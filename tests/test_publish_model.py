@@ -16,6 +16,7 @@ from unittest import mock
 import pytest
 
 import publish_driver
+from ftcli.core.files.manifest import check_published
 from ftcli.core.publishing import publish
 from ftcli.errors import FtcliError, StoreError
 from publish_cases import NEW, OLD
@@ -36,7 +37,7 @@ def seen(output: Path) -> str:
     if not output.exists():
         return "none"
     try:
-        publish.check_published(output, full=True)
+        check_published(output, full=True)
     except StoreError as error:
         return f"broken: {error.message}"
     files = {str(path.relative_to(output)): path.read_bytes() for path in output.rglob("*") if path.is_file()}

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from ftcli.core.files import durable
+from ftcli.core.files.manifest import check_published
 from ftcli.core.publishing import publish
-from ftcli.core.publishing.publish import Attempt, ShardWriter, check_published
+from ftcli.core.publishing.publish import Attempt
+from ftcli.core.publishing.shard import ShardWriter
 from ftcli.errors import PublishError
 from publish_cases import BIG, SHARDS, delete, flip, interrupt, listing, prepare, stop, truncate, write_and, write_shard
 

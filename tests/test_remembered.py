@@ -12,8 +12,7 @@ import pytest
 
 from ftcli.context import Context
 from ftcli.core.engines.backend import tokenizer_hash
-from ftcli.core.tokenizer.facts import ids_of
-from ftcli.core.tokenizer.remembered import remembered
+from ftcli.core.tokenizer.facts import ids_of, remembered
 from ftcli.core.tokenizer.vocabulary import Vocabulary, vocabulary
 from ftcli.core.verify.probe import Probe
 from ftcli.testing import tiny_tokenizer

@@ -7,13 +7,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import Trainer, TrainingArguments
 
 from ftcli.commands.train import run
@@ -24,18 +23,13 @@ from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.errors import TrainError
 from ftcli.testing import tiny_model, write_config
 from reliability import FULL
-from runs import VOCABULARY, Bench, StopAt
+from runs import VOCABULARY, Bench, StopAt, weights
 from stores import learnable, packed
 from timing import PATIENCE
 
 STEPS = {"train__num_train_epochs": 2, "train__per_device_train_batch_size": 4, "train__learning_rate": 3e-3, "train__verify": False}
 
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    state = torch.get_rng_state()
-    yield
-    torch.set_rng_state(state)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +38,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     made.store("texts", {"train": learnable(30, 3, VOCABULARY, 0)}, labels=3)
     made.store("packs", {"train": packed(30, 24, VOCABULARY, 0)}, max_length=24)
     return made
-
-
-def _weights(folder: Path) -> torch.Tensor:
-    return torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
 
 
 @pytest.mark.fault
@@ -68,7 +58,7 @@ def test_a_run_that_goes_on_fetches_each_row_that_is_left_once(
     run(bench.context(bench.folder / "texts", "stopped", **values, train__resume_from_checkpoint="auto"))
     assert fetched == order[11:]
     assert sorted(row for rows in order[8:] for row in rows) == list(range(30))
-    assert torch.equal(_weights(bench.folder / "stopped"), _weights(bench.folder / "whole"))
+    assert torch.equal(weights(bench.folder / "stopped"), weights(bench.folder / "whole"))
     tally(doubled=0, missed=0)
 
 
@@ -94,7 +84,7 @@ def test_a_run_by_tokens_goes_on_with_the_rows_that_are_left_from_any_step(
         fetched.clear()
         run(bench.context(bench.folder / "texts", output, **values, train__resume_from_checkpoint="auto"))
         assert fetched == order[at:]
-        assert torch.equal(_weights(bench.folder / output), _weights(bench.folder / f"whole {collator}"))
+        assert torch.equal(weights(bench.folder / output), weights(bench.folder / f"whole {collator}"))
 
 
 def test_a_run_does_not_go_on_in_the_precision_that_another_machine_chooses(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +235,7 @@ def test_every_cell_is_bitwise_equal(
         assert code == 3
         code, _ = trained(f"stopped {stop}", "--resume-from-checkpoint")
         assert code == 0
-        assert torch.equal(_weights(tmp_path / f"stopped {stop}"), _weights(tmp_path / "whole"))
+        assert torch.equal(weights(tmp_path / f"stopped {stop}"), weights(tmp_path / "whole"))
     tally(cells=1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import itertools
 import json
@@ -195,8 +194,7 @@ def test_rows_are_streamed() -> None:
 
 
 def read(path: Path) -> list[Row]:
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
+    with path.open(encoding="utf-8") as file:
         return [(row["text"], row["label"]) for row in map(json.loads, file)]
 
 
@@ -222,17 +220,10 @@ def test_korean_is_written_as_it_is(tmp_path: Path) -> None:
     assert "\\u" not in raw
 
 
-def test_the_compressed_file_holds_the_same_rows_and_is_the_same_every_time(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write_sample(tmp_path / name, 60, 0, suffix=".jsonl.gz")
-    assert read(tmp_path / "one" / "train.jsonl.gz") == list(generate(54, 0))
-    assert (tmp_path / "one" / "train.jsonl.gz").read_bytes() == (tmp_path / "two" / "train.jsonl.gz").read_bytes()
-
-
-def test_splits_may_be_counts_and_an_empty_split_gets_no_file(tmp_path: Path) -> None:
-    metrics = write_sample(tmp_path, 100, 0, (80, 20, 0), labels=10)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.jsonl", "validation.jsonl"]
-    assert (metrics["train_rows"], metrics["validation_rows"], metrics["test_rows"]) == (80, 20, 0)
+def test_an_empty_split_gets_no_file(tmp_path: Path) -> None:
+    metrics = write_sample(tmp_path, 10, 0, labels=10)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
+    assert (metrics["train_rows"], metrics["validation_rows"], metrics["test_rows"]) == (10, 0, 0)
 
 
 def test_files_that_are_there_are_kept_unless_told_otherwise(tmp_path: Path) -> None:
@@ -241,18 +232,14 @@ def test_files_that_are_there_are_kept_unless_told_otherwise(tmp_path: Path) -> 
     with pytest.raises(UsageError, match=r"train\.jsonl already exists"):
         write_sample(tmp_path, 10, 0)
     assert (tmp_path / "train.jsonl").read_text() == "mine"
-    write_sample(tmp_path, 10, 0, (1, 0, 0), overwrite=True)
+    write_sample(tmp_path, 10, 0, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "train.jsonl"]
     assert len(read(tmp_path / "train.jsonl")) == 10
 
 
-@pytest.mark.parametrize(
-    ("rows", "splits"),
-    [(0, (1, 0, 0)), (10, (0, 1, 0)), (10, (1, 1)), (10, (1, -1, 0)), (10, (float("nan"), 0, 0)), (1, (0.1, 0.9, 0))],
-)
-def test_rows_and_splits_that_cannot_be_are_refused(tmp_path: Path, rows: int, splits: tuple[float, ...]) -> None:
+def test_no_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        write_sample(tmp_path, rows, 0, splits)
+        write_sample(tmp_path, 0, 0)
     assert caught.value.hint
     assert not list(tmp_path.iterdir())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from ftcli.testing import TEXTS, tiny_tokenizer, write_config
 from stores import context, spec_for
 from tokenizing import documents, manifest, prepare, rows, without_plots  # noqa: F401
 
-pytestmark = pytest.mark.usefixtures("without_plots")
+pytestmark = pytest.mark.usefixtures("one_thread", "without_plots")
 HEAD = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>\n"
 TAIL = "{{ '\n' }}{% endfor %}{% if add_generation_prompt %}<assistant>\n{% endif %}"
 SAID = "{{ m.content | trim }}<eos>"
@@ -40,13 +40,6 @@ PLAIN = HEAD + SAID + TAIL
 MARKED = HEAD + "{% if m.role == 'assistant' %}{% generation %}" + SAID + "{% endgeneration %}{% else %}" + SAID + "{% endif %}" + TAIL
 CHATS = [list(sample) for sample in SAMPLES]
 COLUMNS = Columns("messages", chat=NAMES)
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    state = torch.get_rng_state()
-    yield
-    torch.set_rng_state(state)
 
 
 @pytest.fixture(scope="module")

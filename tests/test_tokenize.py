@@ -22,11 +22,11 @@ from pyarrow import feather
 from transformers import AutoTokenizer
 
 from ftcli.commands import tokenize
+from ftcli.core.files.manifest import check_published
 from ftcli.core.prepare import job as job_module
 from ftcli.core.prepare import join, window
 from ftcli.core.prepare import write as write_module
 from ftcli.core.prepare.encode import encode_shard
-from ftcli.core.publishing.publish import check_published
 from ftcli.core.storage.store import Store
 from ftcli.errors import DataError, EngineError, PluginError, PublishError, StoreError, UsageError
 from tokenizing import (

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
@@ -28,7 +27,7 @@ from ftcli.records import Report
 from ftcli.testing import run as command_line
 from ftcli.testing import tiny_model, write_config
 from reliability import FULL
-from runs import VOCABULARY, Bench, StopAt
+from runs import VOCABULARY, Bench, StopAt, weights
 from stores import learnable, packed
 
 WHOLE = pytest.mark.skipif(not FULL, reason="FTCLI_FAULTS=full: the two other cells have its data and its accumulation")
@@ -59,12 +58,8 @@ def stores(bench: Bench) -> dict[str, Path]:
     }
 
 
-def _weights(folder: Path) -> torch.Tensor:
-    return torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
-
-
-def _stopped(context: Context, step: int, number: signal.Signals = signal.SIGTERM) -> Report:
-    context.progress = StopAt(step, number)
+def _stopped(context: Context, step: int) -> Report:
+    context.progress = StopAt(step)
     return run(context)
 
 
@@ -98,7 +93,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_was_never_stopped(
         assert Path(report.paths["checkpoint"]).name == f"checkpoint-{stop}"
         resumed = run(bench.context(stores[data], output, **values, train__resume_from_checkpoint="auto"))
         assert resumed.metrics["resumed_from"].endswith(f"checkpoint-{stop}")
-        assert torch.equal(_weights(bench.folder / output), _weights(bench.folder / f"whole {name}"))
+        assert torch.equal(weights(bench.folder / output), weights(bench.folder / f"whole {name}"))
         for key in ("steps", "eval_loss", "first_loss", "first_grad_norm"):
             assert resumed.metrics[key] == whole.metrics[key]
         logged = [json.loads(line).get("step") for line in (bench.folder / output / "metrics.jsonl").read_text().splitlines()]
@@ -141,7 +136,7 @@ def test_an_interrupt_in_an_evaluation_does_not_wait_for_its_end(
     assert len(batches) < 3
     assert "SIGINT" in report.error["message"]  # type: ignore[index]
     run(bench.context(stores["grouped"], "evaluation", **values, train__resume_from_checkpoint="auto"))
-    assert torch.equal(_weights(bench.folder / "evaluation"), _weights(bench.folder / "whole evaluation"))
+    assert torch.equal(weights(bench.folder / "evaluation"), weights(bench.folder / "whole evaluation"))
     assert whole.metrics["eval_loss"]
 
 
@@ -259,12 +254,12 @@ def test_an_interrupted_run_without_checkpoints_saves_one(bench: Bench, stores: 
 
 def test_a_run_that_had_ended_is_finished_without_another_step(bench: Bench, stores: dict[str, Path]) -> None:
     whole = run(bench.context(stores["grouped"], "ended", **STEPS))
-    weights = _weights(bench.folder / "ended")
+    saved = weights(bench.folder / "ended")
     (bench.folder / "ended" / "model.safetensors").unlink()
     again = run(bench.context(stores["grouped"], "ended", **STEPS, train__resume_from_checkpoint="auto"))
     assert again.metrics["steps"] == whole.metrics["steps"] == 24
     assert again.metrics["eval_loss"] == whole.metrics["eval_loss"]
-    assert torch.equal(_weights(bench.folder / "ended"), weights)
+    assert torch.equal(weights(bench.folder / "ended"), saved)
 
 
 def _losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
@@ -281,16 +276,16 @@ def test_a_run_that_had_ended_with_its_best_model_ends_with_it_again(
     values |= {"train__save_strategy": "steps", "train__load_best_model_at_end": True, "train__verify": False}
     _losses(monkeypatch, 3, 1, 2, 1)
     run(bench.context(stores["grouped"], "best", **values))
-    best, logged = _weights(bench.folder / "best"), (bench.folder / "best" / "metrics.jsonl").read_text()
-    assert torch.equal(best, _weights(bench.folder / "best" / "checkpoint-8"))
-    assert not torch.equal(best, _weights(bench.folder / "best" / "checkpoint-12"))
+    best, logged = weights(bench.folder / "best"), (bench.folder / "best" / "metrics.jsonl").read_text()
+    assert torch.equal(best, weights(bench.folder / "best" / "checkpoint-8"))
+    assert not torch.equal(best, weights(bench.folder / "best" / "checkpoint-12"))
     for name, steps, words in (
         ("best", 12, "nothing left to train: step 12 of 12; the model is that of the best checkpoint"),
         ("moved", 8, "checkpoint-12 is of step 12, and 8 are wanted now; no step is taken back"),
     ):
         (bench.folder / "best").rename(bench.folder / name)
         again = run(bench.context(stores["grouped"], name, **{**values, "train__max_steps": steps}, train__resume_from_checkpoint="auto"))
-        assert torch.equal(_weights(bench.folder / name), best)
+        assert torch.equal(weights(bench.folder / name), best)
         assert (again.metrics["steps"], again.metrics["eval_loss"]) == (12, 1)
         assert (bench.folder / name / "metrics.jsonl").read_text() == logged
         assert any(words in note for note in again.notes)
@@ -339,7 +334,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(bench: Bench, stores: dict[s
     context = bench.context(stores["packed"], "damaged", **values, train__resume_from_checkpoint="auto")
     assert run(context).metrics["resumed_from"].endswith("checkpoint-8")
     assert any("optimizer.pt has" in note for note in context.notes)
-    assert torch.equal(_weights(bench.folder / "damaged"), _weights(bench.folder / "undamaged"))
+    assert torch.equal(weights(bench.folder / "damaged"), weights(bench.folder / "undamaged"))
     assert whole.status == "ok"
 
 

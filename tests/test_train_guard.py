@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import Trainer, TrainingArguments
 
 from ftcli.commands.train import run
@@ -18,7 +17,7 @@ from ftcli.core.training.guarding import be_seen
 from ftcli.errors import SettingsError, TrainError
 from ftcli.records import Check, Report
 from ftcli.testing import tiny_model
-from runs import VOCABULARY, Bench, StopAt
+from runs import VOCABULARY, Bench, StopAt, weights
 from stores import learnable
 
 STEPS = {
@@ -32,12 +31,7 @@ STEPS = {
 }
 NAN = float("nan")
 
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    state = torch.get_rng_state()
-    yield
-    torch.set_rng_state(state)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +43,6 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 def _run(bench: Bench, output: str, **values: Any) -> Report:
     return run(bench.context(bench.folder / "store", output, **{**STEPS, **values}))
-
-
-def _weights(folder: Path) -> torch.Tensor:
-    return torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
 
 
 def _damaged(monkeypatch: pytest.MonkeyPatch, factor: float, *at: int) -> None:
@@ -98,8 +88,8 @@ def test_a_step_that_was_left_out_is_the_same_training_as_one_gone_back_before(
     back = _run(bench, "rollback", train__on_nonfinite="rollback")
     assert any("gone back to" in note and "checkpoint-4" in note and "step 6 is left out" in note for note in back.notes)
     assert _bad(back).evidence["rows"] == evidence["rows"]
-    assert torch.equal(_weights(bench.folder / "skip"), _weights(bench.folder / "rollback"))
-    assert torch.isfinite(_weights(bench.folder / "skip")).all()
+    assert torch.equal(weights(bench.folder / "skip"), weights(bench.folder / "rollback"))
+    assert torch.isfinite(weights(bench.folder / "skip")).all()
     kept = json.loads((bench.folder / "rollback" / "checkpoint-8" / "ftcli-checkpoint.json").read_text())["kept"]
     assert kept["left_out"] == [6]
     tally(steps=2)
@@ -118,7 +108,7 @@ def test_what_cannot_go_on_stops_with_the_step(bench: Bench, monkeypatch: pytest
             _run(bench, "always", train__on_nonfinite="skip")
         newest = json.loads((bench.folder / "always" / "ftcli-run.json").read_text())
         assert newest["status"] == "failed"
-        assert torch.isfinite(_weights(bench.folder / "always" / "checkpoint-6")).all()
+        assert torch.isfinite(weights(bench.folder / "always" / "checkpoint-6")).all()
     with monkeypatch.context() as patch:
         _damaged(patch, 100.0, 12)
         with pytest.raises(TrainError, match=r"step 12: the loss is .* times what it was"):
@@ -139,7 +129,7 @@ def test_plain_trainer_trains_on_with_weights_that_are_no_numbers(tmp_path: Path
         str(tmp_path), max_steps=4, save_steps=4, per_device_train_batch_size=2, use_cpu=True, report_to=[], disable_tqdm=True
     )
     Damaged(tiny_model(), arguments, train_dataset=[{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 8).train()
-    assert not torch.isfinite(_weights(tmp_path / "checkpoint-4")).all()
+    assert not torch.isfinite(weights(tmp_path / "checkpoint-4")).all()
     tally("plain Trainer ends without an error and saves NaN")
 
 
@@ -163,7 +153,7 @@ def test_a_batch_that_does_not_fit_is_computed_in_pieces_and_is_the_same_trainin
     _run(bench, "roomy", **values)
     _small_memory(monkeypatch, 2)
     report = _run(bench, "pieces", **values, train__auto_batch=True)
-    assert torch.allclose(_weights(bench.folder / "pieces"), _weights(bench.folder / "roomy"), atol=1e-5)
+    assert torch.allclose(weights(bench.folder / "pieces"), weights(bench.folder / "roomy"), atol=1e-5)
     (check,) = [check for check in report.checks if check.id == "auto-batch"]
     assert check.evidence["rows_at_a_time"] == 2
     assert "the batch of a step stayed 8" in check.summary
@@ -173,7 +163,7 @@ def test_a_batch_that_does_not_fit_is_computed_in_pieces_and_is_the_same_trainin
     assert run(stopped).status == "interrupted"
     resumed = _run(bench, "stopped", **values, train__resume_from_checkpoint="auto")
     assert not any("memory does not hold" in note for note in resumed.notes)  # it knows from the checkpoint
-    assert torch.equal(_weights(bench.folder / "stopped"), _weights(bench.folder / "pieces"))
+    assert torch.equal(weights(bench.folder / "stopped"), weights(bench.folder / "pieces"))
     tally(steps=4)
 
 
@@ -182,7 +172,7 @@ def test_pieces_of_batches_by_tokens_are_as_wide_as_fits_and_the_same_training(b
     _run(bench, "roomy tokens", **values)
     _small_memory(monkeypatch, 3)
     report = _run(bench, "pieces of tokens", **values, train__auto_batch=True)
-    assert torch.allclose(_weights(bench.folder / "pieces of tokens"), _weights(bench.folder / "roomy tokens"), atol=1e-5)
+    assert torch.allclose(weights(bench.folder / "pieces of tokens"), weights(bench.folder / "roomy tokens"), atol=1e-5)
     (check,) = [check for check in report.checks if check.id == "auto-batch"]
     assert f"at most {check.evidence['tokens_at_a_time']} tokens at a time" in check.summary
     stopped = bench.context(bench.folder / "store", "stopped tokens", **{**STEPS, **values}, train__auto_batch=True)
@@ -190,7 +180,7 @@ def test_pieces_of_batches_by_tokens_are_as_wide_as_fits_and_the_same_training(b
     assert run(stopped).status == "interrupted"
     resumed = _run(bench, "stopped tokens", **values, train__resume_from_checkpoint="auto")
     assert not any("memory does not hold" in note for note in resumed.notes)
-    assert torch.equal(_weights(bench.folder / "stopped tokens"), _weights(bench.folder / "pieces of tokens"))
+    assert torch.equal(weights(bench.folder / "stopped tokens"), weights(bench.folder / "pieces of tokens"))
 
 
 @pytest.mark.fault

@@ -39,8 +39,8 @@ def run(watched: Course, losses: Any, *, every: int = 10, norm: Any = 1.0, rate:
     return found
 
 
-def falling(lines: int = 100, start: float = CHANCE, noise: float = 0.1) -> Any:
-    return start * np.exp(-np.arange(lines) / 40) + np.random.default_rng(0).normal(0, noise, lines) * 0.3
+def falling(lines: int = 100, start: float = CHANCE) -> Any:
+    return start * np.exp(-np.arange(lines) / 40) + np.random.default_rng(0).normal(0, 0.1, lines) * 0.3
 
 
 def test_a_sound_run_brings_nothing() -> None:

@@ -8,15 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from ftcli.commands.train import run
-from runs import VOCABULARY, Bench
+from runs import VOCABULARY, Bench, weights
 from stores import learnable
 from timing import PATIENCE
 
@@ -106,10 +104,6 @@ def both(bench: Bench, hosts: tuple[str, str], output: str, *options: str, **env
         out, log = process.communicate(timeout=2 * PATIENCE)
         ends.append((process.returncode, json.loads(out) if out.strip() else {}, log))
     return ends
-
-
-def weights(folder: Path) -> torch.Tensor:
-    return torch.cat([tensor.flatten() for _, tensor in sorted(load_file(folder / "model.safetensors").items())])
 
 
 def test_two_machines_train_like_one_whatever_their_names_mean(bench: Bench, hosts: tuple[str, str]) -> None:

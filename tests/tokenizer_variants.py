@@ -191,14 +191,14 @@ BIDI = "\u200e\u200f\u202a\u202e\u2066\u2069\u061c"
 BREAKS = "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\u00a0\u1680\u180e\u2000\u2009\u200a\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
 
 
-def mutated(seed: int, count: int, tokens: Sequence[str], texts: Sequence[str] = TEXTS, top: int = 0x110000) -> Iterator[str]:
+def mutated(seed: int, count: int, tokens: Sequence[str], top: int = 0x110000) -> Iterator[str]:
     """Random texts: words, white space, odd characters and the given tokens, joined, cut, doubled, recased and decomposed.
 
     Args:
         top: other characters are drawn from below this code point.
     """
     rng = random.Random(seed)
-    pieces = (*WORDS, *texts[:8], *SPACES, *SPACES, *ODD, *MARKS, *BIDI, *BREAKS, " ", " ", "  ", "\n\n\n")
+    pieces = (*WORDS, *TEXTS[:8], *SPACES, *SPACES, *ODD, *MARKS, *BIDI, *BREAKS, " ", " ", "  ", "\n\n\n")
     for _ in range(count):
         parts = [
             rng.choice(tokens) if tokens and rng.random() < 0.3 else _anything(rng, top) if rng.random() < 0.1 else rng.choice(pieces)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ftcli.errors import FtcliError
 from ftcli.machine import detect
-from ftcli.masking import masked
+from ftcli.masking import as_dict, masked
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Check, Choice, Machine, Report, RunStatus
 from ftcli.settings import Settings, cache_folder
@@ -107,7 +107,7 @@ class Context:
             machine=self.machine,
             settings=self.resolved.origins,
             plugins=self.plugins.describe(),
-            error=None if error is None else {"code": error.code, "message": masked(error.message), "hint": masked(error.hint)},
+            error=None if error is None else as_dict(error),
             notes=(*self.resolved.warnings, *self.notes),
             details=details or {},
         )

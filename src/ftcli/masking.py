@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pwd
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from ftcli.errors import FtcliError
 
 T = TypeVar("T")
 MASK = "***"
@@ -163,6 +167,11 @@ def _private(value: Any) -> Any:
     return type(value)(map(_private, value)) if isinstance(value, (list, tuple)) else value
 
 
+def as_dict(error: FtcliError) -> dict[str, str]:
+    """An error as reports have it."""
+    return {"code": error.code, "message": masked(error.message), "hint": masked(error.hint)}
+
+
 def _hidden(value: Any) -> Any:
     return NOT_SHOWN if isinstance(value, str) and value else None if value is None else MASK
 
@@ -173,10 +182,8 @@ def _people() -> tuple[list[str], list[str]]:
     homes = {os.path.expanduser("~")}  # noqa: PTH111 - Path.home() raises where there is none
     names = {environ.get(name, "") for name in ("USER", "LOGNAME", "USERNAME", "SUDO_USER")}
     try:
-        import pwd
-
         entry = pwd.getpwuid(os.getuid())
-    except (ImportError, KeyError):  # Windows; a container's number without a name
+    except KeyError:  # a container's number without a name
         pass
     else:
         homes.add(entry.pw_dir)

@@ -28,7 +28,7 @@ EDITABLE = "__editable__"
 """How the files begin by which an editable install is found: paths of this machine."""
 
 
-def source_hash(plugin: Any, *, built_in: bool, shipped: Iterable[PackagePath] = ()) -> str:
+def source_hash(plugin: Any, *, built_in: bool, shipped: Iterable[PackagePath]) -> str:
     """
     Args:
         built_in: its file alone counts; the version of ftcli stands for the others.

@@ -119,10 +119,10 @@ def _refuse(error: FtcliError, words: list[str]) -> int:
     from ftcli.cli import output
     from ftcli.errors import FtcliError
     from ftcli.markers import PROJECT
-    from ftcli.masking import masked
+    from ftcli.masking import as_dict
     from ftcli.records import Report
 
-    details = {"code": error.code, "message": masked(error.message), "hint": masked(error.hint)}
+    details = as_dict(error)
     output.write_error(details, sys.stderr)
     if "--json" in words or "--format=json" in words or ("--format", "json") in pairwise(words):
         command = words[0] if words and not words[0].startswith("-") else PROJECT

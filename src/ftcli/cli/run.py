@@ -27,7 +27,7 @@ from ftcli.core.processes import garbage
 from ftcli.core.publishing.ranks import Muted, silent
 from ftcli.errors import FtcliError, InterruptedRun, UsageError
 from ftcli.machine import detect
-from ftcli.masking import masked
+from ftcli.masking import as_dict
 from ftcli.pluginfaults import reason_of
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Machine, Report, RunStatus
@@ -275,10 +275,6 @@ class Invocation:
 def execute(spec: CommandSpec, parsed: Parsed) -> int:
     """Run a parsed command; returns the exit code."""
     return Invocation(spec, parsed).execute()
-
-
-def as_dict(error: FtcliError) -> dict[str, str]:
-    return {"code": error.code, "message": masked(error.message), "hint": masked(error.hint)}
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -51,7 +51,7 @@ def run(
     if top_k < 0:
         raise UsageError(f"top_k = {top_k}", "It is a number of labels; 0 stands for all.")
     if output is not None:
-        check_document(output, ANSWERS, () if file is None else (file,))
+        check_document(output, ANSWERS, read=() if file is None else (file,))
         if not context.settings.runtime.overwrite and output.is_file() and output.stat().st_size and own_stream(output) is None:
             raise UsageError(f"output = {output} already exists", "Name another file, or replace it with --overwrite.")
     if not 0 < threshold < 1:

@@ -34,7 +34,8 @@ from ftcli.core.prepare.write import split_metadata
 from ftcli.core.processes import reserve
 from ftcli.core.processes.footprint import Footprint
 from ftcli.core.publishing.inputs import recorded
-from ftcli.core.publishing.publish import Attempt, check_place
+from ftcli.core.publishing.place import check_place
+from ftcli.core.publishing.publish import Attempt
 from ftcli.core.publishing.ranks import open_attempt, silent, speak
 from ftcli.core.publishing.shard import sidecar
 from ftcli.core.publishing.source_versions import Stamps
@@ -71,7 +72,7 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
     )
 
 
-def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable[[Recipe], None] = lambda _: None) -> Report:
+def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable[[Recipe], None]) -> Report:
     hashes = SourceHashes(context.cache_dir)
     with uncollected():
         earlier = still_there(context, hashes)

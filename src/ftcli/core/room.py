@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import threading
 import time
 from contextlib import suppress
@@ -98,8 +99,6 @@ def _of_threads(reason: str, less: str = ".") -> LimitError:
 
 def _limits() -> tuple[str, str]:
     """The limits on processes and threads that may have been met, with what there is of them, and what to do."""
-    import resource  # not on Windows
-
     import psutil
 
     from ftcli.machine import cgroup_limits
@@ -138,7 +137,5 @@ def _address_space() -> str:
 
 def _address_limit() -> int:
     """Bytes; -1 where there is none."""
-    import resource
-
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return -1 if limit == resource.RLIM_INFINITY else limit

@@ -9,13 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
+from ftcli.core.batches.order import CHUNK_BATCHES
 from ftcli.core.batches.slots import IDLE
 from ftcli.core.distributed.loader_workers import outlive_termination
 from ftcli.core.storage.store import Rows, SplitData
-
-CHUNK_BATCHES = 100
-"""Batches that are sorted by length together. Padding of incident 1's lengths, at 8 to 64 rows a batch: 0.7 % with 50, 0.4 % with 100,
-0.2 % with 200; more costs randomness."""
 
 
 class StoreDataset(Dataset[Rows]):
@@ -100,9 +97,3 @@ def eval_batches(lengths: NDArray[np.int64], size: int, rank: int, world: int) -
 def common_batches(rows: int, size: int, world: int) -> int:
     """Batches that every rank has in an evaluation; some ranks have one more."""
     return min(rows, -(-rows // (size * world)) * world) // world
-
-
-def padding(lengths: NDArray[np.int64], order: NDArray[np.int64], size: int) -> float:
-    """Share of slots that hold no token when rows are padded to the longest of their batch."""
-    batches = lengths[order[: len(order) // size * size]].reshape(-1, size)
-    return float(1 - batches.sum() / (batches.max(axis=1) * size).sum()) if len(batches) else 0.0

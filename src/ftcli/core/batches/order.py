@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from ftcli.core.ragged import Ints
+
 ORDERS = {"random": "random", "sequential": "sequential", "group_by_length": "grouped"}
 """`train_sampling_strategy` → order of rows; batch_rebalance wants rows as dictionaries, which a store has not."""
+CHUNK_BATCHES = 100
+"""Batches that are sorted by length together. Padding of incident 1's lengths, at 8 to 64 rows a batch: 0.7 % with 50, 0.4 % with 100,
+0.2 % with 200; more costs randomness."""
 
 
-def wasted(lengths: Ints, size: int, collator: str, max_length: int, chunk_batches: int = 100) -> float | None:
+def wasted(lengths: Ints, size: int, collator: str, max_length: int) -> float | None:
     """Share of slots without a token under one of ftcli's collators at `size` rows a batch; None for a collator of a plugin.
 
     Args:
         lengths: tokens of every row (a sample will do).
-        chunk_batches: batches that bucketed rows are sorted in, `ftcli.core.batches.batch.CHUNK_BATCHES`.
     """
     size = max(1, min(size, len(lengths)))
     if not len(lengths) or not lengths.sum():
@@ -23,9 +25,9 @@ def wasted(lengths: Ints, size: int, collator: str, max_length: int, chunk_batch
     if collator == "fixed":
         return float(1 - lengths.mean() / max(max_length, int(lengths.max())))
     if collator == "bucketed":
-        return _padded(_grouped(lengths, size * chunk_batches), size)
+        return padded(_grouped(lengths, size * CHUNK_BATCHES), size)
     if collator in {"dynamic", "packed"}:
-        return _padded(np.random.default_rng(0).permutation(lengths), size)
+        return padded(np.random.default_rng(0).permutation(lengths), size)
     return None
 
 
@@ -34,6 +36,7 @@ def _grouped(lengths: Ints, chunk: int) -> Ints:
     return mixed[np.lexsort((mixed, np.arange(len(mixed)) // chunk))]
 
 
-def _padded(lengths: Ints, size: int) -> float:
+def padded(lengths: Ints, size: int) -> float:
+    """Share of slots that hold no token when rows, in this order, are padded to the longest of their batch."""
     batches = lengths[: len(lengths) // size * size].reshape(-1, size)
-    return float(1 - batches.sum() / (batches.max(axis=1).sum() * size))
+    return float(1 - batches.sum() / (batches.max(axis=1).sum() * size)) if len(batches) else 0.0

@@ -8,17 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ftcli.contracts import CollatorKind
 from ftcli.core.batches.order import ORDERS
+from ftcli.core.ragged import Ints
 from ftcli.errors import SettingsError
 from ftcli.settings import Settings
 
 if TYPE_CHECKING:
     from ftcli.core.verify.probe import Probe
 
-Ints = NDArray[np.int64]
 IDLE = -1
 """In place of a row number: no row."""
 CHUNK_BATCHES = 250

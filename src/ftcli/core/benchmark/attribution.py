@@ -122,10 +122,10 @@ def run_rounds(
     *,
     failed: dict[Setup, FtcliError],
     repeats: int,
-    until: float | None = None,
-    narrow: Callable[[], bool] = lambda: False,
-    before_round: Callable[[], None] = lambda: None,
-) -> int:
+    until: float | None,
+    narrow: Callable[[], bool],
+    before_round: Callable[[], None],
+) -> None:
     """Measure all setups once a round, in turn forwards and backwards, each round starting at another one. A round in which one fails is the last.
 
     Args:
@@ -133,9 +133,6 @@ def run_rounds(
         repeats: rounds; with a deadline the fewest, unless it passes before.
         until: `time.perf_counter()` at which no further round begins that would end after it; one is always done.
         narrow: whether the intervals are narrow enough, asked after `repeats` rounds where there is a deadline.
-
-    Returns:
-        Rounds that were done.
     """
     first = 1 + max((number for found in into.costs.values() for number in found), default=-1)
     done, took = 0, 0.0
@@ -151,7 +148,6 @@ def run_rounds(
             except FtcliError as error:
                 failed[setup] = error
         done, took = done + 1, time.perf_counter() - began
-    return done
 
 
 def between(plan: Plan, rounds: Rounds, low: Iterable[str], high: Iterable[str]) -> Floats:
@@ -270,7 +266,6 @@ def attribute(
     cost: Callable[[Setup], Cost],
     *,
     repeats: int,
-    warmup: int = 0,
     budget: float | None = None,
     narrow: float = 0.02,
     before_round: Callable[[], None] = lambda: None,
@@ -283,7 +278,6 @@ def attribute(
     Factors that cannot be run apart are measured as one. A run that fails later, and a signal, end the rounds: what was measured counts.
 
     Args:
-        warmup: rounds of the base before, not counted.
         budget: seconds; a third of them is kept for the second phase, which two factors do not need.
         narrow: see `ftcli.core.benchmark.measure.measure`.
         before_phase: told how many setups a round of the phase has.
@@ -296,8 +290,6 @@ def attribute(
     """
     begin, rounds = time.perf_counter(), Rounds()
     try:
-        for _ in range(warmup):
-            cost(frozenset())
         while True:
             failed: dict[Setup, FtcliError] = {}
             until = None if budget is None else begin + budget * (2 / 3 if len(plan.factors) > 2 else 1)

@@ -209,8 +209,8 @@ def run_child(
     settings: Settings,
     folder: Path,
     variables: Mapping[str, str],
-    options: tuple[str, ...] = (),
-    ceilings: Ceilings = frozenset(),
+    options: tuple[str, ...],
+    ceilings: Ceilings,
 ) -> Mapping[str, Any]:
     """The JSON document of `ftcli COMMAND` with these settings, in a fresh process.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +13,13 @@ from numpy.typing import NDArray
 
 from ftcli.core.benchmark.pace import Pace
 from ftcli.core.benchmark.student import ratio_interval
+from ftcli.core.processes.footprint import RSS_UNIT
 from ftcli.records import Measurement
 
 if TYPE_CHECKING:
     from ftcli.core.benchmark.limits import Limit
 
 RESAMPLES = 2_000
-RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes that `ru_maxrss` counts in."""
 LEAST_RUNS = 4
 """With fewer pairs the bootstrap interval of a median is the range of the samples, which a single outlier decides."""
 SURE = 0.96

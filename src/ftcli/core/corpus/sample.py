@@ -6,17 +6,15 @@ A row depends on the seed and its number only, so that any part of the corpus ca
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
-import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
-from typing import Any, Literal
+from typing import Any
 
 from ftcli.core.corpus.grammar import AREAS, INTENTS
 from ftcli.core.corpus.material import Language, material, pair
@@ -25,6 +23,8 @@ from ftcli.records import SPLITS
 
 LABELS = len(AREAS) * len(INTENTS)
 MAX_CHARACTERS = 620
+HELD_OUT = 0.05
+"""Share of the rows in validation, and in test; of few rows there may be none, and then no file."""
 
 _DRAWS = Struct("<32H")
 _SPREAD = 64  # room left free is the sum of two draws below this
@@ -117,19 +117,16 @@ def write_sample(
     output: Path,
     rows: int,
     seed: int,
-    splits: Sequence[float] = (0.9, 0.05, 0.05),
     *,
     labels: int = LABELS,
-    suffix: Literal[".jsonl", ".jsonl.gz"] = ".jsonl",
     overwrite: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Write `train`, `validation` and `test` files, one {"text", "label"} object a line; all appear when all are written.
 
-    With 20 rows a label and the default splits every label occurs in every split.
+    With 20 rows a label every label occurs in every split.
 
     Args:
-        splits: weights of train, validation and test: shares or counts; a split that gets no rows gets no file.
         overwrite: replace sample files that are there.
         on_progress: called with the number of rows written since its last call.
 
@@ -138,13 +135,16 @@ def write_sample(
         rows_per_second, and files (split to path).
 
     Raises:
-        UsageError: a count or weight that cannot be, or files in the way.
+        UsageError: a count that cannot be, or files in the way.
         PublishError: the folder cannot be written.
     """
-    counts = _split_counts(rows, splits)
+    if rows < 1:
+        raise UsageError(f"{rows} rows cannot be written", "--rows takes 1 and more.")
+    held_out = round(rows * HELD_OUT)
+    counts = (rows - 2 * held_out, held_out, held_out)
     sampler = Sampler(seed, labels)
-    targets = {split: output / f"{split}{suffix}" for split, count in zip(SPLITS, counts, strict=True) if count}
-    taken = [path for path in (output / f"{split}{end}" for split in SPLITS for end in (".jsonl", ".jsonl.gz")) if path.exists()]
+    targets = {split: output / f"{split}.jsonl" for split, count in zip(SPLITS, counts, strict=True) if count}
+    taken = [path for path in (output / f"{split}.jsonl" for split in SPLITS) if path.exists()]
     if taken and not overwrite:
         raise UsageError(f"{taken[0]} already exists", "Choose another folder, or --overwrite.")
     began = time.monotonic()
@@ -155,12 +155,12 @@ def write_sample(
         for split, count in zip(SPLITS, counts, strict=True):
             if not count:
                 continue
-            with _writer(temporary[split], suffix) as write:
+            with temporary[split].open("wb", buffering=1 << 20) as file:
                 for number in range(first, first + count):
                     text, label = sampler.row(number)
                     characters += len(text)
                     longest = max(longest, len(text))
-                    write(f"{json.dumps({'text': text, 'label': label}, ensure_ascii=False)}\n".encode())
+                    file.write(f"{json.dumps({'text': text, 'label': label}, ensure_ascii=False)}\n".encode())
                     if on_progress and number % 1000 == 999:
                         on_progress(1000)
             first += count
@@ -192,28 +192,3 @@ def write_sample(
         "rows_per_second": rows / seconds,
         "files": {split: str(path) for split, path in targets.items()},
     }
-
-
-def _split_counts(rows: int, splits: Sequence[float]) -> list[int]:
-    if rows < 1:
-        raise UsageError(f"{rows} rows cannot be written", "--rows takes 1 and more.")
-    if len(splits) != len(SPLITS) or any(not math.isfinite(share) or share < 0 for share in splits) or splits[0] <= 0:
-        raise UsageError(
-            f"splits {tuple(splits)} are not three weights of train, validation and test", "For example 0.9 0.05 0.05; train needs a share."
-        )
-    total = math.fsum(splits)
-    held_out = [min(rows, round(rows * share / total)) for share in splits[1:]]
-    train = rows - sum(held_out)
-    if train < 1:
-        raise UsageError(f"{rows} rows leave none for train with splits {tuple(splits)}", "Ask for more rows.")
-    return [train, *held_out]
-
-
-@contextlib.contextmanager
-def _writer(path: Path, suffix: str) -> Iterator[Callable[[bytes], int]]:
-    with path.open("wb", buffering=1 << 20) as file:
-        if suffix == ".jsonl":
-            yield file.write
-        else:  # no name and no time in the header: the same rows are the same bytes
-            with gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0) as packed:
-                yield packed.write

@@ -18,13 +18,12 @@ from typing import Any
 
 import psutil
 
-from ftcli.core.distributed.launch import AGAIN, Death, Ended, Plan, command, is_terminal, judge
+from ftcli.core.distributed.launch import AGAIN, Death, Ended, Plan, command, judge
 from ftcli.core.distributed.pulse import DUMP, VARIABLE, Beat, End, read, stack_file
-from ftcli.core.distributed.signals import heeded, hung_up, put_back
+from ftcli.core.distributed.signals import WATCHED, heeded, hung_up, put_back
 from ftcli.core.distributed.stalls import LOOK_SECONDS, Stall, Stalls
 from ftcli.errors import RankError
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 INTERFACE = "GLOO_SOCKET_IFNAME"
 """gloo takes the address of the machine's own name otherwise; where that is the loopback's, ranks of several machines wait for each other for ever."""
 MEETING_SECONDS = 20.0
@@ -94,7 +93,7 @@ class Agent:
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
         # the terminal's bar is drawn by the rank that has it for itself; whatever goes through a file comes in whole lines
-        first = Std.NONE if is_terminal(2) else Std.ERR
+        first = Std.NONE if os.isatty(2) else Std.ERR
         plan = self.plan
         try:
             config = LaunchConfig(
@@ -173,7 +172,7 @@ class Agent:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._forward) for number in heeded(FORWARDED)}
+        before = {number: signal.signal(number, self._forward) for number in heeded(WATCHED)}
         try:
             yield
         finally:

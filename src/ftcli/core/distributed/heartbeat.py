@@ -38,8 +38,7 @@ class Heartbeat(TrainerCallback):  # type: ignore[misc]
     def on_step_begin(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self.pulse.mark(f"in step {state.global_step + 1}")
 
-    def on_substep_end(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
-        self.pulse.mark(f"in step {state.global_step + 1}")
+    on_substep_end = on_step_begin
 
     def on_step_end(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self.pulse.mark(f"after step {state.global_step}: logging, saving or reading a batch")

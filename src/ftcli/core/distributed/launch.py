@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import uuid
 from collections.abc import Mapping
@@ -166,10 +165,3 @@ def _as_error(error: Mapping[str, str], message: str, code: int) -> FtcliError:
 def command(words: tuple[str, ...]) -> tuple[str, ...]:
     """What a rank runs behind the interpreter. torch takes `$` for a placeholder; -P keeps the current directory off the module path."""
     return ("-P", "-m", "ftcli", *(word.replace("$", "$$") for word in words))
-
-
-def is_terminal(descriptor: int) -> bool:
-    try:
-        return os.isatty(descriptor)
-    except OSError:
-        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import locale
 import os
 import platform
+import resource
 import shutil
 import sys
 import tempfile
@@ -94,8 +95,6 @@ def places() -> Found:
 
 def limits() -> Found:
     """Limits on this process that are no part of the machine card."""
-    import resource  # not on Windows
-
     facts = {}
     for name, which in (
         ("open files", resource.RLIMIT_NOFILE),
@@ -122,7 +121,7 @@ def _distribution() -> str:
     try:
         return _named(platform.freedesktop_os_release())
     except OSError:
-        return " ".join(part for part in (platform.mac_ver()[0], platform.win32_ver()[0]) if part)
+        return platform.mac_ver()[0]
 
 
 def _named(release: Mapping[str, str]) -> str:

@@ -236,11 +236,10 @@ class ObjectStore:
                 data = b"".join(self.blocks(one))
                 if self.unchanged(one):
                     return data, one
-        if one is not None:
-            data = b"".join(self.blocks(one))  # raises what is wrong, if anything is
+        b"".join(self.blocks(one))  # raises what is wrong, if anything is
         raise self.kind(f"{url} changes as fast as it is read", AGAIN)
 
-    def upload(self, path: Path, url: str, on_block: Callable[[], None] = lambda: None) -> None:
+    def upload(self, path: Path, url: str, on_block: Callable[[], None]) -> None:
         """Put a file; it appears whole. `on_block` is called after each of its parts."""
         from fsspec.callbacks import Callback
 

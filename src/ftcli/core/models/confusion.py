@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,12 +69,12 @@ class Confusion:
         return Summary(counts.reshape(width, width).cpu(), dict(self._examples))
 
 
+@dataclass(frozen=True, slots=True)
 class Summary:
     """Counts [true, predicted] and examples of this process."""
 
-    def __init__(self, counts: torch.Tensor, examples: dict[tuple[int, int], list[int]]) -> None:
-        self.counts = counts
-        self.examples = examples
+    counts: torch.Tensor
+    examples: dict[tuple[int, int], list[int]]
 
     def report(self, names: Sequence[str], decode: Callable[[list[int]], str]) -> dict[str, Any]:
         """`largest`: the commonest mistakes, with their share of the true label's rows; `classes`: labels with the lowest recall first."""
@@ -111,12 +112,12 @@ class Summary:
         return {"largest": largest, "classes": classes}
 
 
+@dataclass(frozen=True, slots=True)
 class FlagSummary:
     """Counts [rightly said, wrongly said, missed, rightly not said] of every label, and examples of this process."""
 
-    def __init__(self, counts: torch.Tensor, examples: dict[tuple[int, int], list[int]]) -> None:
-        self.counts = counts
-        self.examples = examples
+    counts: torch.Tensor
+    examples: dict[tuple[int, int], list[int]]
 
     def report(self, names: Sequence[str], decode: Callable[[list[int]], str]) -> dict[str, Any]:
         """As `Summary.report`; a mistake is a label that was missed ("predicted" is None), with its share of the rows that have the label, or

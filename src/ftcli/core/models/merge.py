@@ -56,7 +56,7 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
         ) from error
 
 
-def tokenizer_of(folder: Path, *, trust: bool = False) -> Any:
+def tokenizer_of(folder: Path, *, trust: bool) -> Any:
     """The tokenizer of an adapter's folder, or of its base where another program saved the adapter alone.
 
     Args:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ftcli.contracts import Encoded
 from ftcli.core.engines.backend import strip
 from ftcli.core.engines.engine import RowEncoder
-from ftcli.core.prepare.job import Expected, Job, plugins_at, plugins_of, warm_up
+from ftcli.core.prepare.job import Expected, Job, load_here, plugins_at, plugins_of
 from ftcli.core.reading.reject import Fault
 from ftcli.core.targets import Locate, marked, with_prefix
 from ftcli.core.tokenizer.template import Rendered, Template
@@ -47,7 +47,7 @@ def template_of(tokenizer: Any, settings: Settings, day: str | None = None) -> T
 
 def prepare_worker(job: Job) -> None:
     """Load what this process needs before the clock starts: plugins and encoder, and for conversations the tokenizer with its template."""
-    warm_up(job)
+    load_here(job)
     if job.chat:
         _template(job)
 

@@ -27,7 +27,7 @@ from ftcli.core.prepare.pairs import encode_pairs
 from ftcli.core.prepare.policy import Counts, Documents, without_first
 from ftcli.core.prepare.window import Routed, by_split, windows
 from ftcli.core.prepare.write import RowWriter
-from ftcli.core.publishing.publish import ShardWriter
+from ftcli.core.publishing.shard import ShardWriter
 from ftcli.core.ragged import Ids, how_often, take_ranges, to_offsets
 from ftcli.core.reading.label_lists import Labels, kinds_of_lists
 from ftcli.core.reading.read import read_shard, scan_labels

@@ -59,11 +59,6 @@ class Job:
         return max(self.label_ids.values()) + 1 if self.label_ids else 0
 
 
-def warm_up(job: Job) -> None:
-    """Load this process's plugins and encoder (0.3 to 1.2 s), so that a clock that starts now times the work alone."""
-    load_here(job)
-
-
 def load_early(
     name: str, backend: Backend, threads: int, plugins_dir: Path | None, allow: tuple[str, ...] | None, expected: Expected
 ) -> None:
@@ -77,7 +72,7 @@ def encode_early(data: bytes, schema: pa.Schema) -> Encoded:
 
 
 def load_here(job: Job) -> tuple[RowEncoder, AnyRegistry]:
-    """This process's encoder and source formats; both are kept."""
+    """This process's encoder and source formats, loaded (0.3 to 1.2 s) and kept."""
     plugins = plugins_of(job)
     return load_encoder(job.encoder, plugins), plugins.registry("source")
 

@@ -51,8 +51,8 @@ def label_map(
     recipe: Recipe,
     executor: Executor,
     collect: Callable[[ShardPlan], list[Label]],
-    beat: Callable[[], None] = lambda: None,
-    kept: Path | None = None,
+    beat: Callable[[], None],
+    kept: Path,
 ) -> tuple[list[str] | None, dict[Label, int] | None]:
     """Label names in id order and the map from label to id; (None, None) without a label column.
 
@@ -74,11 +74,10 @@ def label_map(
     if (named := named_labels(dataset, recipe.plan)) is not None:
         return named
     assert dataset.label_column is not None, "several columns name their labels"
-    found = _recall(kept) if kept is not None else None
+    found = _recall(kept)
     if found is None:
         found = _collect(context, recipe, executor, collect, beat)
-        if kept is not None:
-            _keep(kept, found)
+        _keep(kept, found)
     labels = set().union(*found.values())
     _refuse_written_lists(dataset.label_column, labels)
     _refuse_unlabelled(

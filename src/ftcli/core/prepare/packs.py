@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ftcli.contracts import Packs
-from ftcli.core.ragged import to_offsets
+from ftcli.core.ragged import Ints, to_offsets
 from ftcli.errors import PluginError
 from ftcli.pluginfaults import named
 
-Ints = NDArray[np.int64]
 HINT = "ftcli.contracts.Packs says what a packer returns; docs/plugins.md has a small one."
 
 

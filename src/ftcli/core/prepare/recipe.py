@@ -10,13 +10,13 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.engines.backend import Backend, prepare_backend, strip
 from ftcli.core.engines.known_tokenizer import KnownTokenizer, keep
+from ftcli.core.files.manifest import fingerprint
 from ftcli.core.files.stamps import SourceHashes, check_unchanged
 from ftcli.core.prepare.chat_proof import proved_template
 from ftcli.core.prepare.pairs import PairTemplate
 from ftcli.core.prepare.pairs_proof import proved_pairs
 from ftcli.core.prepare.policy import LengthPolicy, Truncation
 from ftcli.core.publishing.inputs import DAY, FORMAT_VERSION
-from ftcli.core.publishing.publish import fingerprint
 from ftcli.core.reading.conversation import MODE, RULES
 from ftcli.core.reading.folders import labels_in_folders
 from ftcli.core.reading.read import Plan, make_plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -12,6 +13,8 @@ from typing import Self
 
 import psutil
 
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes that `ru_maxrss` counts in."""
 INTERVAL = 1.0
 """Seconds between samples, at least."""
 SPARING = 50

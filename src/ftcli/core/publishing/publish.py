@@ -26,46 +26,11 @@ from ftcli.core.files.durable import exchange, free_bytes, put, size_of, sync, w
 from ftcli.core.files.lease import Lease
 from ftcli.core.files.lease_holder import Note
 from ftcli.core.files.lease_watch import PATIENCE_SECONDS, Sight, owner_of
-from ftcli.core.files.manifest import (
-    MANY_FILES,
-    check_files,
-    check_published,
-    damage_of,
-    describe,
-    fingerprint,
-    hash_bytes,
-    hash_file,
-    published,
-    read_manifest,
-    seal,
-)
-from ftcli.core.publishing.place import (
-    aside_of,
-    attempt_of,
-    attempts_beside,
-    check_place,
-    leftovers,
-    refuse_added,
-    refuse_foreign,
-    refuse_other,
-)
+from ftcli.core.files.manifest import MANY_FILES, damage_of, describe, fingerprint, published, seal
+from ftcli.core.publishing.place import aside_of, attempt_of, attempts_beside, refuse_added, refuse_foreign, refuse_other
 from ftcli.core.publishing.shard import ShardWriter, finished, forget, make_folders, read_sidecar, sidecar
 from ftcli.errors import FtcliWarning, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA, to_json
-
-__all__ = [
-    "Attempt",
-    "ShardWriter",
-    "check_files",
-    "check_place",
-    "check_published",
-    "fingerprint",
-    "hash_bytes",
-    "hash_file",
-    "leftovers",
-    "published",
-    "read_manifest",
-]
 
 
 def _warn(words: str) -> None:

@@ -85,7 +85,7 @@ def special_kind(settings: Settings) -> Kind | None:
     return "float" if settings.train.mode == REGRESS else "bool" if settings.dataset.label_columns else None
 
 
-def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None = None) -> Kind:
+def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None) -> Kind:
     """The label kind of an Arrow column.
 
     Raises:
@@ -287,11 +287,10 @@ def shown(value: object) -> str:
 class _Short(reprlib.Repr):
     """`repr` whose cost does not grow with the value: a few bytes may stand for 2²⁹ leaves."""
 
-    def repr_str(self, x: str, _: int) -> str:
+    def repr_str(self, x: str | bytes, _: int) -> str:
         return repr(x[:61])
 
-    def repr_bytes(self, x: bytes, _: int) -> str:
-        return repr(x[:61])
+    repr_bytes = repr_str
 
     def repr_int(self, x: int, _: int) -> str:
         return repr(x) if x.bit_length() <= 512 else f"an integer of {x.bit_length():,} bits"

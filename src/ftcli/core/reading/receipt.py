@@ -30,11 +30,11 @@ from typing import Any
 import ftcli
 from ftcli.context import Context
 from ftcli.core.files.cached_document import forget, kept
-from ftcli.core.files.manifest import unseal
+from ftcli.core.files.manifest import check_files, fingerprint, hash_file, read_manifest, unseal
 from ftcli.core.files.stamps import Hashed, SourceHashes, Stamp
 from ftcli.core.files.streams import bare_suffix
 from ftcli.core.publishing.inputs import FORMAT_VERSION
-from ftcli.core.publishing.publish import check_files, fingerprint, hash_file, leftovers, read_manifest
+from ftcli.core.publishing.place import leftovers
 from ftcli.core.reading.find import Found
 from ftcli.core.reading.read import find_sources, hash_sources
 from ftcli.errors import FtcliError

@@ -18,7 +18,7 @@ ELSEWHERE = "Free space there, or choose another place: --report-dir DIR, and --
 ANOTHER = "Name another file, in a folder that this user may write to."
 
 
-def check_document(path: Path, what: str = REPORT, read: Iterable[str | Path] = ()) -> None:
+def check_document(path: Path, what: str = REPORT, *, read: Iterable[str | Path]) -> None:
     """Find out whether `write_document` can write there; makes nothing.
 
     Args:

@@ -84,7 +84,7 @@ def curves(
             ax.set_ylim(*_margin(low, high))
         if unit == "%":
             ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:g}%"))
-        _name_units(ax, "step", "")
+        ax.annotate(verbatim("step"), (1, 0), (0, -34), "axes fraction", "offset points", ha="right", color=SENTINELS["muted"])
 
     told = "; ".join(f"{curve.label} from {between(curve.y[0], curve.y[-1], unit)}" for curve in series)
     legend = [Key(curve.colour, curve.label, shape="line") for curve in series]
@@ -149,8 +149,8 @@ class Fall:
         return "s1" if not self.first else "bad" if self.last > self.first else "good"
 
 
-def waterfall(name: str, title: str, falls: Sequence[Fall], unit: str, *, caption: str = "", legend: tuple[Key, ...] = ()) -> Plot:
-    """A bar each from one value to the next."""
+def waterfall(title: str, falls: Sequence[Fall], caption: str, legend: tuple[Key, ...]) -> Plot:
+    """A bar each from one ratio to the next."""
     high = max(max(fall.first, fall.last) for fall in falls)
     height = ROW_HEIGHT * len(falls) + 34
 
@@ -160,7 +160,7 @@ def waterfall(name: str, title: str, falls: Sequence[Fall], unit: str, *, captio
             ax.barh(y, last - first, left=first, height=0.36, color=SENTINELS[fall.colour])
             if index + 1 < len(falls):
                 ax.plot([last, last], [y - 0.18, y - 0.82], color=SENTINELS["muted"], linewidth=1)
-            value = quantity(last, unit) if not first else f"{'+' if last >= first else '−'}{quantity(abs(last - first), unit)}"
+            value = quantity(last, "×") if not first else f"{'+' if last >= first else '−'}{quantity(abs(last - first), '×')}"
             room = max(8, int((width - 28) / 6.7) - len(value) - 2)
             for x, text, side in ((0, clip(fall.label, room), "left"), (1, value, "right")):
                 ax.text(x, y + 0.26, verbatim(text), transform=ax.get_yaxis_transform(), ha=side, color=SENTINELS["ink"])
@@ -168,14 +168,14 @@ def waterfall(name: str, title: str, falls: Sequence[Fall], unit: str, *, captio
         ax.set_ylim(0, len(falls))
         ax.set_yticks([])
         ax.xaxis.set_major_locator(MaxNLocator(max(3, width // 110)))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×" if unit == "×" else seconds(x)))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}×"))
         ax.grid(visible=True, axis="x")
 
     told = "; ".join(
-        f"{fall.label} from {quantity(fall.first, unit)} to {quantity(fall.last, unit)}{'' if fall.sure else ' (inside the noise)'}"
+        f"{fall.label} from {quantity(fall.first, '×')} to {quantity(fall.last, '×')}{'' if fall.sure else ' (inside the noise)'}"
         for fall in falls
     )
-    return _plot(name, title, caption, told, draw, span="full", height=height, legend=legend, margins=(14, 26, 14, 4))
+    return _plot("factors", title, caption, told, draw, span="full", height=height, legend=legend, margins=(14, 26, 14, 4))
 
 
 def _plot(
@@ -188,7 +188,7 @@ def _plot(
     span: Span,
     height: int,
     legend: tuple[Key, ...] = (),
-    margins: tuple[int, int, int, int] = (46, 40, 8, 26),
+    margins: tuple[int, int, int, int],
 ) -> Plot:
     """`margins` are pixels left, below, right and above the axes."""
 
@@ -237,12 +237,6 @@ def _document(draw: Draw, width: int, height: int, margins: tuple[int, int, int,
         draw(ax, width)
         figure.savefig(text, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return text.getvalue()
-
-
-def _name_units(ax: Axes, x: str, y: str) -> None:
-    """Units stand at the ends of their axes, horizontally: right below, left above."""
-    ax.annotate(verbatim(x), (1, 0), (0, -34), "axes fraction", "offset points", ha="right", color=SENTINELS["muted"])
-    ax.annotate(verbatim(y), (0, 1), (-42, 12), "axes fraction", "offset points", color=SENTINELS["muted"])
 
 
 def _log_scale(ax: Axes, which: Literal["x", "y"], low: float, high: float) -> None:

@@ -157,7 +157,7 @@ def _compared_plots(metrics: Mapping[str, Any]) -> list[Plot]:
     if metrics.get("factors"):
         falls = _falls(metrics, plots.Fall)
         legend = (Key("muted", NOISE),) if any(not fall.sure for fall in falls) else ()
-        found.append(plots.waterfall("factors", "From the base to the new configuration", falls, "×", caption=FALLS, legend=legend))
+        found.append(plots.waterfall("From the base to the new configuration", falls, FALLS, legend))
     measured = [row for row in metrics.get("measurements") or () if None not in (row["median"], row["low"], row["high"])]
     for index, unit in enumerate(dict.fromkeys(row["unit"] for row in measured)):
         rows = [row for row in measured if row["unit"] == unit]

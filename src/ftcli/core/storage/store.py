@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ftcli.core.arrays import values
+from ftcli.core.files.manifest import check_files, read_manifest
 from ftcli.core.files.run_folder import refuse_run
-from ftcli.core.publishing.publish import check_files, read_manifest
 from ftcli.core.ragged import to_offsets
 from ftcli.core.storage.label_flags import Flags, LabelFlags
 from ftcli.errors import StoreError

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ftcli.core.tokenizer.vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
+    from ftcli.context import Context
     from ftcli.core.verify.probe import Probe
 
 KEY = "tokenizer_key"
@@ -34,7 +35,7 @@ def hash_of(probe: Probe) -> str:
 
         return {"hash": tokenizer_hash(tokenizer, path)}
 
-    found: str = _remembered(probe, "hash", compute)["hash"]
+    found: str = _kept(probe.context, "hash", probe.ready(KEY), compute)["hash"]
     return found
 
 
@@ -42,15 +43,27 @@ def ids_of(probe: Probe) -> Vocabulary:
     """`ftcli.core.tokenizer.vocabulary.vocabulary` of the probe's tokenizer."""
     tokenizer = probe.tokenizer
     if probe.ready("ids") is None:
-        probe.give(ids=Vocabulary.of_json(_remembered(probe, "ids", lambda: vocabulary(tokenizer).as_json())))
+        answer = _kept(probe.context, "ids", probe.ready(KEY), lambda: vocabulary(tokenizer).as_json())
+        probe.give(ids=Vocabulary.of_json(answer))
     found: Vocabulary = probe.ready("ids")
     return found
 
 
-def _remembered(probe: Probe, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    key = probe.ready(KEY)
+def remembered(context: Context, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `compute` gives, or gave an earlier run on the same tokenizer, code and libraries. A cache that cannot be used costs time only.
+
+    Args:
+        name: of the answer.
+        compute: gives what JSON can hold.
+    """
+    from ftcli.core.reading.receipt import tokenizer_key
+
+    return _kept(context, name, tokenizer_key(context), compute)
+
+
+def _kept(context: Context, name: str, key: str | None, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     if key is None:
         return compute()
-    from ftcli.core.tokenizer.remembered import remembered_as
+    from ftcli.core.files.cached_document import kept
 
-    return remembered_as(probe.context, name, key, compute)
+    return kept(context.cache_dir / f"{name}-{key}.json", compute)

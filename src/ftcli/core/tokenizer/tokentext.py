@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ftcli.core.ragged import row_hash, to_offsets
+from ftcli.core.ragged import Ints, row_hash, to_offsets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,7 +25,6 @@ BYTE_FALLBACK = re.compile("<0x([0-9A-F]{2})>")
 LEADS = range(0xC3, 0xD6)
 """First bytes of the letters of two bytes that have a case: Latin, Greek, Cyrillic, Armenian."""
 Hashes = NDArray[np.uint64]
-Ints = NDArray[np.int64]
 
 
 class TokenText:

@@ -296,7 +296,7 @@ def step_of(folder: Path) -> int:
     return int(folder.name.rpartition("-")[2])
 
 
-def remove_all(run: Path, needed: Sequence[Path] = ()) -> None:
+def remove_all(run: Path, needed: Sequence[Path]) -> None:
     """Remove the checkpoints of an earlier run; a link to one is taken away, and what has another name stays.
 
     Raises:

@@ -82,7 +82,7 @@ def _modules_unread(arguments: TrainingArguments, model: Any) -> bool:
     return False
 
 
-def ignored(arguments: TrainingArguments, model: Any = None) -> list[str]:
+def ignored(arguments: TrainingArguments, model: Any) -> list[str]:
     """The names in `optim_args` that transformers leaves aside without a word: what is made is the same without them, and with other values.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from ftcli.core.arrays import values
 from ftcli.core.batches.slots import TokenBatches
 from ftcli.core.models import as_prepared, flops
 from ftcli.core.models.held_out import figures_of
+from ftcli.core.processes.footprint import RSS_UNIT
 from ftcli.core.storage.store import SEQ_LENGTHS, SplitData
 from ftcli.core.training.run import Run
 from ftcli.core.training.testing import figures as test_figures
@@ -37,8 +37,6 @@ LOGGED = (
     "eval_exact_match",
     "eval_pearson",
 )
-RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes that `ru_maxrss` counts in."""
 
 
 @dataclass(frozen=True, slots=True)

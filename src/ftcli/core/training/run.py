@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, CollatorKind, Task
 from ftcli.core.batches.balance import balance
-from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, padding
+from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler
 from ftcli.core.batches.collating import made
-from ftcli.core.batches.order import ORDERS
+from ftcli.core.batches.order import ORDERS, padded
 from ftcli.core.batches.slots import TokenBatches, rows_a_batch, token_batches
 from ftcli.core.distributed.sharding import undivided
 from ftcli.core.models.adapter import adapt
@@ -198,7 +198,7 @@ def _why_grouped(context: Context, split: SplitData) -> str:
     lengths = split.lengths[:SAMPLE]
     size = min(rows_a_batch(context.settings, lengths), max(1, len(lengths)))
     shares = [
-        padding(lengths, sampler.order(), size)
+        padded(lengths[sampler.order()], size)
         for sampler in (LengthGroupedSampler(lengths, size, settings.seed), EpochSampler(len(lengths), settings.seed))
     ]
     return f"batches of similar length leave {shares[0]:.1%} of the slots empty, random ones {shares[1]:.1%}"

@@ -26,7 +26,7 @@ REFUSALS = (OSError, RuntimeError, SafetensorError, PublishError)
 ELSEWHERE = "another process of the run could not write it, and says why"
 
 
-def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping[str, Any], note: Callable[[str], None]) -> Path:
+def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping[str, Any], note: Callable[[str], None]) -> None:
     """Write, seal and publish a checkpoint of this step, then remove those beyond `save_total_limit`. Every rank must call it.
 
     Args:
@@ -85,7 +85,6 @@ def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping
         pushing.push_checkpoint(trainer, final, note)
     if args.should_save and not read:
         checkpoints.rotate(run, args.save_total_limit, state.best_model_checkpoint, note)
-    return final
 
 
 def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[str], None]) -> None:

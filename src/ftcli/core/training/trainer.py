@@ -119,8 +119,7 @@ class FtcliTrainer(Evaluating):
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
         logits = outputs["logits"]
-        taught = self.start is None and bool(labels.ne(IGNORED).any())
-        if taught:
+        if self.start is None and bool(labels.ne(IGNORED).any()):
             self.start = look_at(logits, labels, None if self.head is None else self.head.logits)
         return self._summed(logits, labels, num_items_in_batch)
 
@@ -317,15 +316,10 @@ class FtcliTrainer(Evaluating):
                 for name, value in kept["attributes"].items():
                     setattr(callback, name, value)
 
-    def best_checkpoint(self) -> Path:
-        """That of the best evaluation. Raises `TrainError` where it cannot be used."""
+    def _load_best_model(self) -> None:
         folder = Path(str(self.state.best_model_checkpoint))
         if problem := first_decides(lambda: checkpoints.damage(folder, full=True, weights=True)):
             raise TrainError(f"the best checkpoint {folder} cannot be used: {problem}", WITHOUT_BEST)
-        return folder
-
-    def _load_best_model(self) -> None:
-        self.best_checkpoint()
         super()._load_best_model()
         self._best_again = True
 

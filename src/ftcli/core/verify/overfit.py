@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ROWS, LONGEST = 8, 48
 STEPS, LEAST_STEPS = 40, 16
 LEAST_PLACES = 64
+MOST_ROWS, BATCH_ROWS = 2000, 16
+"""Of `learn`."""
 HALF = 0.5
 """Share of the first loss that the last must be under: clean models of some 24 families get there in 1 to 16 steps; the
 reference measured 0.79 to 1.0 for faults."""
@@ -124,15 +126,15 @@ def _descend(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Ta
     return losses
 
 
-def learn(probe: Probe, steps: int, *, rows: int = 2000, batch_rows: int = 16) -> tuple[float, float, float | None, float | None]:
-    """Train a classifier for `steps` steps on `rows` rows, and look at rows that it has not seen. The weights are put back.
+def learn(probe: Probe, steps: int) -> tuple[float, float, float | None, float | None]:
+    """Train a classifier for `steps` steps on `MOST_ROWS` rows, and look at rows that it has not seen. The weights are put back.
 
     Returns:
         Held-out loss, entropy of the held-out labels by the train labels' shares, held-out accuracy, share of the commonest label there. Where a
         row has any number of labels, the last two count every label of every row, said or not said. Of numbers, less the train mean and divided by its
         standard deviation: the mean square, that of always saying the mean, None, None.
     """
-    train, held_out = _two_parts(probe, rows)
+    train, held_out = _two_parts(probe)
     model, task, generator = probe.model, probe.task, np.random.default_rng(probe.settings.train.seed)
     rate, few = peak_rate(model) / 2, Few(train)
     moved = None if train.numbers is None else (float(train.numbers.mean()), float(train.numbers.std()) or 1.0)
@@ -142,7 +144,7 @@ def learn(probe: Probe, steps: int, *, rows: int = 2000, batch_rows: int = 16) -
         for step in range(steps):
             for group in optimizer.param_groups:
                 group["lr"] = rate * min(1.0, (step + 1) / max(1, steps // 10)) * (1 - step / steps)
-            batch = _scaled(probe.collator(few.rows(generator.choice(len(few), size=min(batch_rows, len(few)), replace=False))), moved)
+            batch = _scaled(probe.collator(few.rows(generator.choice(len(few), size=min(BATCH_ROWS, len(few)), replace=False))), moved)
             with torch.enable_grad():
                 torch.autograd.backward(task.loss(model(**inputs_of(batch)).logits, batch["labels"], None))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -151,8 +153,8 @@ def learn(probe: Probe, steps: int, *, rows: int = 2000, batch_rows: int = 16) -
         model.eval()
         loss, right = 0.0, 0.0
         unseen = Few(held_out)
-        for start in range(0, len(unseen), batch_rows):
-            places = list(range(start, min(start + batch_rows, len(unseen))))
+        for start in range(0, len(unseen), BATCH_ROWS):
+            places = list(range(start, min(start + BATCH_ROWS, len(unseen))))
             result = forward(model, _scaled(probe.collator(unseen.rows(places)), moved), task)
             loss += result.loss * len(places)
             right += 0.0 if moved else _right(result.logits, result.labels)
@@ -183,13 +185,13 @@ def _right(logits: torch.Tensor, labels: torch.Tensor) -> float:
     return float((logits.argmax(-1) == labels).sum())
 
 
-def _two_parts(probe: Probe, most: int) -> tuple[Rows, Rows]:
+def _two_parts(probe: Probe) -> tuple[Rows, Rows]:
     """Rows to train on and up to a quarter as many that they do not hold: of the held-out split, else of the train split."""
     generator = np.random.default_rng(probe.settings.train.seed)
     split, other = probe.train_split, probe.store.eval_split
-    drawn = generator.choice(len(split), size=min(len(split), most), replace=False)
+    drawn = generator.choice(len(split), size=min(len(split), MOST_ROWS), replace=False)
     if other is not None and len(probe.store.split(other)) >= 32:
         unseen = probe.store.split(other)
-        return split.rows(drawn), unseen.rows(generator.choice(len(unseen), size=min(len(unseen), most // 4), replace=False))
+        return split.rows(drawn), unseen.rows(generator.choice(len(unseen), size=min(len(unseen), MOST_ROWS // 4), replace=False))
     cut = max(1, len(drawn) // 5)
     return split.rows(drawn[cut:]), split.rows(drawn[:cut])

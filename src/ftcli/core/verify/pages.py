@@ -57,16 +57,14 @@ def index_page(entries: Sequence[tuple[CheckKind, Page]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def loss_entries(entries: Sequence[tuple[CheckKind, Page]], folder: str = "checks") -> Iterator[str]:
+def loss_entries(entries: Sequence[tuple[CheckKind, Page]]) -> Iterator[str]:
     """Lines of "Why is my loss wrong?": symptom → causes → the check that finds each → what to do."""
     for name, title in SYMPTOMS.items():
         found = [(kind, page) for kind, page in entries if name in page.loss]
         if not found:
             continue
         yield from (f"## {title}", "", "| cause | found by | what to do |", "|---|---|---|")
-        yield from (
-            f"| {_cell(page.cause)} | [{kind.id} {kind.title}]({folder}/{kind.id}.md) | {_cell(page.fix)} |" for kind, page in found
-        )
+        yield from (f"| {_cell(page.cause)} | [{kind.id} {kind.title}](checks/{kind.id}.md) | {_cell(page.fix)} |" for kind, page in found)
         yield ""
     yield from ("## What no check can see before training", "", _flowing(NOT_BEFORE), "")
 
