@@ -107,7 +107,7 @@ def test_trained_weights_with_the_tokenizer_of_another_model_stop_the_run(bench,
     ids = words["model"]["vocab"]
     words["model"]["vocab"] = {word: place if place < 3 else 386 - place for word, place in ids.items()}
     (other / "tokenizer.json").write_text(json.dumps(words))
-    with pytest.raises(TrainError, match=r"FT417: .* mean other tokens to the model"):
+    with pytest.raises(TrainError, match=r"FT417: .* are different tokens for the model"):
         train.run(bench.context(store, "strangers", **weights(bench, "theirs", other)))
 
 

@@ -61,7 +61,7 @@ CAUSES: Mapping[str, str] = {
     "S11": "left padding where positions count from the left",
     "B2": "the collator drops, inverts or fills the attention mask",
     "B3a": "padding is labelled",
-    "B3b": "EOS stands in the batch and is never a target",
+    "B3b": "EOS occurs in the batch but is never a target",
     "B3c": "a row has no target",
     "B3d": "the collator shifts labels that the model shifts again",
     "B4": "another token than the last one is pooled",
