@@ -291,7 +291,7 @@ def test_what_is_parsed_is_what_the_settings_take() -> None:
         (["tokenise"], "ftcli has no command 'tokenise'", "Did you mean tokenize?"),
         (["zzz"], "ftcli has no command 'zzz'", "See: ftcli --help"),
         (["--versoin"], "ftcli has no option --versoin", "Did you mean --version?"),
-        (["--json", "settings"], "ftcli has no option --json", "stand behind its name"),
+        (["--json", "settings"], "ftcli has no option --json", "go after its name"),
     ],
 )
 def test_a_wrong_command_is_refused_with_what_was_meant(words: list[str], message: str, hint: str) -> None:

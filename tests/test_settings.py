@@ -102,7 +102,7 @@ def test_update_changes_a_copy_and_validates_it() -> None:
         update(settings, {"dataset.num_proc": 0})
     with pytest.raises(ValidationError):
         update(settings, {"dataset.num_procs": 1})
-    with pytest.raises(ValidationError, match="0 steps train nothing: 1 or more, or -1 for epochs"):
+    with pytest.raises(ValidationError, match="0 steps train nothing: give 1 or more, or -1 for epochs"):
         update(settings, {"train.max_steps": 0})
 
 

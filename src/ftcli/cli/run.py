@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"ok": 0, "failed": 1, "interrupted": 3}
 REFUSALS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO}
-EXITED = "Code that is loaded must raise an error instead of calling sys.exit: mend the plugin or the model's code, or leave it out."
+EXITED = "Loaded code must raise an error instead of calling sys.exit: fix or remove the plugin or the model's code."
 
 
 def _repeats(spec: CommandSpec, environ: Mapping[str, str]) -> bool:
@@ -207,7 +207,7 @@ class Invocation:
         self.progress.close()
         ended = launch.run(self.context, plan, (self.spec.name, *self.parsed.typed))
         if not ended.told:
-            raise ended.error or FtcliError("the ranks ended without a report", "Look at what they wrote above.")
+            raise ended.error or FtcliError("the ranks ended without a report", "See their output above.")
         self.ended = ended.code
         if ended.error is not None:
             output.write_error(as_dict(ended.error), sys.stderr)
