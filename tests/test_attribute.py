@@ -317,14 +317,14 @@ def test_the_page_has_the_table_and_the_waterfall(measured: Any) -> None:
         "What differs",
         "loader.collator",
         "unexplained",
-        "alone inside the noise: no difference was found",
+        "alone within the noise: no difference was found",
     ):
         assert words in page
     wide = re.search(r"<svg[^>]*factors-wide.*?</svg>", page, re.DOTALL)
     assert wide is not None
     bars = re.findall(r'z\n" clip-path="[^"]*" style="fill: var\(--(\w+)\)"', wide[0])
     assert bars == ["s1", "bad", "bad", "muted", "s1"]  # base, volume, collator, texts themselves, new
-    assert re.search(r"the texts themselves from [^;]* \(inside the noise\);", wide[0])
+    assert re.search(r"the texts themselves from [^;]* \(within the noise\);", wide[0])
     document = json.loads(Path(report.paths["json"]).read_text())
     assert document["metrics"]["total"]["n"] == 4
 
@@ -426,7 +426,7 @@ def test_an_interruption_keeps_the_complete_rounds_and_does_not_promise_to_go_on
         return
     report = measured(*files)
     assert (report.status, report.metrics["total"]["n"]) == ("interrupted", 2)
-    assert "does not go on" in report.error["hint"]
+    assert "cannot be resumed" in report.error["hint"]
     document = json.loads(Path(report.paths["json"]).read_text())
     assert (document["status"], document["error"]["code"]) == ("interrupted", "interrupted")
 

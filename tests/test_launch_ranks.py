@@ -128,7 +128,7 @@ def test_all_ranks_are_refused_where_another_run_is_at_work(bench: Bench, store:
         for source in (store, bench.folder / "raw.jsonl"):
             code, document, log = launched(bench, source, "taken")
             assert code == 1, log
-            assert document["error"]["message"].startswith(f"taken is in use: a training is at work there, pid {os.getpid()} on ")
+            assert document["error"]["message"].startswith(f"taken is in use by another training run, pid {os.getpid()} on ")
         assert [path.name for path in (bench.folder / "taken").iterdir()] == [FOLDER]
 
 

@@ -121,7 +121,7 @@ def test_the_run_of_another_user_is_named_and_not_said_to_be_a_lack_of_permissio
     with Claim(public / "run", pytest.fail) as claim:
         claim.take_early()
         said = as_nobody(lambda: Claim(public / "run", pytest.fail).take_early())
-        assert said.startswith(f"PublishError | {public / 'run'} is in use: a training is at work there, pid {os.getpid()} on ")
+        assert said.startswith(f"PublishError | {public / 'run'} is in use by another training run, pid {os.getpid()} on ")
         assert said.endswith(f", a run of user root | {way_on}")
 
 

@@ -222,7 +222,7 @@ def test_a_rank_with_an_output_of_its_own_says_and_files_what_it_made(variables:
     """`srun ftcli tokenize part-$SLURM_PROCID.jsonl …` said nothing on three of four ranks, and filed one report."""
     words, reports = two_rows(tmp_path), tmp_path / "reports"
     made = run("tokenize", *words, "--report-dir", str(reports), env=variables)
-    assert "2 rows became" in made.stdout
+    assert "2 rows tokenized to" in made.stdout
     assert "workers: " in made.stderr
     assert (reports / "tokenize.json").exists()
     again = run("tokenize", *words, "--report-dir", str(tmp_path / "second"), env=variables)

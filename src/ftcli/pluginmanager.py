@@ -170,7 +170,7 @@ class Plugins:
             self._manager.register(plugin, name=name)
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:  # a wrapper that does not yield
-            raise PluginError(f"plugin {name!r} ({origin}): {error}", "Mend the hook, or leave the plugin out.") from error
+            raise PluginError(f"plugin {name!r} ({origin}): {error}", "Fix the hook, or remove the plugin.") from error
         digest = source_hash(plugin, built_in=origin == BUILT_IN, shipped=shipped)
         hooks = tuple(sorted(caller.name for caller in self._manager.get_hookcallers(plugin) or ()))
         self._info[name] = PluginInfo(name, plugin_version, origin, digest, hooks)
@@ -188,7 +188,7 @@ class Plugins:
             try:
                 plugin = point.load()
             except (Exception, SystemExit) as error:
-                hint = "Fix or uninstall it, or leave it out with FTCLI_PLUGINS=name,name (empty: none)."
+                hint = "Fix or uninstall it, or load only other plugins: FTCLI_PLUGINS=name,name (empty: none)."
                 if isinstance(error, ModuleNotFoundError) and error.name == point.module.partition(".")[0]:
                     hint = f"Its distribution has no such module: compare the entry point with what its pyproject.toml packs. {hint}"
                 raise PluginError(f"plugin {point.name!r} ({origin}) cannot be imported: {reason_of(error)}", hint) from error

@@ -220,7 +220,7 @@ def about_profile(table: Any, name: str, path: Any) -> Mapping[str, Any]:
         kinds, least, wanted = PROFILE_KEYS[key]
         fits = isinstance(value, kinds) and not isinstance(value, bool)
         if not fits or (least is not None and not (least <= value < math.inf)):
-            raise SettingsError(f"profile {name!r} ({path}) cannot be read: profile.{key} = {value!r} is not {wanted}", "Mend the file.")
+            raise SettingsError(f"profile {name!r} ({path}) cannot be read: profile.{key} = {value!r} is not {wanted}", "Fix the file.")
     return table
 
 

@@ -145,7 +145,7 @@ def _recorded(path: Path) -> dict[str, Mapping[str, Any]] | None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
+        raise SettingsError(f"{path} cannot be read: {error}", "Fix the file.") from error
     if not isinstance(document, dict) or "schema" not in document:
         return None
     known, settings = {f"{section}.{name}" for section, name, _ in walk()}, document.get("settings") or {}

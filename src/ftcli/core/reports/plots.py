@@ -172,7 +172,7 @@ def waterfall(name: str, title: str, falls: Sequence[Fall], unit: str, *, captio
         ax.grid(visible=True, axis="x")
 
     told = "; ".join(
-        f"{fall.label} from {quantity(fall.first, unit)} to {quantity(fall.last, unit)}{'' if fall.sure else ' (inside the noise)'}"
+        f"{fall.label} from {quantity(fall.first, unit)} to {quantity(fall.last, unit)}{'' if fall.sure else ' (within the noise)'}"
         for fall in falls
     )
     return _plot(name, title, caption, told, draw, span="full", height=height, legend=legend, margins=(14, 26, 14, 4))
