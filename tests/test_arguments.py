@@ -271,7 +271,7 @@ def test_a_tracker_is_proposed_for_a_name_like_it(tmp_path: Path) -> None:
 def test_a_number_of_steps_is_a_wish_for_steps(
     tmp_path: Path, values: dict[str, Any], evaluations: tuple[str, float | None], checkpoints: tuple[str, float | None]
 ) -> None:
-    """`--save-steps 4` alone saved each epoch, without a word."""
+    """`--save-steps 4` alone saved each epoch silently."""
     arguments = make_arguments(_context(tmp_path, **{f"train__{name}": value for name, value in values.items()}), held_out=True)
     assert (arguments.eval_strategy, arguments.save_strategy) == (evaluations[0], checkpoints[0])
     assert evaluations[1] in {None, arguments.eval_steps}

@@ -59,7 +59,7 @@ def test_more_embedding_rows_than_ids_are_no_fault(world: World) -> None:
 
 def test_an_embedding_row_too_few_fails_once(world: World) -> None:
     values = world.run("classify", "qwen3", **{"model.config": world.config("qwen3", vocab_size=399)})
-    check = world.caught("an embedding row too few", values, "FT401", words="400 ids, but the model's embedding 399 rows")
+    check = world.caught("an embedding row too few", values, "FT401", words="400 ids, but the model's embedding has 399 rows")
     assert "vocab_size=400" in check.fix
 
 

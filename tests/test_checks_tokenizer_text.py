@@ -55,7 +55,7 @@ def test_without_texts_the_checks_say_why(world: World, tmp_path: Path) -> None:
     values["dataset.sources"] = [str(world.prepare("moved", world.bpe, {}, [f"train={source}"]))]
     source.unlink()
     check = world.quiet("sources that are gone", values, stages=STAGE)["FT112"]
-    assert check.summary == "Round trip: the texts that the data were prepared from are not there any more, or changed"
+    assert check.summary == "Round trip: the source texts of the prepared data were removed or changed"
 
 
 def test_a_tokenizer_that_does_not_know_the_characters_warns_and_names_them(world: World, tmp_path: Path, rows: list[str]) -> None:

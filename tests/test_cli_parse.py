@@ -215,10 +215,10 @@ def test_arguments_of_a_command_arrive_in_their_types() -> None:
         (
             "tokenize",
             ["--output-dir", "--overwrit", "x"],
-            "--output-dir needs a value, and --overwrit looks like an option",
+            "--output-dir needs a value, but --overwrit looks like an unknown option",
             "--overwrite?",
         ),
-        ("train", ["--output-dir", "--zzz"], "--output-dir needs a value, and --zzz looks like", "--output-dir=--zzz"),
+        ("train", ["--output-dir", "--zzz"], "--output-dir needs a value, but --zzz looks like", "--output-dir=--zzz"),
         ("train", ["--max-steps", "--bf16"], "--max-steps needs a value", ""),
         ("train", ["--no-bf16=true"], "--no-bf16 takes no value, found 'true'", ""),
         ("train", ["--json=yes"], "--json takes no value", ""),

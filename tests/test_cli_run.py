@@ -242,7 +242,7 @@ def test_code_that_ends_the_process_fails_the_command(monkeypatch: pytest.Monkey
     monkeypatch.setattr(settings_command, "run", _raise(SystemExit(code)))
     result = run("settings", "--json")
     assert result.exit_code == 1
-    assert result.report["error"]["message"].startswith("the command was ended from within: SystemExit")
+    assert result.report["error"]["message"].startswith("the command was terminated by its own code: SystemExit")
     assert result.report["status"] == "failed"
 
 
@@ -315,7 +315,7 @@ def test_a_bug_is_told_even_where_no_file_can_be_written(monkeypatch: pytest.Mon
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(blocked / "x"))
     monkeypatch.setattr(settings_command, "run", _raise(ZeroDivisionError("by nothing")))
 
-    assert "Run it with --verbose for the traceback" in run("settings").stderr
+    assert "Run it with --verbose to get the traceback" in run("settings").stderr
 
 
 def test_the_environment_is_set_up_before_work_and_left_alone_otherwise(tmp_path: Path) -> None:

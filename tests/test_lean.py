@@ -303,7 +303,7 @@ def test_a_target_that_the_output_layer_does_not_have_is_refused(target: int, ki
     head = LeanHead(model_of("llama", Pretrain()))
     labels = torch.full((2, 9), 3)
     labels[1, 4] = target
-    with head.at_work(kind), pytest.raises(ModelError, match=r"a target token has the id .*, the model's output layer has 50 rows"):
+    with head.at_work(kind), pytest.raises(ModelError, match=r"a target token has the id .*, but the model's output layer has 50 rows"):
         head.loss(torch.randn(2, 9, 32), labels, None)
 
 

@@ -276,7 +276,7 @@ def _losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
 def test_a_run_that_had_ended_with_its_best_model_ends_with_it_again(
     bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model was replaced by the last one, without a word, by whatever repeats the same command: a job that is requeued."""
+    """The model was replaced by the last one silently, by whatever repeats the same command: a job that is requeued."""
     values = {**STEPS, "train__max_steps": 12, "train__save_steps": 4, "train__eval_strategy": "steps", "train__eval_steps": 4}
     values |= {"train__save_strategy": "steps", "train__load_best_model_at_end": True, "train__verify": False}
     _losses(monkeypatch, 3, 1, 2, 1)

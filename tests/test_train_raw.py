@@ -55,7 +55,7 @@ def test_what_a_checkpoint_was_trained_on_is_not_replaced(bench):
         for more in ({}, {"runtime__overwrite": True}):
             with pytest.raises(FtcliError) as refused:
                 train.run(context(bench, "grown", **resumed, **more))
-            assert refused.value.hint.startswith(f"To go on with the data of that run: --dataset {prepared}.")
+            assert refused.value.hint.startswith(f"To continue with that run's data: --dataset {prepared}.")
             assert Store.open(prepared).fingerprint == before
     assert train.run(context(bench, "grown", **resumed | {"dataset__sources": [str(prepared)]})).status == "ok"
 
@@ -121,7 +121,7 @@ def test_the_folder_of_a_run_is_no_data_and_names_what_it_learned(bench, tmp_pat
     learned = {"settings": {"dataset.sources": {"value": ["data/reviews", "more.csv"]}}}
     (run / RUN_NAME).write_text(json.dumps(learned if kept else {}))
     for ask in (lambda: train.run(bench.context(run, "of a run")), lambda: Store.open(run)):
-        with pytest.raises(FtcliError, match=rf"run is the folder of a run \({RUN_NAME}\), and no data") as caught:
+        with pytest.raises(FtcliError, match=rf"run is the folder of a run \({RUN_NAME}\), not data") as caught:
             ask()
         assert (caught.value.hint == "It learned data/reviews, more.csv: give that.") == kept
         assert caught.value.hint

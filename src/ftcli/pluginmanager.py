@@ -118,7 +118,9 @@ class Plugins:
             raise self._failure(name, "load_tokenizer", reason_of(error)) from error
         outsiders = [impl.plugin_name for impl in hook.get_hookimpls() if self._info[impl.plugin_name].origin != BUILT_IN]
         if outsiders and not all(hasattr(found, attribute) for attribute in TOKENIZER):
-            raise self._failure(outsiders[-1], "load_tokenizer", f"it gave {type(found).__name__}, which is no tokenizer of transformers")
+            raise self._failure(
+                outsiders[-1], "load_tokenizer", f"it returned {type(found).__name__}, which is not a transformers tokenizer"
+            )
         return found
 
     @staticmethod
@@ -206,7 +208,7 @@ class Plugins:
             hint = (
                 f"Give --plugins-dir {below}."
                 if any(below.glob("*.py"))
-                else "A plugin is a .py file in it; a package is installed with pip."
+                else "A plugin is a .py file in that folder; packages are installed with pip."
             )
             raise PluginError(f"{folder} holds no plugin: there is no .py file", hint)
         loaded = {Path(file).resolve() for plugin in self.objects().values() if (file := getattr(plugin, "__file__", None))}

@@ -123,7 +123,7 @@ class Invocation:
         except KeyboardInterrupt:
             failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", self.spec.again if self.spec.works else "")
         except SystemExit as error:  # of a plugin or a model's own code; its code 0 would say that the command did its work
-            failure = FtcliError(f"the command was ended from within: {reason_of(error)}", EXITED)
+            failure = FtcliError(f"the command was terminated by its own code: {reason_of(error)}", EXITED)
         except GeneratorExit:
             raise
         except OSError as error:
@@ -240,7 +240,7 @@ class Invocation:
         where = (
             f"The traceback is in {path}; please report it, with the output of ftcli doctor."
             if path
-            else "Run it with --verbose for the traceback, and report it."
+            else "Run it with --verbose to get the traceback, and please report it."
         )
         return BugError(f"this is a bug in ftcli: {type(error).__name__}: {error}", where)
 
