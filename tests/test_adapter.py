@@ -88,7 +88,7 @@ def test_a_run_with_lora_saves_an_adapter_that_merges_into_a_plain_model(bench: 
     for saved in (folder, folder / "checkpoint-1"):
         assert (saved / "adapter_model.safetensors").is_file()
         assert not (saved / "model.safetensors").exists()
-    assert any("are learned" in note for note in report.notes)
+    assert any("are trained" in note for note in report.notes)
     adapted = load_adapted(folder)
     ids = torch.randint(10, VOCABULARY, (3, 9))
     with torch.no_grad():
@@ -154,7 +154,7 @@ def test_an_adapter_is_neither_merged_nor_asked_nor_trained_on_over_another_base
     for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-1"):
         with pytest.raises(ModelError, match=r"is not the model that the adapter .* was trained on"):
             load_adapted(folder)
-    with pytest.raises(ModelError, match="was learned on"):
+    with pytest.raises(ModelError, match="was trained on"):
         run(_context(bench, "packs", "further", tmp_path / "run", **SHORT))
     shutil.rmtree(tmp_path / "base")
     shutil.copytree(bench.folder / "qwen3", tmp_path / "base")
@@ -164,7 +164,7 @@ def test_an_adapter_is_neither_merged_nor_asked_nor_trained_on_over_another_base
 @pytest.mark.parametrize("use", [load_adapted, lambda folder: refuse_absent(str(folder))])
 def test_a_base_that_was_moved_is_asked_for_by_name(use: Callable[[Path], Any], tmp_path: Path) -> None:
     (tmp_path / ADAPTER_CONFIG).write_text(json.dumps({"base_model_name_or_path": "/nowhere/base"}))
-    with pytest.raises(ModelError, match=r"the base of the adapter .* does not exist: /nowhere/base") as refused:
+    with pytest.raises(ModelError, match=r"the base model of the adapter .* does not exist: /nowhere/base") as refused:
         use(tmp_path)
     assert f"base_model_name_or_path in {tmp_path / ADAPTER_CONFIG}" in refused.value.hint
 

@@ -16,7 +16,7 @@ STAGE = ("settings",)
     [
         ({"train.weight_decay": 1e4}, "fail", "removes 50% of every weight at each step"),
         ({"train.weight_decay": 1e6}, "fail", "removes 100%"),
-        ({"train.weight_decay": 200.0, "train.max_steps": 1000}, "warn", "0.7% are left at the end"),
+        ({"train.weight_decay": 200.0, "train.max_steps": 1000}, "warn", "0.7% of the initial weights are left at the end"),
         ({"train.adam_epsilon": 1.0}, "fail", "adam_epsilon = 1 is larger"),
         ({"train.adam_epsilon": 1e-3}, "warn", "adam_epsilon = 0.001 is larger"),
         ({"train.max_grad_norm": 1e-9}, "fail", "clips every gradient"),

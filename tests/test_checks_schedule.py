@@ -210,8 +210,8 @@ RARE = {"train.eval_strategy": "steps", "train.eval_steps": 50, "train.save_stra
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"train.patience": 3, "train.max_steps": 200}, "takes 4 evaluations before the last step, and there are 3"),
-        ({"train.patience": 1, "train.max_steps": 50}, "takes 2 evaluations before the last step, and there are 0"),
+        ({"train.patience": 3, "train.max_steps": 200}, "needs 4 evaluations before the last step, but there are 3"),
+        ({"train.patience": 1, "train.max_steps": 50}, "needs 2 evaluations before the last step, but there are 0"),
         ({"train.load_best_model_at_end": True, "train.max_steps": 50}, "the only evaluation is at the end, step 50"),
         ({"train.load_best_model_at_end": True, "train.max_steps": 200, "train.eval_delay": 200}, "the only evaluation is at the end"),
     ],

@@ -231,7 +231,7 @@ def test_arguments_of_a_command_arrive_in_their_types() -> None:
         ("sample-data", [], "needs --output", ""),
         ("sample-data", ["--output="], "--output is empty", ""),
         ("settings", ["--config="], "--config is empty", ""),
-        ("predict", ["run", "a", "--pair", "b", "--pair", "c"], "--pair is given more than once: b, c", "one value"),
+        ("predict", ["run", "a", "--pair", "b", "--pair", "c"], "--pair is given more than once: b, c", "a single value"),
     ],
 )
 def test_a_wrong_word_is_refused_with_what_would_do(command: str, words: list[str], message: str, hint: str) -> None:

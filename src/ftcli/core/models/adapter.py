@@ -63,7 +63,7 @@ def check_choice(settings: Settings, task: Task | None) -> None:
         raise UsageError(f"model.freeze_backbone: mode {task.name} has no separate head to train", "Leave --freeze-backbone out.")
     if model.freeze_backbone and model.config is not None:
         raise UsageError(
-            "model.freeze_backbone: a head on a frozen random backbone learns almost nothing",
+            "model.freeze_backbone: a head on a frozen backbone of random weights learns almost nothing",
             "Give a pretrained model: --model-name-or-path.",
         )
     if model.load_in_4bit:

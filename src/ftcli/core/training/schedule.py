@@ -207,7 +207,7 @@ class Plan:
         if train.patience and before <= train.patience:
             return (
                 f"train.patience = {train.patience} cannot end this run: it needs {train.patience + 1} evaluations before the last step, "
-                f"and there are {before:,}"
+                f"but there are {before:,}"
             )
         if train.load_best_model_at_end and not before:
             return f"train.load_best_model_at_end has only one model to choose from: the only evaluation is at the end, step {self.schedule.steps:,}"
