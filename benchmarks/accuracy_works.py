@@ -112,7 +112,7 @@ class Made:
 
 
 def make(work: Work, data: Path, folder: Path, *, whole: bool, most: int | None = None) -> Made:
-    """Texts, tokenizer and data prepared by `ftcli tokenize`; what is there already is made again.
+    """Texts, tokenizer and data prepared by `ftcli tokenize`; what already exists is made again.
 
     Args:
         whole: the tokenizer as it is, and an embedding of its size; else both cut down to what the train texts need.

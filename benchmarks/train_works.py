@@ -105,7 +105,7 @@ class Made:
 
 
 def make(work: Work, rows: int, folder: Path) -> Made:
-    """Tokenizer, initial weights and data prepared by `ftcli tokenize`; what is there already is kept."""
+    """Tokenizer, initial weights and data prepared by `ftcli tokenize`; what already exists is kept."""
     size = int(work.model["vocab_size"])
     made = Made(folder / f"{work.name}-{rows}", folder / f"tokenizer-{size}", folder / f"model-{work.task}-{size}")
     if not made.tokenizer.exists():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 OFTEN = 0.25
 """Share of the rows with PAD in their text from which it is taken for a token of the language."""
-COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
+COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or fix the plugin."
 
 
 def shapes(probe: Probe) -> Check:
@@ -33,7 +33,7 @@ def shapes(probe: Probe) -> Check:
     if len(ids) != len(lengths):
         return failed(f"{len(lengths)} rows became a batch of {len(ids)}", COLLATOR_FIX, **evidence)
     if batch["input_ids"].is_floating_point():
-        return failed(f"input_ids are {batch['input_ids'].dtype}: ids are whole numbers", COLLATOR_FIX, **evidence)
+        return failed(f"input_ids are {batch['input_ids'].dtype}: token ids must be integers", COLLATOR_FIX, **evidence)
     places = token_places(ids, probe.rows)
     lost = (places.sum(-1) != lengths).nonzero()[0]
     if len(lost):
@@ -44,22 +44,24 @@ def shapes(probe: Probe) -> Check:
         )
     words = (
         ", ".join(f"{name} {'×'.join(map(str, size))}" for name, size in sizes.items())
-        + f"; {padding:.1%} padding, since short and long rows are among them"
+        + f"; {padding:.1%} padding, because the batch mixes short and long rows"
     )
     mask = batch.get("attention_mask")
     if mask is None:
         if padding and "position_ids" not in batch:
-            return noted(f"{words}, without an attention mask: FT407 says whether this model needs one", **evidence)
+            return noted(f"{words}, without an attention mask: FT407 shows whether this model needs one", **evidence)
         return passed(words, **evidence)
     attended = mask.numpy() != 0
     if attended.shape != places.shape:
         return warned(
-            f"{words}: a mask of {list(attended.shape)} cannot be read here; FT407 and FT408 measure what it does", COLLATOR_FIX, **evidence
+            f"{words}: a mask of shape {list(attended.shape)} is not checked here; FT407 and FT408 measure its effect",
+            COLLATOR_FIX,
+            **evidence,
         )
     if attended[places].all() and (attended & ~places).any():
         return warned(
-            f"the attention mask covers {int((attended & ~places).sum())} places of padding: FT407 and FT408 say whether this model minds",
-            "Let the mask be 1 on tokens and 0 on padding; packed rows have none.",
+            f"the attention mask covers {int((attended & ~places).sum())} padding positions: FT407 and FT408 show whether that changes this model's outputs",
+            "Set the mask to 1 on tokens and 0 on padding; packed rows need no mask.",
             **evidence,
         )
     wrong = (attended != places).any(-1).nonzero()[0]
@@ -67,7 +69,7 @@ def shapes(probe: Probe) -> Check:
         row = int(wrong[0])
         return failed(
             f"the attention mask of row {row} covers {int((attended[row] & places[row]).sum())} of its {int(lengths[row])} tokens "
-            f"and {int((attended[row] & ~places[row]).sum())} places of padding",
+            f"and {int((attended[row] & ~places[row]).sum())} padding positions",
             COLLATOR_FIX,
             **evidence,
         )
@@ -91,9 +93,9 @@ def pooling(probe: Probe) -> Check:
     wrong = np.flatnonzero(pooled != last)
     if len(wrong):
         row = int(wrong[0])
-        token = "nothing" if pooled[row] < 0 else f"{probe.tokenizer.decode([int(ids[row, pooled[row]])])!r} at place {int(pooled[row])}"
+        token = "nothing" if pooled[row] < 0 else f"{probe.tokenizer.decode([int(ids[row, pooled[row]])])!r} at position {int(pooled[row])}"
         return failed(
-            f"a decoder would pool {token} in row {row}, whose last token stands at place {int(last[row])}: the text ends with PAD",
+            f"a decoder would pool {token} in row {row}, whose last token is at position {int(last[row])}: the text ends with PAD",
             "Use a PAD token that no text contains, or leave out --add-eos when PAD is EOS.",
             rows=wrong.tolist(),
         )
@@ -102,10 +104,10 @@ def pooling(probe: Probe) -> Check:
         row = int(inside.argmax())
         share = float(inside.mean())
         evidence = {"rows": probe.rows.index[np.flatnonzero(inside)].tolist(), "share": share, "text": probe.shown[row]["text"]}
-        words = f"PAD ({probe.tokenizer.pad_token!r}) stands inside the text of {int(inside.sum())} of {len(ids)} rows"
+        words = f"PAD ({probe.tokenizer.pad_token!r}) occurs inside the text of {int(inside.sum())} of {len(ids)} rows"
         if share >= OFTEN:
             return warned(
-                f"{words}: it is a token of the language, whose embedding is not trained as PAD, and other trainers mask it",
+                f"{words}: the texts use it as an ordinary token, but the embedding of PAD is not trained, and other trainers mask it",
                 "Use a pad_token that no text contains, and prepare the data again.",
                 **evidence,
             )
@@ -124,13 +126,13 @@ def _pad_in_texts(probe: Probe) -> Check:
         inside = ((probe.batch["input_ids"].numpy() == pad) & probe.places).any(-1)
         if inside.mean() >= OFTEN:
             return warned(
-                f"PAD ({tokenizer.pad_token!r}) stands inside the text of {int(inside.sum())} of {len(inside)} rows: its embedding gets no gradient as an input, "
-                "and trainers that mask labels by the PAD id never teach it",
+                f"PAD ({tokenizer.pad_token!r}) occurs inside the text of {int(inside.sum())} of {len(inside)} rows: its input embedding gets no gradient, "
+                "and trainers that mask labels by the PAD id never train on it",
                 "Use a pad_token that no text contains, and prepare the data again.",
                 rows=probe.rows.index[inside].tolist(),
                 share=float(inside.mean()),
             )
-    raise Missing(f"mode {probe.task_name} pools nothing")
+    raise Missing(f"mode {probe.task_name} does not pool")
 
 
 CHECKS = (

@@ -17,9 +17,9 @@ GIB, MIB = 2**30, 2**20
 BYTES_A_SLOT = 24
 """input_ids, attention_mask and labels of a token, int64."""
 SMALLER = {
-    "all": "A smaller model, LoRA (--lora-r 16), --optim adafactor, or several GPUs with FSDP or DeepSpeed.",
-    "adapter": "A smaller model, a base in 16 bits (--dtype bfloat16) or 4 (--load-in-4bit), or several GPUs with FSDP or DeepSpeed.",
-    "head": "A smaller model, or one in 16 bits (--dtype bfloat16).",
+    "all": "Use a smaller model, LoRA (--lora-r 16), --optim adafactor, or several GPUs with FSDP or DeepSpeed.",
+    "adapter": "Use a smaller model, a base in 16 bits (--dtype bfloat16) or 4 bits (--load-in-4bit), or several GPUs with FSDP or DeepSpeed.",
+    "head": "Use a smaller model, or one in 16 bits (--dtype bfloat16).",
 }
 """What helps where weights, gradients and optimizer alone do not fit."""
 
@@ -41,7 +41,9 @@ def shared_memory(probe: Probe) -> Check:
     evidence = {"free_mb": round(free / MIB, 1), "needed_mb": round(need / MIB, 1), "workers": loader.num_workers, "batches_ahead": ahead}
     words = f"{loader.num_workers} DataLoader workers hold up to {need / MIB:,.1f} MB of batches in /dev/shm, {free / MIB:,.0f} MB are free"
     if need > free:
-        return failed(words, "Give the container more (docker run --shm-size 8g), or use --dataloader-num-workers 0.", **evidence)
+        return failed(
+            words, "Give the container more shared memory (docker run --shm-size 8g), or use --dataloader-num-workers 0.", **evidence
+        )
     return passed(words, **evidence)
 
 
@@ -74,7 +76,7 @@ def space(probe: Probe) -> Check:
     saved = "adapter" if learned.kind == "adapter" else "model"
     more = f"{kept - held}{' more' if held else ''} checkpoint{'' if kept - held == 1 else 's'} of {one / GIB:.2f} GB and the {saved} need"
     words = f"{more if kept else f'the {saved} needs'} {need / GIB:.2f} GB, {free / GIB:.2f} GB are free at {folder}"
-    fix = "Free space, keep fewer with --save-total-limit 1, or leave out the optimizer with --set train.save_only_model=true."
+    fix = "Free space, keep fewer with --save-total-limit 1, or save no optimizer state with --set train.save_only_model=true."
     fix = fix if kept else "Free space, or name an --output-dir on another disk."
     if least > free:
         return failed(words, fix, **evidence)
@@ -112,7 +114,7 @@ def step_memory(probe: Probe) -> Check:
         pieces_on=None if whole else "gpu" if on_gpu else "cpu",
     )
     device = machine.gpus[0].memory_bytes if on_gpu else machine.memory_available_bytes
-    name = machine.gpus[0].name if on_gpu else "memory that is free"
+    room = f"the {machine.gpus[0].name} has {device / GIB:.0f} GB" if on_gpu else f"{device / GIB:.0f} GB of memory are free"
     parts = {part: round(getattr(step, part) / GIB, 3) for part in ("weights", "gradients", "optimizer", "activations", "logits")}
     evidence: dict[str, Any] = {
         **parts,
@@ -122,16 +124,16 @@ def step_memory(probe: Probe) -> Check:
         "width": width,
         "learned": learned.count,
     }
-    words = f"a training step takes about {step.total / GIB:.2f} GB ({step.lasting / GIB:.2f} of it for weights, gradients and optimizer), the {name} has {device / GIB:.0f} GB"
+    words = f"a training step takes about {step.total / GIB:.2f} GB ({step.lasting / GIB:.2f} of it for weights, gradients and optimizer), {room}"
     if not device:
         return noted(f"{words.rsplit(',', 1)[0]}; how much the GPU has is unknown", **evidence)
     if train.deepspeed or train.fsdp:
-        return noted(f"{words}; DeepSpeed or FSDP divide it in ways that are not estimated", **evidence)
+        return noted(f"{words}; how DeepSpeed or FSDP shard it is not estimated", **evidence)
     if step.lasting > device:
         return warned(words, SMALLER[learned.kind], **evidence)
     if step.total > device:
         size = "--per-device-train-batch-size" if budget is None else "--max-tokens-per-batch"
-        fix = f"Lower {size} and raise --gradient-accumulation-steps as much, or use --gradient-checkpointing."
+        fix = f"Lower {size} and raise --gradient-accumulation-steps by the same factor, or use --gradient-checkpointing."
         return warned(words, fix, **evidence)
     return passed(words, **evidence)
 
@@ -142,7 +144,7 @@ def _learned(probe: Probe) -> Learned:
 
     found = learned(probe.settings, _config(probe), _labels(probe))
     if found is None:
-        raise Missing("the number of weights cannot be told from this configuration")
+        raise Missing("the number of parameters cannot be derived from this configuration")
     return found
 
 

@@ -27,8 +27,8 @@ def template(probe: Probe) -> Check:
     if tried.hidden and not tried.broken:
         number, what = next(iter(tried.hidden.items()))
         return warned(
-            f"the chat template leaves out {what} without a word, in {len(tried.hidden)} of {tried.conversations} {whose}, first in number {number}",
-            "Take a template that shows them, or take them out of the data; ftcli tokenize --mode sft refuses such rows.",
+            f"the chat template leaves out {what} silently in {len(tried.hidden)} of {tried.conversations} {whose}, first in number {number}",
+            "Use a template that renders them, or remove them from the data; ftcli tokenize --mode sft refuses such rows.",
             **evidence,
         )
     if not tried.broken:
@@ -39,7 +39,7 @@ def template(probe: Probe) -> Check:
         return noted(words, **evidence)
     return warned(
         words,
-        "Mend chat_template (tokenizer_config.json or chat_template.jinja), or give the conversations the roles that it knows.",
+        "Fix chat_template (tokenizer_config.json or chat_template.jinja), or use only roles that it knows.",
         **evidence,
     )
 
@@ -54,7 +54,9 @@ def assistant_mask(probe: Probe) -> Check:
         raise Missing("the chat template renders nothing (see FT117)")
     evidence = {"conversations": rendered, "generation": tried.generation, "empty": tried.masked}
     if not tried.generation:
-        words = "the chat template has no {% generation %}: the mask of what the assistant says is empty, and a trainer with assistant_only_loss learns nothing"
+        words = (
+            "the chat template has no {% generation %}: the assistant mask is empty, and a trainer with assistant_only_loss learns nothing"
+        )
         fix = (
             "Put {% generation %} … {% endgeneration %} around the assistant's content in chat_template, or mask the prompt by its length."
         )
@@ -67,18 +69,18 @@ def assistant_mask(probe: Probe) -> Check:
         return warned(words, fix, **evidence) if needed else noted(words, **evidence)
     if tried.masked:
         return warned(
-            f"the chat template has {{% generation %}}, but the mask of what the assistant says is empty in {tried.masked} of {rendered} {whose}",
+            f"the chat template has {{% generation %}}, but the assistant mask is empty in {tried.masked} of {rendered} {whose}",
             "Put {% generation %} … {% endgeneration %} around the assistant's content itself.",
             **evidence,
         )
     if tried.asked:
         return warned(
-            f"{{% generation %}} of the chat template holds what the user says in {len(tried.asked)} of {rendered} {whose}, first number {tried.asked[0]}: "
-            "the model would learn to ask and not to answer",
-            "Put {% generation %} … {% endgeneration %} around the assistant's content alone.",
+            f"{{% generation %}} of the chat template covers the user's words in {len(tried.asked)} of {rendered} {whose}, first number {tried.asked[0]}: "
+            "the model would learn to ask instead of to answer",
+            "Put {% generation %} … {% endgeneration %} around the assistant's content only.",
             **evidence,
         )
-    return passed(f"the mask of what the assistant says is filled in {rendered} {whose}", **evidence)
+    return passed(f"the assistant mask is set in {rendered} {whose}", **evidence)
 
 
 def prompt_prefix(probe: Probe) -> Check:
@@ -90,13 +92,13 @@ def prompt_prefix(probe: Probe) -> Check:
         parted = parted_pairs(probe.tokenizer, pairs)
         evidence: dict[str, Any] = {"pairs": len(pairs), "parted": parted[:SHOWN], "count": len(parted)}
         if not parted:
-            return passed(f"the prompt's ids are the beginning of all ids in {len(pairs)} prompts with completions", **evidence)
+            return passed(f"the prompt's ids are a prefix of the full ids in {len(pairs)} prompts with completions", **evidence)
         words = (
-            f"the prompt's ids are not the beginning of all ids in {len(parted)} of {len(pairs)} prompts with completions, first number {parted[0]} "
-            f"({pairs[parted[0]][0][-20:]!r} + {pairs[parted[0]][1][:20]!r}): masking a prompt by its length would mask or show the wrong tokens"
+            f"the prompt's ids are not a prefix of the full ids in {len(parted)} of {len(pairs)} prompts with completions, first number {parted[0]} "
+            f"({pairs[parted[0]][0][-20:]!r} + {pairs[parted[0]][1][:20]!r}): masking a prompt by its length would mask or train on the wrong tokens"
         )
         if probe.task_name == "sft":
-            return noted(f"{words}; ftcli marks the completion by its characters", **evidence)
+            return noted(f"{words}; ftcli finds the completion by its character offsets", **evidence)
         return warned(
             words, "End the prompt without a space and begin the completion with it, or prepare the data with --mode sft.", **evidence
         )
@@ -106,15 +108,15 @@ def prompt_prefix(probe: Probe) -> Check:
         raise Missing("the chat template renders nothing (see FT117)")
     evidence = {"conversations": rendered, "parted": tried.parted[:SHOWN], "count": len(tried.parted)}
     if not tried.parted:
-        return passed(f"the prompt's ids are the beginning of all ids in {rendered} {whose}", **evidence)
+        return passed(f"the prompt's ids are a prefix of the full ids in {rendered} {whose}", **evidence)
     words = (
-        f"the prompt's ids are not the beginning of all ids in {len(tried.parted)} of {rendered} {whose}, first number {tried.parted[0]}: masking a prompt "
-        "by its length would mask or show the wrong tokens"
+        f"the prompt's ids are not a prefix of the full ids in {len(tried.parted)} of {rendered} {whose}, first number {tried.parted[0]}: masking a prompt "
+        "by its length would mask or train on the wrong tokens"
     )
     if not given or probe.task_name == "sft":  # which marks the answer by its characters
         return noted(words, **evidence)
     return warned(
-        words, "Mask by {% generation %} and not by the prompt's length, or change what the template writes before an answer.", **evidence
+        words, "Mask by {% generation %} instead of the prompt's length, or change what the template writes before an answer.", **evidence
     )
 
 

@@ -17,9 +17,9 @@ MANY_LEFT_OUT = 0.01
 MANY_CUT = 0.05
 """Share of the tokens that truncation may cut, and of the rows where each ends with its answer."""
 RAISE = "Raise --max-length."
-BEHIND = "with their answer behind what is kept"
-UNANSWERED = "Rows without any answer, as in data for preferences, are not for mode sft: take them out, or check --rename."
-TEXTLESS = "Check --text-column, or take the rows without text out of the sources."
+BEHIND = "with their answer cut off by truncation"
+UNANSWERED = "Mode sft needs an answer in every row (preference data have none): remove these rows, or check --rename."
+TEXTLESS = "Check --text-column, or remove the rows without text from the sources."
 
 
 def complete(probe: Probe) -> Check:
@@ -37,7 +37,7 @@ def complete(probe: Probe) -> Check:
     check_published(store.path, full=True)
     splits = {name: len(store.split(name)) for name in store.split_names}
     return passed(
-        f"{store.path}: every file holds what was written ({', '.join(f'{name} {rows:,} rows' for name, rows in splits.items())})",
+        f"{store.path}: every file is as it was written ({', '.join(f'{name} {rows:,} rows' for name, rows in splits.items())})",
         fingerprint=store.fingerprint,
         **splits,
     )
@@ -52,9 +52,9 @@ def _readable(probe: Probe) -> Check:
     found = sample(probe.context)
     words = f"{found.files:,} file{'s' if found.files > 1 else ''} of {size(found.bytes)}"
     if not found.rows:
-        return failed(f"no row can be read at the beginnings of {words}", "Check the sources and --text-column.")
+        return failed(f"no row can be read at the start of {words}", "Check the sources and --text-column.")
     return noted(
-        f"the sources ({words}) are not prepared yet: ftcli train does it first, ftcli tokenize --output-dir now; their first rows can be read",
+        f"the sources ({words}) are not prepared yet: ftcli train prepares them first, ftcli tokenize --output-dir does it now; their first rows can be read",
         rows=found.rows,
         files=found.files,
     )
@@ -69,7 +69,7 @@ def same_tokenizer(probe: Probe) -> Check:
         return passed("the data were prepared with this tokenizer", hash=found)
     return failed(
         f"the data were prepared with another tokenizer ({prepared['path']}, hash {prepared['hash'][:12]}…, here {found[:12]}…)",
-        "Prepare them again with this tokenizer, or give --tokenizer-path the one they were prepared with.",
+        "Prepare them again with this tokenizer, or set --tokenizer-path to the one they were prepared with.",
         prepared=prepared["hash"],
         here=found,
     )
@@ -104,7 +104,7 @@ def lengths(probe: Probe) -> Check:
             fix = f"Prepare the data with --max-length {limit}."
             if name != "test" or store.eval_split == name or probe.settings.train.do_predict:
                 return failed(said, fix, **evidence)
-            return warned(f"{said}: train leaves {name} unscored", fix, **evidence)
+            return warned(f"{said}: train does not score {name}", fix, **evidence)
     reasons, read = _left_out(probe), counted.get("rows_read", 0)
     words, fixes = list[str](), list[str]()
     if (left_out := sum(rows for rows, _ in reasons.values())) > MANY_LEFT_OUT * read:
@@ -118,10 +118,10 @@ def lengths(probe: Probe) -> Check:
             fixes = [fix for fix in fixes if fix != RAISE]
     if words:
         return warned("; ".join(words), " ".join(dict.fromkeys(fixes)), **evidence)
-    said = f"{tokens.mean():.1f} tokens a row on average, at most {int(tokens.max())}; {cut:.2%} of all tokens were cut"
+    said = f"{tokens.mean():.1f} tokens per row on average, at most {int(tokens.max())}; {cut:.2%} of all tokens were cut"
     truncated = (counted.get("rows_truncated") or 0) / max(1, counted.get("rows_written", 0))
     if probe.task_name == "sft" and truncated:
-        said += f", in {truncated:.1%} of the rows (FT304 looks at what that does to their ends)"
+        said += f", in {truncated:.1%} of the rows (FT304 checks whether they still end properly)"
         return noted(said, **evidence) if truncated > MANY_CUT else passed(said, **evidence)
     return passed(said, **evidence)
 

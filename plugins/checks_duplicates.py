@@ -46,18 +46,18 @@ def duplicates(probe: Probe) -> Check:
         if len(torn):
             first = rows[np.flatnonzero(place == torn[0])]
             evidence |= {"first_rows": first[:5].tolist(), "labels": _labels_of(probe, first[:5])}
-        differ = "several labels" if flags is None else "other labels where they stand again"
+        differ = "several labels" if flags is None else "other labels where they occur again"
         words = f"{len(torn):,} texts have {differ} ({conflict / max(1, len(hashes)):.2%} of the rows)"
         if conflict > (CONFLICTS if conflict > 2 else ONE_PAIR) * len(hashes):
             cut = cut_words(probe, lengths[np.isin(place, torn)])
-            fix = LONGER if cut else "Decide for one answer a text: of rows that contradict each other at most one can be learned."
+            fix = LONGER if cut else "Keep one label per text: of rows that contradict each other at most one can be learned."
             return (failed if conflict > TORN * len(hashes) else warned)(words + cut, fix, **evidence)
         if len(torn):
             return noted(words, **evidence)
-    words = f"{share:.2%} of the train rows repeat another one"
+    words = f"{share:.2%} of the train rows are duplicates of another row"
     if share > COPIES:
         cut = cut_words(probe, lengths[counts[place] > 1])
-        fix = LONGER if cut else "Remove the copies: they weigh as much as other texts and hide how few there are."
+        fix = LONGER if cut else "Remove the duplicates: each counts as much as any other row and hides how few distinct texts there are."
         return warned(words + cut, fix, **evidence)
     return noted(words, **evidence) if share > 0.05 else passed(words, **evidence)
 

@@ -44,8 +44,8 @@ def gradients(probe: Probe) -> Check:
     if not math.isfinite(result.total):
         wrong = [name for name, norm in result.norms.items() if norm is not None and not math.isfinite(norm)]
         return failed(
-            f"the gradient norm is {result.total}: {len(wrong)} of {len(result.norms)} parameters have one that is no number, first {wrong[0]}",
-            "Look for overflow: float32 weights, a smaller batch, no fp16.",
+            f"the gradient norm is {result.total}: {len(wrong)} of {len(result.norms)} parameters have a NaN or infinite gradient, first {wrong[0]}",
+            "Suspect overflow: try float32 weights, a smaller batch, or no fp16.",
             **evidence,
         )
     if not result.total:
@@ -58,7 +58,7 @@ def gradients(probe: Probe) -> Check:
     if unused:
         return failed(
             f"{len(unused)} of {len(result.norms)} parameters get no gradient from this batch, first {unused[0]}",
-            "Something cuts the graph."
+            "Something detaches the graph."
             if len(unused) > len(result.norms) / 2
             else "Freeze them on purpose (requires_grad_(False)), or find out why the loss does not depend on them.",
             **evidence,
@@ -66,20 +66,20 @@ def gradients(probe: Probe) -> Check:
     if frozen := _frozen_heads(probe):
         return failed(
             f"{frozen[0]} holds new random weights and is frozen: they would never be trained",
-            "Leave the head trainable; freeze trained weights only.",
+            "Leave the head trainable; freeze pretrained weights only.",
             frozen=frozen[:8],
             **evidence,
         )
     if cut := _cut_in_training(probe, set(result.dead())):
         return failed(
             f"{len(cut)} of {len(result.norms)} parameters get no gradient in training mode, though they do in evaluation mode, first {cut[0]}",
-            "Something that is on in training only lets nothing through: dropout of everything, a detached state, layers that are left out.",
+            "Something active only in training mode blocks them: dropout at rate 1, a detached state, skipped layers.",
             cut=cut[:8],
             **evidence,
         )
     norms = len(result.norms)
     reached = (
-        f"{norms - len(dead)} of {norms} parameters get a gradient, and the others need none"
+        f"{norms - len(dead)} of {norms} parameters get a gradient; the others need none"
         if dead
         else "every trainable parameter gets a gradient"
     )
@@ -194,33 +194,33 @@ def scaling(probe: Probe) -> Check:
         words = (
             f"{factor} times the loss and gradient"
             if factor > 1
-            else "a multiple of the loss and gradient as soon as steps are accumulated"
+            else "a multiple of the loss and gradient as soon as gradients are accumulated"
         )
         return fault(
-            f"the loss of mode {probe.task_name} does not follow the number of targets of the step "
+            f"the loss of mode {probe.task_name} does not scale with the number of targets of the step "
             f"(loss(10 n) / loss(n) = {own.ratio:.2f}, its rows add up to {own.parts:.2f} of it): this run would train with {words}",
-            "A task's loss is the sum over its targets divided by `items`, the targets of the whole step.",
+            "A task's loss must be the sum over its targets divided by `items`, the number of targets of the whole step.",
             **evidence,
         )
     if abs(own.own - 1) > 0.01 or abs(own.plain - 1) > 0.01:
         return warned(
             f"the loss of mode {probe.task_name} is {own.plain:.3g} times plain cross-entropy of the same logits and labels"
-            + (f", and {own.own:.3g} times itself without a count of targets" if abs(own.own - 1) > 0.01 else ""),
-            "Let the task's loss be the mean cross-entropy of its targets; else chance, perplexity and the learning rate mean something else.",
+            + (f", and {own.own:.3g} times its own value without a count of targets" if abs(own.own - 1) > 0.01 else ""),
+            "Make the task's loss the mean cross-entropy over its targets; otherwise chance level, perplexity and learning rate lose their usual meaning.",
             **evidence,
         )
     if ratio is None:
-        return passed("the model's forward takes no num_items_in_batch: Trainer divides by the accumulation steps itself", **evidence)
+        return passed("the model's forward takes no num_items_in_batch: Trainer itself divides by the accumulation steps", **evidence)
     if abs(ratio - 0.1) < 0.01:
-        return passed("the model's own loss follows num_items_in_batch", **evidence)
+        return passed("the model's own loss uses num_items_in_batch", **evidence)
     would = (
         f"would report {factor} times the loss and gradient"
         if factor > 1
-        else "of several processes would multiply loss and gradient by their number"
+        else "with several processes would multiply loss and gradient by their number"
     )
     return noted(
         f"the model's own loss ignores num_items_in_batch: a plain Trainer {would} (transformers#47688), unless "
-        "model.accepts_loss_kwargs = False is set before; ftcli computes the loss itself and does not",
+        "model.accepts_loss_kwargs = False is set first; ftcli computes the loss itself and is not affected",
         **evidence,
     )
 
@@ -237,16 +237,16 @@ def repeatability(probe: Probe) -> Check:
     if change > 1e-5:
         return failed(
             f"two forward passes of the same batch in evaluation mode differ by {change:.2g} standard deviations",
-            "Something random is on in evaluation mode: dropout that does not look at self.training, or noise in the forward.",
+            "Something is random in evaluation mode: dropout that ignores self.training, or noise in forward.",
             **evidence,
         )
     if differing:
         return warned(
-            f"the collator makes another {differing} of the same rows with the same seed",
-            "Let it draw from torch, numpy or random after their seed is set, so that runs can be repeated.",
+            f"the collator makes a different {differing} from the same rows with the same seed",
+            "Make it draw from torch, numpy or random after they are seeded, so that runs can be reproduced.",
             **evidence,
         )
-    return passed("two forward passes and two batches of the same rows are the same", **evidence)
+    return passed("two forward passes, and two batches of the same rows, are identical", **evidence)
 
 
 def dropout(probe: Probe) -> Check:
@@ -260,15 +260,15 @@ def dropout(probe: Probe) -> Check:
     name, most = max(rates.items(), key=lambda item: item[1], default=("", 0.0))
     evidence: dict[str, Any] = {"largest": most, "where": name, "modules": len(rates)}
     if most > 0.5:
-        words = f"{name} drops {most:.0%} of its inputs while training" + (": next to nothing passes" if most >= 0.9 else "")
+        words = f"{name} drops {most:.0%} of its inputs in training" + (": almost nothing passes" if most >= 0.9 else "")
         return (failed if most >= 0.9 else warned)(words, "Set it to 0.1 or less (--config-overrides).", **evidence)
     finding, seen = _noise(probe) if most <= NAMED else ("", {})
     evidence |= seen
     if finding:
         certain = seen["kept"] is not None and seen["kept"] < KEPT[1]
         return (failed if certain else warned)(
-            f"{finding}; modules and configuration name no rate over {most:.0%}",
-            "Look in the model's forward for dropout or noise that is on while training.",
+            f"{finding}; neither modules nor configuration have a dropout rate over {most:.0%}",
+            "Look in the model's forward for dropout or noise in training mode.",
             **evidence,
         )
     return passed(f"dropout of at most {most:.0%}" if most else "no dropout", **evidence)
@@ -296,7 +296,7 @@ def _noise(probe: Probe) -> tuple[str, dict[str, Any]]:
     evidence = {"kept": None if found.kept is None else round(found.kept, 4), "losses": list(found.losses), "loss_without": still}
     if found.kept is not None and found.kept < KEPT[0]:
         return (
-            f"two passes of training mode over one batch have {max(0.0, found.kept):.0%} of the gradient in common: the rest is noise",
+            f"two training-mode passes over one batch share {max(0.0, found.kept):.0%} of the gradient: the rest is noise",
             evidence,
         )
     mean = sum(found.losses) / 2

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 AWAY, TIMES = 3.0, 10.0
 """Standard deviations of train between the means, and times one standard deviation is the other, from which held-out numbers are on another scale."""
-FAR_FIX = "Write the numbers of all splits on one scale, or draw the held-out rows from the train rows: --validation-fraction 0.05."
+FAR_FIX = "Put the labels of all splits on one scale, or draw the held-out rows from the train rows: --validation-fraction 0.05."
 
 
 def held_out(probe: Probe) -> Check:
@@ -27,12 +27,12 @@ def held_out(probe: Probe) -> Check:
         what = "it is empty" if "test" in names else "there is none"
         return failed(f"train.do_predict scores the test split, and {what}", f"{more('test')} Or leave --do-predict out.")
     if not names:
-        return noted("no rows are held out: nothing will show whether what is learned holds on other texts (--validation-fraction 0.05)")
+        return noted("no rows are held out: nothing will show whether the model generalizes (--validation-fraction 0.05)")
     evidence: dict[str, Any] = {name: len(store.split(name)) for name in names}
     said, fixes, worst = [], dict[str, None](), warned
     for name in names:
         if not evidence[name] and name == store.eval_split:
-            said.append(f"the split {name} is empty, and every evaluation is on it")
+            said.append(f"the split {name} is empty, and every evaluation uses it")
             worst = failed
         elif not evidence[name]:
             said.append(f"the split {name} is empty")
@@ -80,14 +80,14 @@ def _all_alike(store: Store, split: SplitData) -> tuple[str, str, dict[str, Any]
     names, train = store.label_names or (), store.split("train")
     if split.labels is not None and len(names) > 1 and len(np.unique(split.labels)) == 1:
         label = names[int(split.labels[0])]
-        return f"the label {label!r}: their accuracy only shows how often that is said", "labels", {"label": label}
+        return f"the label {label!r}: their accuracy only shows how often it is predicted", "labels", {"label": label}
     if split.numbers is not None and train.numbers is not None and np.ptp(split.numbers) == 0 != np.ptp(train.numbers):
         number = float(split.numbers[0])
-        return f"the number {number:g}: there is no correlation with one number", "numbers", {"number": number}
+        return f"the value {number:g}: no correlation can be computed with a constant", "numbers", {"number": number}
     if split.flags is not None and train.flags is not None and len(np.unique(split.flags.codes)) == 1 < len(np.unique(train.flags.codes)):
         held = names_of(split.flags.gather(np.zeros(1, np.int64))[0], list(names) or None)
         what = f"the labels {', '.join(map(repr, held[:5]))} and no other" if held else "none of the labels"
-        return f"{what}: their exact match only shows how often that is said", "labels", {"labels": held}
+        return f"{what}: their exact match only shows how often it is predicted", "labels", {"labels": held}
     return None
 
 
@@ -112,7 +112,7 @@ def _far(store: Store, name: str, evidence: dict[str, Any]) -> str | None:
     evidence |= {f"{name}_mean": mean, f"{name}_std": spread, "train_mean": center, "train_std": width}
     return (
         f"the numbers of {name} are {mean:.3g} on average with a standard deviation of {spread:.3g}, those of train {center:.3g} with {width:.3g}: "
-        "their figures say nothing of numbers like those that are learned"
+        "their metrics say nothing about labels like those of train"
     )
 
 

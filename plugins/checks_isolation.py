@@ -24,20 +24,21 @@ def padding_invariance(probe: Probe) -> Check:
     from ftcli.core.verify.verdict import failed, passed
 
     if probe.train_split.packed:
-        raise Missing("rows of packed data are not padded to each other (see FT408)")
+        raise Missing("packed rows are not padded (see FT408)")
     change, place, looked_at = padding_change(probe.sound_forward, probe.rows, probe.places)
     evidence: dict[str, Any] = {"change": change, "rows": looked_at}
     if change > INVARIANT:
         shown = probe.shown[place]
         return failed(
-            f"row {shown['row']}'s logits change by {change:.2g} standard deviations with the rows beside it",
+            f"row {shown['row']}'s logits change by {change:.2g} standard deviations depending on the other rows of the batch",
             "Check the collator's attention_mask and padding side, and config.pad_token_id.",
             row=shown["row"],
             text=shown["text"],
             **evidence,
         )
     return passed(
-        f"a row's logits do not depend on the rows beside it ({change:.1g} standard deviations, {looked_at} rows alone)", **evidence
+        f"a row's logits do not depend on the other rows of the batch ({change:.1g} standard deviations, {looked_at} rows alone)",
+        **evidence,
     )
 
 
@@ -78,10 +79,10 @@ def causality(probe: Probe) -> Check:
     from ftcli.core.verify.verdict import passed
 
     if probe.task.needs_labels:
-        raise Missing(f"mode {probe.task_name} predicts no next token")
+        raise Missing(f"mode {probe.task_name} does not predict the next token")
     _ = probe.forward  # of a model that cannot take a batch FT403 says why
     check_learnable(probe.model, packed=False)
-    return passed("predictions depend on the tokens before them only")
+    return passed("predictions depend only on the tokens before them")
 
 
 def label_shift(probe: Probe) -> Check:
@@ -97,10 +98,10 @@ def label_shift(probe: Probe) -> Check:
 
     rows, batch = probe.excerpt
     if probe.task.needs_labels:
-        raise Missing(f"mode {probe.task_name} learns labels of rows, not the next token")
+        raise Missing(f"mode {probe.task_name} learns row labels, not the next token")
     places = token_places(batch["input_ids"].numpy(), rows)[0]
     if not places.any():
-        raise Missing("the batch does not hold the rows as they were prepared (see FT301)")
+        raise Missing("the batch does not hold the rows as prepared (see FT301)")
     first = int(places.argmax())
     place = first + _place(probe)
     labels = batch["labels"].clone().fill_(IGNORED)
@@ -116,14 +117,14 @@ def label_shift(probe: Probe) -> Check:
     start = first + max(int(begin) for begin in document_starts(rows, 0)[:-1] if begin < place - first)
     evidence = {"label_at": place, "last_input": last, "first_input": int(seen[0]) if len(seen) else None, "document_begins": start}
     if last == place - 1:
-        return passed(f"the label at place {place} is predicted from the tokens up to place {last}", **evidence)
+        return passed(f"the label at position {place} is predicted from the tokens up to position {last}", **evidence)
     words = {
-        None: "no input: it is left out of the loss",
-        place: f"the tokens up to place {place}, itself among them: labels are not shifted",
-        place - 2: f"the tokens up to place {place - 2}: labels are shifted twice",
-    }.get(last, f"the tokens up to place {last}")
+        None: "no input: it is excluded from the loss",
+        place: f"the tokens up to position {place}, itself included: labels are not shifted",
+        place - 2: f"the tokens up to position {place - 2}: labels are shifted twice",
+    }.get(last, f"the tokens up to position {last}")
     return failed(
-        f"the label at place {place} is predicted from {words}",
+        f"the label at position {place} is predicted from {words}",
         "Position i must predict label i + 1, once: either the collator's labels or the task's loss shifts wrongly.",
         **evidence,
     )
@@ -140,8 +141,8 @@ def _no_numbers(probe: Probe, gradient: NDArray[np.float64], places: NDArray[np.
         return None
     _ = probe.sound_forward  # of logits that are no numbers FT404 says why
     return failed(
-        f"{len(broken)} of {int(places.sum())} tokens have a gradient that is no number, first that at place {broken[0]}: a step would spoil the weights",
-        "Look for a root, a norm or a division at 0 in the model's own code, and for weights that are 0 where they are divided by.",
+        f"{len(broken)} of {int(places.sum())} tokens have a NaN or infinite gradient, first at position {broken[0]}: an optimizer step would ruin the weights",
+        "Look for a square root, a norm or a division at 0 in the model's own code, and for weights of 0 used as divisors.",
         places=broken[:8].tolist(),
     )
 
@@ -174,7 +175,7 @@ def reads_its_input(probe: Probe) -> Check:
     rows, batch = probe.excerpt
     places = token_places(batch["input_ids"].numpy(), rows)
     if not places[0].any():
-        raise Missing("the batch does not hold the rows as they were prepared (see FT301)")
+        raise Missing("the batch does not hold the rows as prepared (see FT301)")
     first = int(places[0].argmax())
     begin, end = first, first + int(places[0].sum())
     if not probe.task.needs_labels:
@@ -196,11 +197,11 @@ def reads_its_input(probe: Probe) -> Check:
     evidence: dict[str, Any] = {"tokens": tokens, "without_gradient": blind, "row": int(rows.index[0])}
     if blind:
         return failed(
-            f"{blind} of {tokens} tokens of row {rows.index[0]} have no influence on its output: the model cannot learn from what it does not read",
+            f"{blind} of {tokens} tokens of row {rows.index[0]} have no influence on its output: the model cannot learn from tokens it does not see",
             "Look at the attention mask, at positions that restart within the text, and at which token the head pools.",
             **evidence,
         )
-    return passed(f"the output depends on each of the {tokens} tokens before it in its text", **evidence)
+    return passed(f"the output depends on every one of the {tokens} tokens of the text before it", **evidence)
 
 
 CHECKS = (

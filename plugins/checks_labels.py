@@ -28,7 +28,7 @@ FAR = 100.0
 CLOSE = 0.01
 """Standard deviation of numbers under which steps of AdamW are coarse beside what there is to tell apart. Measured at 4e-5: after 300 steps the error is
 7 times the standard deviation."""
-SCALE = "Subtract their mean and divide by their standard deviation before preparing, and undo it on the answers"
+SCALE = "Subtract their mean and divide by their standard deviation before preparing, and undo it on the predictions"
 
 
 def _numbers(probe: Probe) -> Check:
@@ -41,17 +41,19 @@ def _numbers(probe: Probe) -> Check:
     assert numbers is not None
     odd = np.flatnonzero(~np.isfinite(numbers))
     if len(odd):
-        return failed(f"row {int(odd[0])} of train has the number {numbers[odd[0]]}", "Prepare the data again.", rows=len(odd))
+        return failed(f"row {int(odd[0])} of train has the label {numbers[odd[0]]}", "Prepare the data again.", rows=len(odd))
     mean, spread = float(numbers.mean(dtype=np.float64)), float(numbers.std(dtype=np.float64))
     evidence = {"least": float(numbers.min()), "most": float(numbers.max()), "mean": round(mean, 6), "std": float(f"{spread:.6g}")}
-    words = f"numbers from {evidence['least']:g} to {evidence['most']:g}, {mean:.3g} on average, with a standard deviation of {spread:.3g}"
+    words = f"labels from {evidence['least']:g} to {evidence['most']:g}, {mean:.3g} on average, with a standard deviation of {spread:.3g}"
     if evidence["least"] == evidence["most"]:
-        return failed(f"every row of train has the number {mean:g}: there is nothing to learn", "Check --label-column.", **evidence)
+        return failed(f"every row of train has the label {mean:g}: there is nothing to learn", "Check --label-column.", **evidence)
     if max(abs(mean), spread) > FAR:
-        far = f"{words}: a fresh head answers about 0, and the mean square starts at {mean**2 + spread**2:.3g}"
+        far = f"{words}: a new head predicts about 0, so the mean squared error starts at {mean**2 + spread**2:.3g}"
         return warned(far, f"{SCALE}; or raise the learning rate of the head.", **evidence)
     if spread < CLOSE:
-        return warned(f"{words}: what a head says by chance, and every step of it, is large beside that", f"{SCALE}.", **evidence)
+        return warned(
+            f"{words}: a new head's initial outputs, and every step it takes, are large compared to that", f"{SCALE}.", **evidence
+        )
     return passed(words, **evidence)
 
 
@@ -99,17 +101,17 @@ def labels(probe: Probe) -> Check:
         kind = "numbers on a scale" if scale else "an id or free text"
         return (failed if once >= ONCE * there and len(ids) >= ENOUGH else warned)(
             f"{once:,} of {there:,} classes have a single training row, such as {', '.join(map(repr, names[:3]))}: the label column seems to hold {kind}, "
-            "and what occurs once is learned for no other text",
-            "Check --label-column. Numbers on a scale are predicted as numbers with --mode regress, or made classes first, such as low, middle, high.",
+            "and a label that occurs once does not generalize",
+            "Check --label-column. Predict numbers on a scale with --mode regress, or bin them into classes first, such as low, middle, high.",
             **evidence,
         )
     runs = int((np.diff(ids) != 0).sum()) + 1
     is_sorted = len(ids) > 10 * len(names) and runs <= 2 * len(names)
     if probe.settings.train.train_sampling_strategy == "sequential" and (is_sorted or _blocks(probe, len(ids), runs, shares)):
         return failed(
-            f"the rows come label by label ({runs:,} runs of one label in {len(ids):,} rows), and train_sampling_strategy = sequential keeps that order: "
+            f"the rows are sorted by label ({runs:,} runs of one label in {len(ids):,} rows), and train_sampling_strategy = sequential keeps that order: "
             "every step would learn one label and forget the others",
-            "Leave --train-sampling-strategy out: the rows are then shuffled.",
+            "Remove --train-sampling-strategy: the rows are then shuffled.",
             runs=runs,
             **evidence,
         )
@@ -119,15 +121,15 @@ def labels(probe: Probe) -> Check:
     if absent:
         return warned(
             f"{int((counts == 0).sum())} of {len(names)} classes have no training row, first {', '.join(absent)}",
-            "Add training rows for them, or leave them out of the labels (--label-names, where they were given).",
+            "Add training rows for them, or remove them from the labels (from --label-names, if given).",
             **evidence,
         )
     share = float(counts[majority] / counts.sum())
     words = f"{len(names)} classes, the largest has {share:.1%} of the rows"
     if share > MOST:
-        words += f": who always says {names[majority]!r} has a loss of {entropy:.3f} and is right as often, so that neither says what was learned"
+        words += f": always predicting {names[majority]!r} gives a loss of {entropy:.3f} and that accuracy, so neither figure shows what was learned"
         if share > NEARLY_ALL and probe.settings.train.class_weights != "balanced":
-            return warned(words, "Use --class-weights balanced, or add rows of the others.", **evidence)
+            return warned(words, "Use --class-weights balanced, or add rows of the other classes.", **evidence)
         return noted(words, **evidence)
     if is_sorted:
         return noted(f"the rows are sorted by label ({runs} runs): ftcli shuffles them", **evidence)
@@ -160,8 +162,8 @@ def _same_words(alike: list[list[str]], evidence: dict[str, Any]) -> Check:
     from ftcli.core.verify.verdict import warned
 
     return warned(
-        f"{len(alike)} labels are written in several ways, which count as classes of their own: {' and '.join(map(repr, alike[0][:4]))}",
-        "Write each label in one way in the sources, and prepare the data again.",
+        f"{len(alike)} labels are spelled in several ways, each of which counts as a class: {' and '.join(map(repr, alike[0][:4]))}",
+        "Spell each label one way in the sources, and prepare the data again.",
         alike=alike[:8],
         **evidence,
     )
@@ -193,20 +195,20 @@ def _label_flags(probe: Probe, flags: LabelFlags, names: list[str]) -> Check:
     }
     constant = (counts == 0) | (counts == rows)
     if constant.all():
-        return failed("every label holds in all rows or in none: there is nothing to tell apart", "Check the label column.", **evidence)
+        return failed("every label is set in all rows or in none: there is nothing to learn", "Check the label column.", **evidence)
     for fixed, words in ((counts == 0, "hold in no training row"), (counts == rows, "hold in every training row")):
         if fixed.any():
             first = ", ".join(name for name, one in zip(names, fixed.tolist(), strict=True) if one)[:200]
             fix = (
-                "Add training rows for them, or leave them out of the labels (--label-names or --label-columns, where they were given)."
+                "Add training rows for them, or remove them from the labels (from --label-names or --label-columns, if given)."
                 if words.startswith("hold in no")
-                else "Leave them out: they say nothing."
+                else "Remove them: they carry no information."
             )
             return warned(f"{int(fixed.sum())} of {len(names)} labels {words}, first {first}", fix, **evidence)
     if alike := _alike(names):
         return _same_words(alike, evidence)
     return passed(
-        f"{len(names)} labels, {counts.sum() / rows:.3g} a row, the commonest in {counts[most] / rows:.1%} of the rows; {flags.without:,} rows have none",
+        f"{len(names)} labels, {counts.sum() / rows:.3g} per row, the most frequent in {counts[most] / rows:.1%} of the rows; {flags.without:,} rows have none",
         **evidence,
     )
 

@@ -20,9 +20,9 @@ INSTRUCTION = 0.1
 """Share of train rows with the same prompt from which it is no question of its own."""
 AFTER = ("FT201", "FT113")
 """Where most of a text is the unknown token, different texts are the same ids: copies that are none."""
-APART = "Draw validation and test apart: the best model, or when to stop, is chosen on rows that test it."
-UNKNOWN = "Prepare the data with a tokenizer that can spell these texts: nobody can say whether they stand in train as well."
-BY_PROMPT = "Split by prompt: all answers to one belong on one side."
+APART = "Keep validation and test disjoint: otherwise the best model, or when to stop, is chosen on test rows."
+UNKNOWN = "Prepare the data with a tokenizer that covers these texts: as they are, leakage into train cannot be detected."
+BY_PROMPT = "Split by prompt: all answers to one prompt belong in one split."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class _Shared:
 
     @property
     def words(self) -> str:
-        found, about = ("found", "about ") if self.taken < 1 else ("stand", "")
+        found, about = ("were found", "about ") if self.taken < 1 else ("are", "")
         place = "train as well" if self.other == "train" else self.other
-        part = f", by {self.taken:.1%} of the {self.other} rows" if self.taken < 1 else ""
+        part = f", estimated from {self.taken:.1%} of the {self.other} rows" if self.taken < 1 else ""
         return f"{about}{self.whole:.2%} of the {self.name} rows ({len(self.rows) - self.passages:,}) {found} in {place}{part}"
 
 
@@ -74,10 +74,10 @@ def leakage(probe: Probe) -> Check:
         told = "" if name in blind else f"; {unlike[blind[0]][0]:,} rows of {blind[0]} have an unknown token and were not compared"
         return warned(words + told, UNKNOWN, **evidence)
     if worst.passages and worst.share > SOME:
-        found = "found" if worst.taken < 1 else "stand"
+        found = "were found" if worst.taken < 1 else "are"
         return noted(
-            f"{worst.share:.2%} of the {name} rows ({len(rows):,}) {found} in train as well: passages that longer texts have in common, such as licences. "
-            "ftcli split the texts themselves, equal ones to one side, so that no other split would mend it; the evaluation is too good by about that share",
+            f"{worst.share:.2%} of the {name} rows ({len(rows):,}) {found} in train as well: passages that longer texts share, such as licences. "
+            "ftcli split the texts itself and keeps equal texts in one split, so no other split would help; the evaluation is too optimistic by about that share",
             **evidence,
         )
     prompts = max((_prompts(probe, split) for split in names), key=lambda found: found[0])
@@ -94,13 +94,13 @@ def _leak(probe: Probe, worst: _Shared, words: str, evidence: dict[str, Any]) ->
     verdict = failed if worst.whole > MANY else warned
     if cut := cut_words(probe, texts_of(probe, worst.name).ids.lengths[worst.rows]):
         return verdict(words + cut, LONGER, **evidence)
-    own = " ftcli split the texts, equal ones to one side: these differ in case or spaces, or how they end." * split_by_ftcli(
+    own = " ftcli split the texts and keeps equal ones in one split: these differ in case, spaces or their ends." * split_by_ftcli(
         probe, worst.name
     )
     if worst.whole > MANY:
-        fix = own or " Or let ftcli split: --validation-fraction keeps equal texts on one side."
+        fix = own or " Or let ftcli split: --validation-fraction keeps equal texts in one split."
         return verdict(words, f"Remove the duplicates.{fix}", **evidence)
-    return verdict(words, f"Remove the duplicates: the evaluation is too good by about that share.{own}", **evidence)
+    return verdict(words, f"Remove the duplicates: the evaluation is too optimistic by about that share.{own}", **evidence)
 
 
 def _shared(probe: Probe, name: str, other: str) -> _Shared:
@@ -160,7 +160,7 @@ def _prompts(probe: Probe, name: str) -> tuple[float, str]:
     found = np.isin(numbers[name], known) & (lengths[name] >= LEAST_TOKENS) & ~whole
     taken = texts_of(probe, "train").share
     share = min(1.0, float(found.mean()) / taken) if len(found) else 0.0
-    return share, f"{share:.2%} of the {name} rows ({int(found.sum()):,}) have a prompt that stands in train with another answer"
+    return share, f"{share:.2%} of the {name} rows ({int(found.sum()):,}) have a prompt that is in train with another answer"
 
 
 CHECKS = (CheckKind("FT205", "data", "Leakage", leakage, ("store",), after=AFTER),)

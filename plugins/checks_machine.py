@@ -27,7 +27,8 @@ def cores(probe: Probe) -> Check:
     }
     if machine.load_average is not None and machine.load_average > machine.cores + 0.5:
         return noted(
-            f"{machine.cores} cores by {how}, but {machine.load_average:.1f} processes want them now: timings will not be sound", **evidence
+            f"{machine.cores} cores by {how}, but {machine.load_average:.1f} processes compete for them now: timings will be unreliable",
+            **evidence,
         )
     return passed(f"{machine.cores} cores by {how}", **evidence)
 
@@ -54,12 +55,12 @@ def disk(probe: Probe) -> Check:
         return failed(f"{free:.2f} GB of disk are free", "Free space, or work in a directory on another disk.", **evidence)
     if machine.disk_kind in {"hdd", "network"}:
         return warned(
-            f"the working directory is on a {machine.disk_kind} disk: reading many files there is slow",
+            f"the working directory is on a {machine.disk_kind} disk: reading many files from it is slow",
             "Keep prepared data on a local SSD.",
             **evidence,
         )
     if machine.disk_kind == "unknown":
-        return noted(f"the kind of disk cannot be told ({evidence['found_by']}); {free:.0f} GB free", **evidence)
+        return noted(f"the kind of disk is unknown ({evidence['found_by']}); {free:.0f} GB free", **evidence)
     return passed(f"{machine.disk_kind}, {free:.0f} GB free", **evidence)
 
 
@@ -81,7 +82,7 @@ def gpu(probe: Probe) -> Check:
     }
     words = f"{names}, driver {driver}" if driver else names
     if mixed:
-        return noted(f"{words}: the GPUs differ, and every step waits for the slowest", **evidence)
+        return noted(f"{words}: the GPUs differ, so every step waits for the slowest", **evidence)
     return passed(words, **evidence)
 
 

@@ -35,8 +35,8 @@ def vocabulary(probe: Probe) -> Check:
         evidence["largest_id_in_data"] = largest = _largest_id(split)
         if largest >= rows:
             return failed(
-                f"the data hold the id {largest:,}, the model's embedding has {rows:,} rows",
-                "Prepare the data with this model's tokenizer, or choose the model that they were prepared for.",
+                f"the data contain the id {largest:,}, but the model's embedding has {rows:,} rows",
+                "Prepare the data with this model's tokenizer, or use the model they were prepared for.",
                 **evidence,
             )
     return passed(f"{ids:,} ids fit into {rows:,} embedding rows", **evidence)
@@ -53,7 +53,7 @@ def pad_id(probe: Probe) -> Check:
         evidence["model"] = built = probe.model.config.get_text_config().pad_token_id
         if built != wanted and probe.task.needs_labels:
             return failed(
-                f"the model that is trained has config.pad_token_id = {built}, the tokenizer pads with {wanted}: a decoder would pool a wrong token",
+                f"the model to train has config.pad_token_id = {built}, but the tokenizer pads with {wanted}: a decoder would pool the wrong token",
                 f"Set config.pad_token_id = {wanted} where mode {probe.task_name} configures the model.",
                 **evidence,
             )
@@ -64,7 +64,7 @@ def pad_id(probe: Probe) -> Check:
     return noted(
         f"config.pad_token_id is {given}, the tokenizer's {wanted}: ftcli sets it before training"
         + (
-            "; elsewhere a decoder that classifies would stop at a batch of several rows or pool a wrong token"
+            "; elsewhere a decoder used as a classifier would fail on a batch of several rows or pool the wrong token"
             if probe.task.needs_labels
             else ""
         ),
@@ -78,14 +78,14 @@ def _first_square(result: Forward) -> Check:
 
     implied, evidence = result.implied_loss, {"loss": round(result.loss, 6), "implied_by_logits": round(result.implied_loss, 6)}
     if not math.isfinite(result.loss):
-        return failed(f"the first loss is {result.loss}", "The answers are finite: look at the task's loss and labels.", **evidence)
+        return failed(f"the first loss is {result.loss}", "The predictions are finite: look at the task's loss and labels.", **evidence)
     if result.loss > 4 * implied:
         return warned(
-            f"the first loss is {result.loss:.3g}, and these answers give {implied:.3g} for the numbers of any rows",
-            "The loss is multiplied, or the numbers do not belong to this batch.",
+            f"the first loss is {result.loss:.3g}, but these predictions imply {implied:.3g} for the labels of any rows",
+            "The loss is multiplied, or the labels do not belong to this batch.",
             **evidence,
         )
-    return passed(f"the first loss is {result.loss:.3g}; these answers give {implied:.3g} for the numbers of any rows", **evidence)
+    return passed(f"the first loss is {result.loss:.3g}; these predictions imply {implied:.3g} for the labels of any rows", **evidence)
 
 
 def first_loss(probe: Probe) -> Check:
@@ -113,7 +113,7 @@ def first_loss(probe: Probe) -> Check:
     new_head = fresh or (not is_adapter(probe.settings) and bool(loaded.get("missing_keys") or loaded.get("mismatched_keys")))
     if not fresh and not probe.task.needs_labels:
         if result.loss <= chance - 1:
-            return passed(f"the trained model starts at {result.loss:.3f}, well under chance ({chance:.3f})", **evidence)
+            return passed(f"the pretrained model starts at {result.loss:.3f}, well below chance ({chance:.3f})", **evidence)
         if over < 1 and abs(result.loss - implied) <= noise:
             return warned(
                 f"the first loss is {result.loss:.2f}, which is chance ({chance:.2f}), and the logits are flat: these weights have learned nothing yet",
@@ -122,22 +122,24 @@ def first_loss(probe: Probe) -> Check:
             )
         if _own_tokens(probe):
             return (warned if result.loss <= chance + 1 else failed)(
-                f"a trained model starts at {result.loss:.2f}, chance is {chance:.2f}, and the tokens are its own: it has not seen such text (another language or "
+                f"a pretrained model starts at {result.loss:.2f}, chance is {chance:.2f}, and the tokens are its own: it has not seen such text (another language or "
                 "kind), or its weights or configuration are damaged",
-                "Look at its loss on text that it must know: sound weights are well under chance there, and learn this text from here.",
+                "Measure its loss on text it must know: intact weights are well below chance there, and can learn this text from here.",
                 **evidence,
             )
         return failed(
-            f"a trained model starts at {result.loss:.2f}, chance is {chance:.2f}: weights and tokenizer do not belong together",
+            f"a pretrained model starts at {result.loss:.2f}, chance is {chance:.2f}: weights and tokenizer do not belong together",
             "Check --model-name-or-path and --tokenizer-path.",
             **evidence,
         )
     if not new_head and result.loss < chance:
-        return passed(f"the first loss is {result.loss:.3f}, under chance ({chance:.3f}): the weights may know these labels", **evidence)
+        return passed(
+            f"the first loss is {result.loss:.3f}, below chance ({chance:.3f}): the weights may already know these labels", **evidence
+        )
     if abs(result.loss - implied) > noise:
         return failed(
-            f"the first loss is {result.loss:.3f}, these logits imply {implied:.3f} ± {noise:.3f} for labels that know nothing of them",
-            "The labels are not what they seem: check the label column and the label map.",
+            f"the first loss is {result.loss:.3f}, but these logits imply {implied:.3f} ± {noise:.3f} for unrelated labels",
+            "Labels and logits do not match: check the label column and the label map.",
             **evidence,
         )
     if over > 1:

@@ -66,13 +66,15 @@ def near(probe: Probe) -> Check:
     evidence |= {"split": name, "examples": _shown(probe, name, worst.pairs[:2]), "similarity_from": SAME}
     evidence |= {"shortest_tokens": train.least, "train_share": sampled}
     part = "" if sampled == 1 else f" (estimated from {sampled:.1%} of the train rows)"
-    words = f"{worst.share:.2%} of the {name} rows ({len(worst.rows):,}) are nearly the same as a train row{part}"
+    words = f"{worst.share:.2%} of the {name} rows ({len(worst.rows):,}) are near-duplicates of a train row{part}"
     if worst.within:
-        words += f", {worst.within:,} of them as a passage of a longer one"
+        words += f", {worst.within:,} of them a passage of a longer one"
     if max(one.share * (1 - one.passages) for one in found.values()) <= SOME < worst.share:
-        return noted(f"{words}: passages of longer texts, which ftcli split by the texts themselves", **evidence)
+        return noted(f"{words}: passages of longer texts, and ftcli split by whole texts", **evidence)
     if worst.share > SOME and len(worst.rows) > 1:
-        return warned(words, "Split by source or by template instead of by row: rows made from one another belong on one side.", **evidence)
+        return warned(
+            words, "Split by source or by template instead of by row: rows derived from one another belong in one split.", **evidence
+        )
     for split, one in found.items():
         if one.unknown > HALF * one.of:
             raise Missing(f"{one.unknown:,} of {one.of:,} rows of {split} have an unknown token and were not compared")

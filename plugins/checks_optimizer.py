@@ -54,7 +54,9 @@ def numbers(probe: Probe) -> Check:
     if found:
         judge = failed if any(certain for certain, _, _ in found) else warned
         return judge("; ".join(words for _, words, _ in found), " ".join(dict.fromkeys(fix for _, _, fix in found)), **evidence)
-    return passed(f"{train.optim} at {train.learning_rate:g}: nothing in its settings takes the updates or the weights away", **evidence)
+    return passed(
+        f"{train.optim} at {train.learning_rate:g}: none of its settings cancels the updates or decays the weights away", **evidence
+    )
 
 
 def _plan(probe: Probe) -> Plan | None:
@@ -77,10 +79,10 @@ def _decay(probe: Probe, plan: Plan | None) -> Finding | None:
     said = f"weight_decay = {decay:g} × learning_rate = {rate:g}"
     fix = "Set --weight-decay to 0.1 or less."
     if step >= SHRUNK:
-        return True, f"{said} takes {min(1.0, step):.0%} of every weight away at each step", fix
+        return True, f"{said} removes {min(1.0, step):.0%} of every weight at each step", fix
     if whole >= 1 and decay and math.sqrt(rate / 2 / decay) < LEVEL:
-        left = "" if plan is None else f": of what the weights were {math.exp(-whole):.1%} are left at the end"
-        return False, f"{said} takes {step:.2%} of every weight away at each step{left}", fix
+        left = "" if plan is None else f": {math.exp(-whole):.1%} of the initial weights are left at the end"
+        return False, f"{said} removes {step:.2%} of every weight at each step{left}", fix
     return None
 
 
@@ -90,7 +92,7 @@ def _epsilon(probe: Probe) -> Finding | None:
         return None
     return (
         epsilon >= EPSILON[1],
-        f"adam_epsilon = {epsilon:g} is larger than the gradient of nearly every weight, and divides each update in place of its own size",
+        f"adam_epsilon = {epsilon:g} is larger than the gradient of nearly every weight, so it and not the gradient's size scales each update",
         "Leave train.adam_epsilon out (1e-8).",
     )
 
@@ -101,7 +103,7 @@ def _clipping(probe: Probe) -> Finding | None:
         return None
     return (
         norm < CLIPPED[1],
-        f"max_grad_norm = {norm:g} cuts every gradient to next to nothing",
+        f"max_grad_norm = {norm:g} clips every gradient to almost nothing",
         "Set --max-grad-norm to 1, or to 0 for no clipping.",
     )
 
@@ -112,16 +114,16 @@ def _betas(probe: Probe) -> Finding | None:
     train = probe.settings.train
     for name, value in (("adam_beta1", train.adam_beta1), ("adam_beta2", train.adam_beta2)):
         if value is not None and not 0 <= value < 1:
-            return True, f"{name} = {value:g} is not from 0 to under 1", f"Leave train.{name} out."
+            return True, f"{name} = {value:g} is not in [0, 1)", f"Leave train.{name} out."
     if (train.adam_beta1 or 0) >= 0.999:
         averaged = 1 / (1 - (train.adam_beta1 or 0))
         return (
             False,
-            f"adam_beta1 = {train.adam_beta1:g} averages the gradients of {averaged:,.0f} steps: what a step says counts for next to nothing",
+            f"adam_beta1 = {train.adam_beta1:g} averages the gradients of {averaged:,.0f} steps: a single step has almost no effect",
             "Leave train.adam_beta1 out (0.9).",
         )
     if train.adam_beta2 is not None and train.adam_beta2 < 0.5:
-        return False, f"adam_beta2 = {train.adam_beta2:g} forgets how large gradients are at once", "Leave train.adam_beta2 out (0.999)."
+        return False, f"adam_beta2 = {train.adam_beta2:g} forgets the gradients' size immediately", "Leave train.adam_beta2 out (0.999)."
     return None
 
 
@@ -131,7 +133,7 @@ def _noise(probe: Probe) -> Finding | None:
         return None
     return (
         alpha >= NOISE[1],
-        f"neftune_noise_alpha = {alpha:g} adds more noise to the embeddings than they hold",
+        f"neftune_noise_alpha = {alpha:g} adds noise larger than the embeddings themselves",
         "Set it to 5, or leave it out.",
     )
 
@@ -146,7 +148,7 @@ def _sgd(probe: Probe) -> Finding | None:
         return None
     return (
         False,
-        f"sgd at {train.learning_rate:g}: a gradient of norm 1 moves all weights together by as little as AdamW moves each of them",
+        f"sgd at {train.learning_rate:g}: a gradient of norm 1 moves all weights together no further than AdamW moves each one",
         "Use --optim adamw_torch_fused, or for sgd a learning rate of 0.01 to 0.1.",
     )
 
@@ -157,7 +159,7 @@ def _large(probe: Probe) -> Finding | None:
         return None
     return (
         False,
-        f"{train.optim} at {train.learning_rate:g} moves every weight by about as much at each step, and weights start at 0.02: a batch is learned, the others are lost",
+        f"{train.optim} at {train.learning_rate:g} moves every weight by about that much at each step, and weights start at 0.02: it fits one batch and loses the others",
         "Lower --learning-rate to 1e-3 or less.",
     )
 
@@ -168,7 +170,7 @@ def _accumulation(probe: Probe, plan: Plan | None) -> Finding | None:
         return None
     return (
         False,
-        f"gradient_accumulation_steps = {steps:,} makes an epoch of one update, and the run of {plan.schedule.steps}",
+        f"gradient_accumulation_steps = {steps:,} makes one update of a whole epoch, and the run has {plan.schedule.steps}",
         "Lower --gradient-accumulation-steps.",
     )
 

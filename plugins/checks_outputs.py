@@ -43,7 +43,7 @@ def logits(probe: Probe) -> Check:
         return failed("the logits are not finite", "The weights hold NaN or overflow: load them in float32 and look again.", **evidence)
     if broken := _broken(result.model):
         return failed(
-            f"{len(broken)} parameters hold values that are no numbers, first {broken[0]}",
+            f"{len(broken)} parameters contain NaN or infinity, first {broken[0]}",
             "These weights are damaged: load another copy of them.",
             parameters=broken[:8],
             **evidence,
@@ -56,8 +56,8 @@ def logits(probe: Probe) -> Check:
         )
     if wrong := _no_logits(values[:MOST_TARGETS], fresh=probe.settings.model.config is not None):
         return failed(
-            f"the model's outputs are {wrong} and no logits: the loss takes a softmax of them once more, and learning all but stops",
-            "Return the head's values as they are, without softmax, sigmoid or an activation.",
+            f"the model's outputs are {wrong}, not logits: the loss applies softmax a second time, and learning almost stops",
+            "Return the head's raw values, without softmax, sigmoid or another activation.",
             **evidence,
         )
     evidence["spread_over_texts"] = spread = _spread_over_texts(probe, values)
@@ -114,7 +114,7 @@ def _one_output(probe: Probe) -> Check:
     if width != 1 or config.num_labels != 1 or config.problem_type != "regression":
         return failed(
             f"the model has {width} outputs (num_labels = {config.num_labels}, problem_type {config.problem_type!r}) for one number",
-            'Set num_labels to 1 and problem_type to "regression": the saved model would be used with another loss.',
+            'Set num_labels to 1 and problem_type to "regression": otherwise the saved model is used with another loss.',
             **evidence,
         )
     return passed("one output, and problem_type is regression", **evidence)
@@ -135,7 +135,7 @@ def classes(probe: Probe) -> Check:
     evidence["logits"] = width = config.num_labels if config.num_labels < count else probe.forward.classes
     if width == 1 or config.num_labels == 1:
         return failed(
-            f"the model has one output for {count} classes: transformers takes that for regression (mean squared error) without a word",
+            f"the model has one output for {count} classes: transformers silently treats that as regression (mean squared error)",
             fix,
             **evidence,
         )
@@ -143,7 +143,7 @@ def classes(probe: Probe) -> Check:
         return failed(
             f"the model has {width:,} outputs (num_labels = {config.num_labels:,}) for {count} classes: "
             + (
-                "a label beyond them is an error of the loss"
+                "the loss raises an error for labels beyond them"
                 if width < count
                 else f"it would start at ln {width:,} = {math.log(width):.2f}, not at {math.log(count):.2f}"
             ),
@@ -155,7 +155,7 @@ def classes(probe: Probe) -> Check:
     if config.problem_type not in ({wanted} if several else {None, wanted}):
         return failed(
             f"config.problem_type is {config.problem_type!r} for data with {'any number of labels' if several else 'one label'} a row",
-            f'Set it to "{wanted}": the saved model would be used with another loss.',
+            f'Set it to "{wanted}": otherwise the saved model is used with another loss.',
             **evidence,
         )
     wrong = [number for number, name in enumerate(names) if config.id2label.get(number) != name]
@@ -184,13 +184,13 @@ def arguments(probe: Probe) -> Check:
         likely = difflib.get_close_matches(name, ("attention_mask", "position_ids", "input_ids"), 1, 0.6)
         if likely and likely[0] != name:
             return failed(
-                f"{type(model).__name__} takes no {name!r}: it would be ignored without a word (meant: {likely[0]}?)",
-                f"Let the collator call it {likely[0]}.",
+                f"{type(model).__name__} takes no {name!r}: it would be silently ignored (did you mean {likely[0]}?)",
+                f"Rename it to {likely[0]} in the collator.",
                 **evidence,
             )
     if strange:
         return noted(
-            f"{type(model).__name__} takes no {', '.join(map(repr, strange))} and ignores it; FT407 and FT408 measure what that does",
+            f"{type(model).__name__} takes no {', '.join(map(repr, strange))} and ignores it; FT407 and FT408 measure the effect",
             **evidence,
         )
     return passed(f"the model takes {', '.join(given)}", **evidence)

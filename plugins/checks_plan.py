@@ -45,7 +45,7 @@ def padding(probe: Probe) -> Check:
     if mine is None:
         return noted(f"collator {planned} is a plugin's: FT301 shows its padding", **evidence)
     best = min(shares, key=lambda name: shares[name] or 0.0)
-    words = f"{mine:.1%} of the slots are padding with the collator {planned} at {size} rows a batch"
+    words = f"{mine:.1%} of the slots are padding with the collator {planned} at {size} rows per batch"
     if mine > WASTE and (shares[best] or 0.0) <= mine / 2:
         return warned(words, f"Use --collator {best} (or leave it unset): it leaves {shares[best]:.1%} empty.", **evidence)
     return passed(words, **evidence)
@@ -59,9 +59,9 @@ def outliers(probe: Probe) -> Check:
 
     lengths = probe.train_split.lengths
     if probe.train_split.packed:
-        raise Missing("rows of packed data are full")
+        raise Missing("packed rows have no padding")
     if not len(lengths):
-        raise Missing("the split train has no rows")
+        raise Missing("the train split has no rows")
     median, tail, longest = float(np.median(lengths)), float(np.percentile(lengths, 99.9)), int(lengths.max())
     far = np.flatnonzero(lengths > max(4 * np.percentile(lengths, 99), 64))
     evidence = {
@@ -98,7 +98,7 @@ def run(probe: Probe) -> Check:
     )
     rate, where = _rate(probe)
     if rate is None:
-        return noted(f"{words}; how long it takes needs a measured rate: ftcli benchmark train", **evidence)
+        return noted(f"{words}; to estimate the time, measure the rate: ftcli benchmark train", **evidence)
     seconds = tokens / rate
     evidence |= {"tokens_per_second": rate, "rate_from": where, "seconds": round(seconds, 1)}
     return noted(f"{words}: about {_duration(seconds)} at the {rate:,.0f} tokens/s of {where}", **evidence)

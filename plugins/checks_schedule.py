@@ -26,8 +26,8 @@ def warm_up(probe: Probe) -> Check:
     steps, warmup, rate = schedule.steps, schedule.warmup, probe.settings.train.learning_rate
     if refused := schedule.refused:
         return failed(
-            f"the schedule cannot be made: {refused}",
-            "Set train.lr_scheduler_kwargs to what it takes, or leave train.lr_scheduler_type out.",
+            f"the schedule is invalid: {refused}",
+            "Correct train.lr_scheduler_kwargs, or remove train.lr_scheduler_type.",
             schedule=schedule.name,
             options=dict(schedule.options),
         )
@@ -49,7 +49,7 @@ def warm_up(probe: Probe) -> Check:
     )
     if warmup >= steps:
         return failed(
-            f"the warm-up of {warmup:,} steps does not end in a run of {steps:,}: the learning rate never arrives at {rate:g}, "
+            f"the warm-up of {warmup:,} steps does not end in a run of {steps:,}: the learning rate never reaches {rate:g}, "
             f"and the whole run amounts to {full['end']:,.1f} steps at that rate",
             fix,
             **evidence,
@@ -58,16 +58,16 @@ def warm_up(probe: Probe) -> Check:
         return warned(f"the warm-up takes {warmup:,} of {steps:,} steps", fix, **evidence)
     if schedule.known and schedule.name != "inverse_sqrt" and schedule.total < LEAST * steps:
         return warned(
-            f"{schedule.name} {schedule.options} leaves {schedule.total:,.1f} steps at the full rate of a run of {steps:,}: the rate is near 0 for nearly all of it",
+            f"{schedule.name} {schedule.options} leaves {schedule.total:,.1f} full-rate steps of a run of {steps:,}: the rate is near 0 for nearly all of it",
             "Leave train.lr_scheduler_kwargs out, or give other values.",
             **evidence,
         )
     if schedule.given > warmup:
-        return noted(f"{schedule.name} has no warm-up: the {schedule.given:,} steps that were asked for are not made", **evidence)
-    words = f"{steps:,} steps, {warmup:,} of them warm-up, which amounts to {full['end']:,.0f} steps at the full rate"
+        return noted(f"{schedule.name} has no warm-up: the {schedule.given:,} warm-up steps asked for have no effect", **evidence)
+    words = f"{steps:,} steps, {warmup:,} of them warm-up; equivalent to {full['end']:,.0f} steps at the full rate"
     if plan.first_eval is not None and plan.first_eval < warmup:
         return noted(
-            f"{words}; the first evaluation, at step {plan.first_eval:,}, comes inside the warm-up and sees {full['first_eval']:,.1f} of them",
+            f"{words}; the first evaluation, at step {plan.first_eval:,}, falls inside the warm-up, after the equivalent of {full['first_eval']:,.1f}",
             **evidence,
         )
     return passed(words, **evidence)
@@ -95,7 +95,7 @@ def _more_often(train: TrainSettings, steps: int) -> str:
     wanted = (train.patience or 0) + 1
     every = (steps - math.ceil(train.eval_delay or 0)) // (wanted + 1)
     if every < 1:
-        sooner = "begin to evaluate sooner (--eval-delay), " if train.eval_delay and steps > wanted else ""
+        sooner = "start evaluating earlier (--eval-delay), " if train.eval_delay and steps > wanted else ""
         return f"{steps:,} steps are too few for that: {sooner}train longer, or leave it out."
     asked = f"--eval-strategy steps --eval-steps {every}"
     if train.load_best_model_at_end and (train.save_steps or train.save_strategy):  # the best model needs both at the same steps
@@ -109,11 +109,11 @@ def hidden_nan(probe: Probe) -> Check:
     train = probe.settings.train
     if train.logging_nan_inf_filter:
         return warned(
-            f"logging_nan_inf_filter (from {probe.origin('train.logging_nan_inf_filter')}) takes losses that are no numbers out of the log: "
+            f"logging_nan_inf_filter (from {probe.origin('train.logging_nan_inf_filter')}) hides NaN and infinite losses from the log: "
             "a broken model is logged with a loss of 0.0",
-            "Leave it out: ftcli logs what the loss is, and stops at NaN.",
+            "Remove it: ftcli logs the true loss, and stops at NaN.",
         )
-    return passed("losses that are no numbers stand in the log", on_unhealthy=train.on_unhealthy)
+    return passed("NaN and infinite losses are logged", on_unhealthy=train.on_unhealthy)
 
 
 def resume(probe: Probe) -> Check:
@@ -124,7 +124,7 @@ def resume(probe: Probe) -> Check:
 
     train = probe.settings.train
     if train.resume_from_checkpoint is None:
-        raise Missing("the run starts anew (no --resume-from-checkpoint)")
+        raise Missing("the run starts from scratch (no --resume-from-checkpoint)")
     if train.output_dir is None and train.resume_from_checkpoint == "auto":
         raise Missing("no --output-dir to look for checkpoints in")
     said: list[str] = []
@@ -132,8 +132,8 @@ def resume(probe: Probe) -> Check:
     if folder is None:
         if any("passed over" in words for words in said):
             return failed(
-                f"no checkpoint in {train.output_dir} can be used, and the run would start at step 0: {'; '.join(said[:-1])}",
-                f"{'Go on with the ftcli that saved it' if 'it has the format' in said[0] else 'Copy the missing files back'}, "
+                f"no checkpoint in {train.output_dir} is usable, so the run would start at step 0: {'; '.join(said[:-1])}",
+                f"{'Resume with the ftcli version that saved it' if 'it has the format' in said[0] else 'Copy the missing files back'}, "
                 "or start a new run in another --output-dir.",
                 passed_over=said[:-1],
             )
@@ -143,14 +143,14 @@ def resume(probe: Probe) -> Check:
     fatal = {key: pair for key, pair in changed.items() if key not in checkpoints.HARMLESS}
     if fatal:
         return failed(
-            f"{folder} cannot be gone on from as it is: {checkpoints.listed(fatal)}",
+            f"{folder} cannot be resumed with these settings: {checkpoints.listed(fatal)}",
             checkpoints.advice(fatal),
             **evidence,
         )
     if changed or said[:-1]:
         words = [f"{key} was {old}, now {new}" for key, (old, new) in changed.items()] + said[:-1]
-        return noted(f"going on from {folder}: {'; '.join(words)}", **evidence)
-    return passed(f"going on from {folder}: same data, rows in the same order, same optimizer", **evidence)
+        return noted(f"resuming from {folder}: {'; '.join(words)}", **evidence)
+    return passed(f"resuming from {folder}: same data, rows in the same order, same optimizer", **evidence)
 
 
 def plan_of(probe: Probe) -> Plan:

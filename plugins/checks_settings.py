@@ -46,8 +46,8 @@ def precision(probe: Probe) -> Check:
     on_cpu = not machine.gpus or bool(train.use_cpu)
     if on_cpu and (train.fp16 or train.fp16_full_eval or probe.settings.model.dtype == "float16"):
         return failed(
-            "float16 on a CPU: its matrix products are 30 to 100 times slower than those of float32 there",
-            "Leave out --fp16 and model.dtype = float16; use --bf16 where the CPU has it.",
+            "float16 on a CPU: matrix products are 30 to 100 times slower than in float32",
+            "Remove --fp16 and model.dtype = float16; use --bf16 if the CPU supports it.",
         )
     if train.bf16 and not on_cpu and (machine.gpus[0].capability or "").startswith(("5.", "6.", "7.")):
         return failed(f"bf16 on {machine.gpus[0].name}: it has capability {machine.gpus[0].capability}, bfloat16 needs 8.0", "Use --fp16.")
@@ -58,7 +58,7 @@ def precision(probe: Probe) -> Check:
     kind = _weights_type(probe)
     if kind in {"bfloat16", "float16"} and train.learning_rate < 5e-5 and lora_rank(probe.settings) is None:  # which peft keeps in float32
         return warned(
-            f"weights in {kind} with a learning rate of {train.learning_rate:g}: most updates are smaller than the weights' last bit "
+            f"weights in {kind} with a learning rate of {train.learning_rate:g}: most updates are lost to rounding "
             "(at 1e-5 only 16 % of bf16 weights move)",
             "Leave model.dtype at float32 and use --bf16 (autocast).",
         )

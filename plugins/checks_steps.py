@@ -45,10 +45,10 @@ def two_steps(probe: Probe) -> Check:
     evidence: dict[str, Any] = {"losses": [round(loss, 5) for loss in losses], "learning_rate": rate, "weights_moved": round(moved, 4)}
     evidence |= told(rows, probe.rows)
     if not all(map(math.isfinite, losses)):
-        return failed(f"two steps at {rate:g} lead from {losses[0]:.4f} to {losses[-1]}", "Lower --learning-rate.", **evidence)
+        return failed(f"two steps at {rate:g} take the loss from {losses[0]:.4f} to {losses[-1]}", "Lower --learning-rate.", **evidence)
     if moved < MOVED:
         return failed(
-            f"two steps at {rate:g} change {moved:.1%} of the weights that have a gradient: most updates are smaller than a weight's last bit",
+            f"two steps at {rate:g} change {moved:.1%} of the weights that have a gradient: most updates are lost to rounding",
             "Raise --learning-rate.",
             **evidence,
         )
@@ -62,7 +62,7 @@ def two_steps(probe: Probe) -> Check:
     steps = max(SHORT, _full_steps(probe))
     if change * steps < WHISPER[0]:
         return (failed if change * steps < WHISPER[1] else warned)(
-            f"a step at {rate:g} changes the batch's loss by {change:.1g} of itself: even {steps:,.0f} of them would lower it by less than {WHISPER[0]:.0%}",
+            f"a step at {rate:g} changes the batch's loss by {change:.1g} (relative): even {steps:,.0f} of them would lower it by less than {WHISPER[0]:.0%}",
             "Raise --learning-rate.",
             **evidence,
         )
@@ -102,10 +102,12 @@ def logged_loss(probe: Probe) -> Check:
         "gradient_norm": found.norms[0],
     }
     if abs(ratio - 1) < EXACT:
-        return passed(f"an update of {found.accumulation} batches logs the mean over its targets ({found.logged[0]:.4f})", **evidence)
-    words = f"an update of {found.accumulation} batches logs {found.logged[0]:.4g}, which is {ratio:.4g} times the mean over its targets"
+        return passed(
+            f"a step of {found.accumulation} accumulated batches logs the mean loss over its targets ({found.logged[0]:.4f})", **evidence
+        )
+    words = f"a step of {found.accumulation} accumulated batches logs {found.logged[0]:.4g}, which is {ratio:.4g} times the mean loss over its targets"
     if abs(ratio / found.accumulation - 1) < EXACT:
-        words += f": the loss is not divided by the accumulation steps, so this run would log {parts} times the loss and the gradient"
+        words += f": the loss is not divided by the accumulation steps, so this run would have {parts} times the loss and the gradient"
     fix = "The task's loss must be the sum over the targets divided by `items` (ftcli.contracts.Task.loss)."
     return (
         failed(words, fix, **evidence)
@@ -125,13 +127,13 @@ def updates_kept(probe: Probe) -> Check:
     evidence = {"moved": round(found.moved, 4), "learning_rate": rate, "dtype": kind, "optimizer": probe.settings.train.optim}
     if not found.reached:
         return failed(
-            f"no weight has a gradient of more than {LARGE:g} when the optimizer makes its first step: nothing would be learned",
+            f"no weight has a gradient of more than {LARGE:g} at the optimizer's first step: nothing would be learned",
             "Look at FT405 (gradients) and FT054 (a gradient norm that is clipped to nothing).",
             **evidence,
         )
     if found.moved < MOVED:
         return failed(
-            f"one step of {probe.settings.train.optim} at {rate:g} changes {found.moved:.1%} of the weights in {kind}: the other updates are lost in rounding",
+            f"one step of {probe.settings.train.optim} at {rate:g} changes {found.moved:.1%} of the weights in {kind}: the other updates are lost to rounding",
             "Keep float32 weights: leave model.dtype unset and use --bf16 (autocast)." if kind != "float32" else "Raise --learning-rate.",
             **evidence,
         )
@@ -146,7 +148,7 @@ def covered(probe: Probe) -> Check:
     if lost:
         return failed(
             f"{len(lost)} trained tensors are not in the optimizer, first {lost[0]}: they would never change",
-            "Register them (torch.nn.Parameter, torch.nn.ModuleList), before the Trainer is made; freeze on purpose what is not to train.",
+            "Register them (torch.nn.Parameter, torch.nn.ModuleList) before the Trainer is created; freeze explicitly what should not be trained.",
             missing=lost[:8],
         )
     return passed("the optimizer has every tensor that the loss depends on")
@@ -162,22 +164,20 @@ def by_heart(probe: Probe) -> Check:
     found = by_heart(probe)
     losses, rate = found.losses, found.rate
     if losses[0] < 0.1 * math.log(max(2, result.classes)):
-        raise Missing(f"the model knows the rows already (loss {losses[0]:.3f})")
+        raise Missing(f"the model already fits these rows (loss {losses[0]:.3f})")
     share = losses[-1] / losses[0]
     evidence: dict[str, Any] = {"first": round(losses[0], 4), "last": round(losses[-1], 4), "steps": len(losses) - 1, "learning_rate": rate}
     evidence |= {"steps_at_most": found.most_steps, **found.left_out}
     if share < HALF:
-        return passed(
-            f"a few rows are learned by heart: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps at {rate:.1g}", **evidence
-        )
+        return passed(f"a few rows are memorized: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps at {rate:.1g}", **evidence)
     if partly(probe.model) and share < 1:
         return noted(
-            f"the part of the weights that is trained learns few rows more slowly than all would: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps",
+            f"the trained part of the weights memorizes a few rows more slowly than all weights would: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps",
             **evidence,
         )
     return failed(
-        f"the model cannot learn a few rows by heart: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps, at three learning rates",
-        "Something keeps the labels from the weights: look at FT405 (gradients), the task's loss, and what changes logits or labels in the model.",
+        f"the model cannot memorize a few rows: {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses) - 1} steps, at three learning rates",
+        "The labels do not reach the weights: look at FT405 (gradients), the task's loss, and what changes logits or labels in the model.",
         **evidence,
     )
 
@@ -200,11 +200,11 @@ def same_again(probe: Probe) -> Check:
         if repr(one) != repr(other):
             return warned(
                 f"two runs from seed {probe.settings.train.seed} differ in the {name}: {one[-1]:.7g} and {other[-1]:.7g}",
-                "Something draws random numbers that the seed does not decide, or reads a clock: look at the collator, the model and the task.",
+                "Something draws unseeded random numbers or reads a clock: look at the collator, the model and the task.",
                 first=one,
                 second=other,
             )
-    return passed(f"two steps from seed {probe.settings.train.seed} give the same losses and weights twice", losses=first.logged)
+    return passed(f"two steps from seed {probe.settings.train.seed} give identical losses and weights", losses=first.logged)
 
 
 def learnability(probe: Probe) -> Check:
@@ -216,7 +216,7 @@ def learnability(probe: Probe) -> Check:
     steps = probe.settings.train.learnability_steps
     if not steps:
         raise Missing(
-            "shuffled or wrong labels cannot be seen before training; --learnability-steps 200 trains that long on a part and looks at held-out rows"
+            "shuffled or wrong labels only show in training; --learnability-steps 200 trains on a part of the data for that long and scores held-out rows"
         )
     if not probe.task.needs_labels:
         raise Missing(f"mode {probe.task_name} has no labels")
@@ -230,9 +230,9 @@ def learnability(probe: Probe) -> Check:
         **({} if accuracy is None else {"held_out_accuracy": round(accuracy, 4)}),
         **({} if majority is None else {"majority_accuracy": round(majority, 4)}),
     }
-    known = "how often each label comes" if accuracy is not None else "the mean of the numbers"
+    known = "the label frequencies" if accuracy is not None else "the mean label"
     if loss < 0.98 * prior:
-        return passed(f"after {steps} steps the held-out loss is {loss:.3f}, knowing only {known} gives {prior:.3f}", **evidence)
+        return passed(f"after {steps} steps the held-out loss is {loss:.3f}; knowing only {known} gives {prior:.3f}", **evidence)
     return warned(
         f"after {steps} steps the held-out loss is {loss:.3f}, no better than knowing only {known} ({prior:.3f}): "
         "the labels may be shuffled or belong to other texts",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from ftcli.core.verify.probe import Probe
 
-COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or mend the plugin."
-UNLEARNED_FIX = "The task leaves it out: let its labels keep the end of a text."
+COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or fix the plugin."
+UNLEARNED_FIX = "The task masks it: keep the end of a text among its labels."
 MOST_ROWS = 20_000
 """Rows whose last token is looked at, drawn at random."""
 MOST_CUT = 0.05
@@ -30,8 +30,8 @@ def targets(probe: Probe) -> Check:
     batch = probe.batch
     if twice := [name for name in ("label", "label_ids") if name in batch]:
         return failed(
-            f"the batch has {twice[0]!r} beside 'labels': transformers lets {twice[0]!r} win without a word in some collators, and models ignore it",
-            "Keep one column of labels, named labels.",
+            f"the batch has {twice[0]!r} beside 'labels': transformers lets {twice[0]!r} silently win in some collators, and models ignore it",
+            "Keep one label column, named labels.",
             columns=list(batch),
         )
     if probe.rows.flags is not None and probe.task.needs_labels:
@@ -39,7 +39,7 @@ def targets(probe: Probe) -> Check:
     if probe.rows.numbers is not None and probe.task.needs_labels:
         return _numbers(probe)
     if wrong := _wrong_type(batch["labels"]):
-        return failed(wrong, "Labels are whole numbers (int64), one a row or one a token.", dtype=str(batch["labels"].dtype))
+        return failed(wrong, "Labels must be integers (int64), one per row or one per token.", dtype=str(batch["labels"].dtype))
     return _one_a_row(probe) if batch["labels"].ndim == 1 else _one_a_token(probe)
 
 
@@ -51,14 +51,15 @@ def _numbers(probe: Probe) -> Check:
     found, wanted = probe.batch["labels"], probe.task.labels(probe.rows)
     if not found.is_floating_point() or found.shape != (len(wanted),):
         words = f"labels are {str(found.dtype).removeprefix('torch.')} {list(found.shape)}"
-        return failed(f"{words} for {len(wanted)} numbers", "Numbers that are to be predicted are float32, one a row.")
+        return failed(f"{words} for {len(wanted)} numbers", "Regression labels must be float32, one per row.")
     wrong = np.flatnonzero(found.numpy() != wanted)
     if len(wrong):
         row = int(wrong[0])
         return failed(
-            f"row {int(probe.rows.index[row])} has the number {float(wanted[row]):g}, and the batch {float(found[row]):g}", COLLATOR_FIX
+            f"row {int(probe.rows.index[row])} has the label {float(wanted[row]):g}, but in the batch it is {float(found[row]):g}",
+            COLLATOR_FIX,
         )
-    return passed(f"{len(wanted)} rows have their numbers, for example {float(wanted[0]):g}")
+    return passed(f"{len(wanted)} rows have their labels, for example {float(wanted[0]):g}")
 
 
 def _wrong_type(labels: torch.Tensor) -> str:
@@ -67,11 +68,9 @@ def _wrong_type(labels: torch.Tensor) -> str:
     kind = str(labels.dtype).removeprefix("torch.")
     if labels.is_floating_point():
         shape = "×".join(map(str, labels.shape))
-        return (
-            f"labels are {kind} ({shape}): models take them for scores of each class and change to another loss (BCE or MSE) without a word"
-        )
+        return f"labels are {kind} ({shape}): models take them for per-class scores and silently switch to another loss (BCE or MSE)"
     if labels.dtype != torch.int64:
-        return f"labels are {kind}: the loss needs int64, and takes {kind} for something else or refuses it"
+        return f"labels are {kind}: the loss needs int64, and misreads or refuses {kind}"
     return ""
 
 
@@ -89,12 +88,12 @@ def _one_a_row(probe: Probe) -> Check:
     if len(wrong):
         row = int(wrong[0])
         return failed(
-            f"row {row} of the batch has the label {int(labels[row])}, the data say {int(wanted[row])}",
+            f"row {row} of the batch has the label {int(labels[row])}, but in the data it is {int(wanted[row])}",
             COLLATOR_FIX,
             rows=probe.rows.index[wrong].tolist(),
             text=probe.shown[row]["text"],
         )
-    return passed(f"one label a row: {len(np.unique(labels))} different ones in {len(labels)} rows", labels=labels.tolist())
+    return passed(f"one label per row: {len(np.unique(labels))} distinct labels in {len(labels)} rows", labels=labels.tolist())
 
 
 def _any_number(probe: Probe) -> Check:
@@ -108,21 +107,21 @@ def _any_number(probe: Probe) -> Check:
     if labels.dtype != torch.float32 or labels.shape != wanted.shape:
         kind = str(labels.dtype).removeprefix("torch.")
         return failed(
-            f"labels are {kind} {list(labels.shape)}, the data have float32 {list(wanted.shape)}: 1 where a label holds, else 0",
+            f"labels are {kind} {list(labels.shape)}, the data have float32 {list(wanted.shape)}: 1 where a label is set, else 0",
             COLLATOR_FIX,
             dtype=kind,
         )
     wrong = (labels != wanted).any(1).nonzero().flatten().tolist()
     if wrong:
         return failed(
-            f"row {wrong[0]} of the batch has other labels than the data",
+            f"row {wrong[0]} of the batch has different labels than in the data",
             COLLATOR_FIX,
             rows=probe.rows.index[wrong].tolist(),
             text=probe.shown[wrong[0]]["text"],
         )
     held = labels.sum(1)
     return passed(
-        f"{float(held.mean()):.3g} of {labels.shape[1]} labels a row in {len(labels)} rows, {int((held == 0).sum())} of them without one",
+        f"{float(held.mean()):.3g} of {labels.shape[1]} labels per row in {len(labels)} rows, {int((held == 0).sum())} of them without any",
         labels_a_row=held.int().tolist(),
     )
 
@@ -144,15 +143,15 @@ def _one_a_token(probe: Probe) -> Check:
     if shifted.any():
         row, place = (int(numbers[0]) for numbers in shifted.nonzero())
         return failed(
-            f"label {int(labels[row, place])} at place {place} of row {row} is not the token that stands there: labels must not be shifted",
-            "Hugging Face models shift labels themselves: let the collator leave them in place.",
+            f"label {int(labels[row, place])} at position {place} of row {row} is not the token at that position: labels must not be shifted",
+            "Hugging Face models shift labels themselves: the collator must not.",
             text=probe.shown[row]["text"],
             **evidence,
         )
     places = probe.places
     if (trained & ~places).any():
         return failed(
-            f"padding is labelled ({int((trained & ~places).sum()):,} places): the model would learn to predict PAD",
+            f"padding is labelled ({int((trained & ~places).sum()):,} positions): the model would learn to predict PAD",
             "Label padding with -100.",
             **evidence,
         )
@@ -164,7 +163,7 @@ def _one_a_token(probe: Probe) -> Check:
     if crossing.any():
         row, place = (int(numbers[0]) for numbers in crossing.nonzero())
         return failed(
-            f"place {place} of row {row} is a target, though mode {probe.task_name} leaves it out: the first token of a text would be predicted "
+            f"position {place} of row {row} is a target, though mode {probe.task_name} excludes it: the first token of a text would be predicted "
             "from the text before it",
             COLLATOR_FIX,
             **evidence,
@@ -179,8 +178,8 @@ def _one_a_token(probe: Probe) -> Check:
     ends = (ids == eos) & places if eos is not None else places & False
     if (ends & (wanted != IGNORED)).any() and not (ends & trained).any():
         return failed(
-            "EOS stands in the batch and is never a target: the model would never learn to stop",
-            "Label EOS: mask padding by place and not by the PAD id, which is EOS here."
+            "EOS occurs in the batch but is never a target: the model would never learn to stop",
+            "Label EOS: mask padding by position, not by the PAD id, which is EOS here."
             if eos == probe.tokenizer.pad_token_id
             else COLLATOR_FIX,
             **evidence,
@@ -191,8 +190,8 @@ def _one_a_token(probe: Probe) -> Check:
         row, place = (int(numbers[0]) for numbers in left_out.nonzero())
         token = probe.tokenizer.decode([int(ids[row, place])])
         return (failed if share > 0.5 else warned)(
-            f"{share:.1%} of the tokens that mode {probe.task_name} learns are no targets, first {token!r} at place {place} of row {row}",
-            f"{COLLATOR_FIX} A task that leaves tokens out says so itself, in its labels.",
+            f"{share:.1%} of the tokens that mode {probe.task_name} should learn are not targets, first {token!r} at position {place} of row {row}",
+            f"{COLLATOR_FIX} A task that excludes tokens must do so in its own labels.",
             left_out=int(left_out.sum()),
             **evidence,
         )
@@ -212,7 +211,7 @@ def endings(probe: Probe) -> Check:
     from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     if probe.task.needs_labels:
-        raise Missing(f"mode {probe.task_name} learns no end of text")
+        raise Missing(f"mode {probe.task_name} does not train on the end of a text")
     eos = probe.tokenizer.eos_token_id
     if eos is None:
         raise Missing("the tokenizer has no EOS token")
@@ -235,7 +234,7 @@ def endings(probe: Probe) -> Check:
         evidence["learned"] = round(float(learned.mean()), 4)
         if not learned.any():
             return failed(
-                f"{share:.1%} of {len(last):,} texts end with {named}, and it is never a target: the model would never stop",
+                f"{share:.1%} of {len(last):,} texts end with {named}, which is never a target: the model would never stop",
                 UNLEARNED_FIX,
                 **evidence,
             )
@@ -243,20 +242,21 @@ def endings(probe: Probe) -> Check:
             return passed(f"{share:.1%} of {len(last):,} texts end with {named}", **evidence)
     if share and cut:
         return warned(
-            f"{lost:.1%} of {len(last):,} answers lost their end, which was cut at {probe.store.max_length:,} tokens: the model learns to go on there",
-            f"{_longer(probe)}, or leave such rows out: --truncation-strategy drop.",
+            f"{lost:.1%} of {len(last):,} answers were cut at {probe.store.max_length:,} tokens and lost their end: the model learns not to stop there",
+            f"{_longer(probe)}, or drop such rows: --truncation-strategy drop.",
             **evidence,
         )
     if ended(probe.store.manifest, eos):
         return noted(
-            f"{share:.1%} of the texts end with {evidence['eos']!r}: it ends each in the data, and the others were cut or split", **evidence
+            f"{share:.1%} of the texts end with {evidence['eos']!r}: every text in the data ends with it, and the others were cut or split",
+            **evidence,
         )
     fix = "Prepare the data with --add-eos."
     if (probe.store.manifest.get("chat_template") or {}).get("mask"):
         usual = probe.tokenizer.decode([int(np.bincount(last).argmax())])
-        fix = f"The chat template ends most conversations with {usual!r}: if that ends an answer, name it as eos_token in tokenizer_config.json."
+        fix = f"The chat template ends most conversations with {usual!r}: if that ends an answer, set it as eos_token in tokenizer_config.json."
     if cut:
-        fix = f"{_longer(probe)}: there their ends were cut."
+        fix = f"{_longer(probe)}: their ends were cut there."
     if not share and _instructs(probe):
         return failed("no answer ends with EOS: the model would never stop", fix, **evidence)
     return warned(
@@ -277,7 +277,7 @@ def _lost(probe: Probe, lengths: NDArray[Any], ending: NDArray[np.bool_]) -> flo
 
 def _longer(probe: Probe) -> str:
     counted = probe.store.manifest["metrics"]
-    return f"Raise --max-length above {probe.store.max_length:,} ({counted['tokens_cut'] / counted['rows_truncated']:,.0f} tokens of a cut row are missing on average)"
+    return f"Raise --max-length above {probe.store.max_length:,} ({counted['tokens_cut'] / counted['rows_truncated']:,.0f} tokens are missing from a cut row on average)"
 
 
 def _last_places(ids: NDArray[Any], lengths: NDArray[Any], probe: Probe) -> NDArray[Any]:

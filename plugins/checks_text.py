@@ -65,9 +65,9 @@ def encoding(probe: Probe) -> Check:
         "text": texts[first][:200],
         "repaired": (repaired(texts[first]) or "")[:200],
     }
-    words = f"{share:.1%} of the {name} rows hold damaged text ({kind}), first row {int(rows[first])}: {texts[first][:40]!r}"
+    words = f"{share:.1%} of the {name} rows contain damaged text ({kind}), first row {int(rows[first])}: {texts[first][:40]!r}"
     if many:
-        return warned(words, "Read the sources again in the encoding in which they were written, and prepare the data again.", **evidence)
+        return warned(words, "Re-read the sources in the encoding they were written in, and prepare the data again.", **evidence)
     return noted(words, **evidence)
 
 
@@ -81,12 +81,12 @@ def unknown(probe: Probe) -> Check:
     judged = probe.ready("text_ids") is not None
     splits = _filled(probe)
     if judged and len(splits) < 2:  # one cause, one check
-        raise Missing("FT113 has judged the texts themselves")
+        raise Missing("FT113 has checked the texts themselves")
     if not splits:
         raise Missing("there are no rows")
     unk = unknown_of(probe.tokenizer)
     if unk is None:
-        raise Missing("the tokenizer has no unknown token of its own: it can spell everything")
+        raise Missing("the tokenizer has no unknown token of its own: it covers every text")
     shares, rows = {}, {}
     for name, split in splits:
         rows[name] = _sample(split, MOST_IDS)
@@ -105,8 +105,8 @@ def unknown(probe: Probe) -> Check:
     }
     words = f"{shares[name]:.2%} of the tokens of {name} are {probe.tokenizer.unk_token}"
     if many:
-        return warned(words, "Use a tokenizer that knows this language: ftcli train-tokenizer makes one of the data.", **evidence)
-    return passed(f"{words}, and FT113 has judged the train texts themselves" if judged else words, **evidence)
+        return warned(words, "Use a tokenizer that covers this language: ftcli train-tokenizer trains one on the data.", **evidence)
+    return passed(f"{words}, and FT113 has checked the train texts themselves" if judged else words, **evidence)
 
 
 def _share(split: SplitData, rows: NDArray[np.int64], unk: int) -> tuple[float, NDArray[np.int64]]:
@@ -127,7 +127,7 @@ def ends(probe: Probe) -> Check:
     from ftcli.core.verify.verdict import passed, warned
 
     if probe.task_name != "pretrain":
-        raise Missing(f"mode {probe.task_name} learns no end of a text")
+        raise Missing(f"mode {probe.task_name} does not train on the end of a text")
     eos = probe.tokenizer.eos_token_id
     if eos is None:
         raise Missing("the tokenizer has no EOS")
@@ -139,7 +139,7 @@ def ends(probe: Probe) -> Check:
     share = float(last[filled].mean()) if filled.any() else 0.0
     words = f"{share:.1%} of the texts end with EOS"
     if share < 0.5:
-        return warned(words, "Prepare the data with --add-eos: a model that sees no end does not learn to stop.", share=share, eos=eos)
+        return warned(words, "Prepare the data with --add-eos: a model that never sees EOS does not learn to stop.", share=share, eos=eos)
     return passed(words, share=share, eos=eos)
 
 

@@ -75,7 +75,7 @@ def fast(probe: Probe) -> Check:
         )
     return warned(
         f"{words}; it cannot be converted: {converted.why}",
-        "Train a fast one on your text: ftcli train-tokenizer SOURCE --output DIR. A trained model needs its own: use a folder of it with a tokenizer.json.",
+        "Train a fast one on your text: ftcli train-tokenizer SOURCE --output DIR. A pretrained model needs its own tokenizer: use a folder that has its tokenizer.json.",
         **evidence,
     )
 
@@ -96,8 +96,8 @@ def pad(probe: Probe) -> Check:
     if probe.pad is not None:
         return passed(f"PAD is {tokenizer.pad_token!r} ({probe.pad})", token=tokenizer.pad_token, id=probe.pad)
     return noted(
-        "the tokenizer has no PAD token: ftcli masks padding by place and needs none; for other trainers, which could only make packed batches, add a "
-        "pad_token of its own (not EOS, which would then not be learned) to tokenizer_config.json"
+        "the tokenizer has no PAD token: ftcli masks padding by position and needs none; other trainers could only make packed batches, so for them add a "
+        "separate pad_token (not EOS, which would then not be learned) to tokenizer_config.json"
     )
 
 
@@ -118,7 +118,7 @@ def pad_is_not_eos(probe: Probe) -> Check:
         return noted("PAD is EOS: packed rows have no padding between texts, so that EOS is learned", **evidence)
     return warned(
         "PAD is EOS: collators that mask labels by the PAD id never teach the model to stop (P(EOS) 9e-6 instead of 0.993, with a perfect loss)",
-        "ftcli masks by place and is not affected; for other trainers add a pad_token of its own to tokenizer_config.json.",
+        "ftcli masks by position and is not affected; for other trainers add a separate pad_token to tokenizer_config.json.",
         **evidence,
     )
 
@@ -143,11 +143,11 @@ def padding_side(probe: Probe) -> Check:
     try:
         family = probe.config.model_type
     except Missing:
-        return noted("padding on the left: right for generation, harmless for decoders with rotary positions", side=side)
+        return noted("padding on the left: correct for generation, harmless for decoders with rotary positions", side=side)
     if family in RIGHT_ONLY:
         return failed(
-            f"the tokenizer pads on the left, and {family} counts or pools from the left: wherever they are used together, the same text gives other "
-            "logits in another batch (ftcli train itself pads on the right)",
+            f"the tokenizer pads on the left, and {family} counts or pools from the left: wherever they are used together, the same text gets different "
+            "logits depending on its batch (ftcli train itself pads on the right)",
             'Set "padding_side": "right" in tokenizer_config.json.',
             side=side,
             model_type=family,
@@ -174,11 +174,11 @@ def additions(probe: Probe) -> Check:
     )
     if before and (told := _left_out(probe, before)):
         token = " ".join(tokenizer.convert_ids_to_tokens(before))
-        lacking = f"the tokenizer puts {token} before every text, and none of {told:,} prepared texts has it"
+        lacking = f"the tokenizer puts {token} before every text, but none of {told:,} prepared texts has it"
         if probe.settings.model.name_or_path is None:
-            return noted(f"{lacking}: random weights can do without it", before=before, behind=after, texts=told)
+            return noted(f"{lacking}: random weights do not need it", before=before, behind=after, texts=told)
         return warned(
-            f"{lacking}: trained weights were taught with it, and a head may read that very token",
+            f"{lacking}: the pretrained weights expect it, and a head may pool that very token",
             "Prepare the data again without tokenizer.add_special_tokens = false.",
             before=before,
             behind=after,
@@ -218,7 +218,7 @@ def own_file(probe: Probe) -> Check:
     if not path.is_file() and (model := next((folder / name for name in SENTENCEPIECE if (folder / name).is_file()), None)):
         return _own_model(probe, model)
     if not tokenizer.is_fast or not path.is_file():
-        raise Missing("the folder has no tokenizer.json that is used")
+        raise Missing("the folder has no tokenizer.json in use")
 
     def compare() -> dict[str, Any]:
         parts, difference = compare_own_file(tokenizer, path)
@@ -227,13 +227,13 @@ def own_file(probe: Probe) -> Check:
     answer = remembered(probe.context, "own-file", compare)
     parts, difference = answer["parts"], answer["difference"]
     if difference is None:
-        words = f" ({', '.join(parts)} worded otherwise, the same ids on 4,000 texts)" if parts else ""
-        return passed(f"AutoTokenizer gives what tokenizer.json says{words}", parts=parts)
+        words = f" ({', '.join(parts)} written differently, the same ids on 4,000 texts)" if parts else ""
+        return passed(f"AutoTokenizer agrees with tokenizer.json{words}", parts=parts)
     text, by_class, by_file = difference["text"], list(difference["reference"]), list(difference["engine"])
     return warned(
-        f"AutoTokenizer ({type(tokenizer).__name__}) gives other ids than the folder's tokenizer.json: {text!r} becomes {by_class[:12]}, "
+        f"AutoTokenizer ({type(tokenizer).__name__}) gives different ids from the folder's tokenizer.json: {text!r} becomes {by_class[:12]}, "
         f"not {by_file[:12]} ({', '.join(parts)} differ)",
-        "ftcli follows AutoTokenizer, as training with transformers does. Programs that read tokenizer.json by itself will give the model other "
+        "ftcli follows AutoTokenizer, as training with transformers does. Programs that read tokenizer.json directly will give the model different "
         "ids: save the folder again with AutoTokenizer's save_pretrained, or set tokenizer_class to PreTrainedTokenizerFast in "
         "tokenizer_config.json, whichever the model was trained with.",
         parts=parts,
@@ -252,10 +252,10 @@ def _own_model(probe: Probe, path: Path) -> Check:
     texts = [*WORDS, *_texts(probe)[:200]]
     difference = compare_sentencepiece(probe.tokenizer, path, texts)
     if difference is None:
-        return passed(f"AutoTokenizer gives what {path.name} says, on {len(texts):,} texts", texts=len(texts))
+        return passed(f"AutoTokenizer agrees with {path.name} on {len(texts):,} texts", texts=len(texts))
     text, live, own = difference
     return warned(
-        f"AutoTokenizer ({type(probe.tokenizer).__name__}) cuts otherwise than the folder's {path.name}: {text!r} becomes {live[:12]}, not {own[:12]}",
+        f"AutoTokenizer ({type(probe.tokenizer).__name__}) tokenizes differently from the folder's {path.name}: {text!r} becomes {live[:12]}, not {own[:12]}",
         "ftcli follows AutoTokenizer, as training with transformers does. Set tokenizer_class to the one that the model was trained with.",
         text=text,
         auto_tokenizer=live,

@@ -34,7 +34,7 @@ def doubled(probe: Probe) -> Check:
         which, rows = ("begin", found.first) if len(found.first) >= len(found.last) else ("end", found.last)
         token = found.begin if which == "begin" else found.end
         words = f"{len(rows):,} of {found.rows:,} {found.where} {which} with {token!r} twice (first: row {rows[0]})"
-        fix = f"Take {token!r} out of the texts, or prepare the data with --set tokenizer.add_special_tokens=false."
+        fix = f"Remove {token!r} from the texts, or prepare the data with --set tokenizer.add_special_tokens=false."
         return failed(words, fix, **evidence) if len(rows) >= 0.5 * found.rows else warned(words, fix, **evidence)
     if found.template:
         return noted(
@@ -43,7 +43,7 @@ def doubled(probe: Probe) -> Check:
             **evidence,
         )
     where = f" in {found.rows:,} {found.where}" if found.rows else ""
-    return passed(f"nothing is added twice{where}", **evidence)
+    return passed(f"no special token is doubled{where}", **evidence)
 
 
 def round_trip(probe: Probe) -> Check:
@@ -73,21 +73,21 @@ def round_trip(probe: Probe) -> Check:
     joined, parted = ids.joined
     if joined > MOSTLY * parted and share <= MOSTLY:
         return warned(
-            f"{joined} of {parted} rows have the same ids without any white space: the model cannot tell where a word ends",
-            "Look at the normalizer and pre-tokenizer of tokenizer.json, which take the spaces away.",
+            f"{joined} of {parted} rows have the same ids with all white space removed: the model cannot tell where a word ends",
+            "Look at the normalizer and pre-tokenizer of tokenizer.json, which remove the spaces.",
             joined=joined,
             **evidence,
         )
     how = ", ".join(f"{count / rows:.1%} differ {what}" for count, what in ways if count)
     if not trip.lost and not same:
-        words = f"{trip.exact / rows:.1%} of {rows:,} rows come back from their ids exactly"
+        words = f"{trip.exact / rows:.1%} of {rows:,} rows decode back to exactly the same text"
         return noted(f"{words}; {how}", **evidence) if how else passed(words, **evidence)
     named = " ".join(character for character, _ in trip.lost_characters.most_common(SHOWN))
-    words = f"{trip.lost / rows:.1%} of {rows:,} rows do not come back from their ids" + (
+    words = f"{trip.lost / rows:.1%} of {rows:,} rows lose text when decoded from their ids" + (
         f": {share:.2%} of all characters are lost ({named})" if named else ""
     )
     if same:
-        words += f"; {len(same)} texts have the ids of another one ({same[0][0][:40]!r} and {same[0][1][:40]!r})"
+        words += f"; {len(same)} texts have the same ids as another text ({same[0][0][:40]!r} and {same[0][1][:40]!r})"
     if share <= LOST and len(same) <= LOST * ids.distinct:
         return noted(words, **evidence)
     fix = "Use a tokenizer made for this text, or train one: ftcli train-tokenizer SOURCE --output DIR."
@@ -101,8 +101,8 @@ def unknown(probe: Probe) -> Check:
     if tokenizer.unk_token_id is None:
         lost = probe.text_ids.trip.lost
         if lost:
-            return noted("the tokenizer has no unknown token, and leaves out what it does not know: FT112 says what is lost", texts=lost)
-        return passed("the tokenizer has no unknown token, and nothing of these texts is lost")
+            return noted("the tokenizer has no unknown token, and drops what it does not know: FT112 shows what is lost", texts=lost)
+        return passed("the tokenizer has no unknown token, and loses nothing of these texts")
     ids = probe.text_ids
     share = ids.unknown / max(1, ids.tokens)
     evidence: dict[str, Any] = {"tokens": ids.tokens, "unknown": ids.unknown, "share": round(share, 5), "rows": len(ids.texts)}
@@ -118,10 +118,10 @@ def unknown(probe: Probe) -> Check:
     named = " ".join(character for character, _ in characters)
     words = f"{share:.2%} of the tokens, in {ids.trip.unknown / len(ids.texts):.1%} of {len(ids.texts):,} rows, are {tokenizer.unk_token!r}: most often {named}"
     if same:
-        words += f"; {len(same)} texts have the ids of another one ({same[0][0][:40]!r} and {same[0][1][:40]!r})"
+        words += f"; {len(same)} texts have the same ids as another text ({same[0][0][:40]!r} and {same[0][1][:40]!r})"
     if share <= LOST and len(same) <= LOST * ids.distinct:
         return noted(words, **evidence)
-    fix = "Use a tokenizer that knows these characters, or train one on your text: ftcli train-tokenizer SOURCE --output DIR."
+    fix = "Use a tokenizer that covers these characters, or train one on your text: ftcli train-tokenizer SOURCE --output DIR."
     return failed(words, fix, **evidence) if share > MOSTLY else warned(words, fix, **evidence)
 
 
@@ -131,7 +131,7 @@ def special_text(probe: Probe) -> Check:
     tokenizer, ids = probe.tokenizer, probe.text_ids
     rows = len(ids.texts)
     if not ids.special_rows:
-        return passed(f"no special token stands in the text of {rows:,} rows")
+        return passed(f"no special token occurs in the text of {rows:,} rows")
     control = {getattr(tokenizer, f"{role}_token", None) for role in ("bos", "eos", "pad", "cls", "sep")} - {None, tokenizer.unk_token}
     found = {token: numbers for token, numbers in ids.special_rows.items() if token in control}
     spoken = probe.settings.train.mode == "sft"  # the template writes such tokens, and nobody else should
@@ -148,13 +148,13 @@ def special_text(probe: Probe) -> Check:
     }
     words = ", ".join(f"{token!r} in {len(numbers):,}" for token, numbers in (odd or ids.special_rows).items())
     if not odd:
-        return noted(f"special tokens stand in the text of {rows:,} rows, as the data's own format or placeholders: {words}", **evidence)
+        return noted(f"special tokens occur in the text of {rows:,} rows, as the data's own format or as placeholders: {words}", **evidence)
     token, numbers = next(iter(odd.items()))
-    meant = "the chat template writes them" if spoken else "if they are meant, every row should have them"
+    meant = "the chat template writes them" if spoken else "if they are intended, every row should have them"
     return warned(
-        f"special tokens stand inside the text of {rows:,} {'messages' if spoken else 'rows'}: {words}. There the model reads {token!r} as the token and not as text, "
+        f"special tokens occur inside the text of {rows:,} {'messages' if spoken else 'rows'}: {words}. There the model reads {token!r} as the token, not as text, "
         f"first in {ids.texts[numbers[0]][:60]!r}",
-        f"Take them out of the texts, or write them otherwise; {meant}.",
+        f"Remove them from the texts, or spell them differently; {meant}.",
         **evidence,
     )
 
@@ -174,7 +174,7 @@ def fertility(probe: Probe) -> Check:
     characters = sum(map(len, ids.texts))
     mine = ids.tokens / max(1, characters)
     if figures is None:
-        raise Missing(f"{mine:.2f} tokens a character; most characters are of no script that there is a reference for")
+        raise Missing(f"{mine:.2f} tokens per character; most characters belong to scripts without a reference")
     reference, shares = figures
     times = mine / reference
     evidence = {
@@ -185,14 +185,14 @@ def fertility(probe: Probe) -> Check:
         "rows": len(ids.texts),
     }
     scripts = ", ".join(f"{script} {share:.0%}" for script, share in shares.items() if share >= 0.05)
-    words = f"{mine:.2f} tokens a character, {times:.1f} times as many as tokenizers that know the script need ({scripts})"
+    words = f"{mine:.2f} tokens per character, {times:.1f} times what tokenizers that cover the script need ({scripts})"
     if times <= TIMES:
         return passed(words, **evidence)
     if len(probe.tokenizer) < SMALL:
         return noted(f"{words}: the vocabulary is small ({len(probe.tokenizer):,} ids)", **evidence)
     return warned(
-        f"{words}: rows are longer, slower and cut sooner, and words fall into bytes or letters; or the text is damaged (mojibake)",
-        "Look at a few rows; if they are sound, use a tokenizer made for this language, or train one: ftcli train-tokenizer SOURCE --output DIR.",
+        f"{words}: rows are longer, slower and truncated sooner, and words split into bytes or letters; or the text is damaged (mojibake)",
+        "Look at a few rows; if they are intact, use a tokenizer made for this language, or train one: ftcli train-tokenizer SOURCE --output DIR.",
         **evidence,
     )
 

@@ -38,12 +38,12 @@ def identity(probe: Probe) -> Check:
         key = f'"{role}_token" of tokenizer_config.json'
         if found is None or (found == ids["unk"] and token != tokens["unk"]):
             return failed(
-                f"{role.upper()} is {token!r}, which is no token of the vocabulary", f"Name a token of the vocabulary in {key}.", **evidence
+                f"{role.upper()} is {token!r}, which is not in the vocabulary", f"Set {key} to a token of the vocabulary.", **evidence
             )
         alone = tokenizer(token, add_special_tokens=False, verbose=False)["input_ids"]
         if alone != [found] and not split:
             return warned(
-                f"{role.upper()} is {token!r} ({found}), but its text becomes {alone[:8]}: templates that write it as text do not get the token",
+                f"{role.upper()} is {token!r} ({found}), but its text becomes {alone[:8]}: templates that write it as text do not produce the token",
                 f"Mark {token!r} as special among the added tokens of tokenizer.json.",
                 **evidence,
                 text_ids=alone[:8],
@@ -54,7 +54,7 @@ def identity(probe: Probe) -> Check:
     ends = configured(probe)
     if ids["eos"] is not None and ends and ids["eos"] not in ends:
         same.append(
-            f"the model's configuration ends texts with {', '.join(map(str, ends))}, the tokenizer with {tokens['eos']!r} ({ids['eos']})"
+            f"eos_token_id of the model's configuration is {', '.join(map(str, ends))}, that of the tokenizer {tokens['eos']!r} ({ids['eos']})"
         )
         evidence["model_eos"] = ends
     words = ", ".join(
@@ -84,14 +84,14 @@ def truncation_side(probe: Probe) -> Check:
         cut, strategy = 0, None
     if cut and strategy == "keep_start":
         return warned(
-            f"the tokenizer cuts long texts on the left (it keeps their end), and {cut:,} rows of the data were cut on the right: a program that "
-            "truncates with this tokenizer gives the model another part of a long text than it was trained on",
+            f"the tokenizer cuts long texts on the left (it keeps their end), but {cut:,} rows of the data were cut on the right: a program that "
+            "truncates with this tokenizer gives the model a different part of a long text than it was trained on",
             'Prepare the data with --truncation-strategy keep_end, or set "truncation_side": "right" in tokenizer_config.json.',
             side=side,
             rows_truncated=cut,
         )
     return noted(
-        "the tokenizer cuts long texts on the left; ftcli goes by --truncation-strategy (default: keep_start)",
+        "the tokenizer cuts long texts on the left; ftcli uses --truncation-strategy (default: keep_start)",
         side=side,
         rows_truncated=cut,
     )
@@ -119,8 +119,8 @@ def ids(probe: Probe) -> Check:
     if found.shared:
         number, tokens = next(iter(found.shared.items()))
         return warned(
-            f"{len(found.shared):,} ids stand for several tokens each, the first is {number}: {', '.join(map(repr, tokens[:SHOWN]))}",
-            "Give every token an id of its own in tokenizer.json.",
+            f"{len(found.shared):,} ids are shared by several tokens, first {number}: {', '.join(map(repr, tokens[:SHOWN]))}",
+            "Give every token a unique id in tokenizer.json.",
             **evidence,
         )
     if found.holes:
@@ -129,7 +129,7 @@ def ids(probe: Probe) -> Check:
             "that are never trained",
             **evidence,
         )
-    return passed(f"ids 0 to {found.rows - 1:,}, each of one token", **evidence)
+    return passed(f"ids 0 to {found.rows - 1:,}, one token each", **evidence)
 
 
 def max_length(probe: Probe) -> Check:
@@ -145,7 +145,7 @@ def max_length(probe: Probe) -> Check:
         longest, what = probe.settings.packing.max_length or 0, "--max-length"
     evidence = {"model_max_length": None if limit >= NO_LIMIT else limit, "longest": longest}
     if limit >= NO_LIMIT:
-        return noted("the tokenizer names no model_max_length: nothing warns of texts that are too long for the model", **evidence)
+        return noted("the tokenizer names no model_max_length: nothing warns about texts too long for the model", **evidence)
     if longest <= limit:
         return passed(f"model_max_length is {limit:,}" + (f", {what} has {longest:,} tokens" if longest else ""), **evidence)
     positions = _positions(probe)
@@ -158,8 +158,8 @@ def max_length(probe: Probe) -> Check:
         )
     return warned(
         f"model_max_length is {limit:,}, but {what} has {longest:,} tokens: the model may have no positions for them, and programs that truncate with "
-        "this tokenizer will show it less",
-        f'Prepare the data with --max-length {limit}, or set "model_max_length" in tokenizer_config.json to what the model can take.',
+        "this tokenizer will give it less",
+        f'Prepare the data with --max-length {limit}, or set "model_max_length" in tokenizer_config.json to what the model supports.',
         **evidence,
     )
 
@@ -189,7 +189,7 @@ def own_code(probe: Probe) -> Check:
     found = _auto_maps(places)
     if not found:
         return passed(
-            "neither tokenizer nor configuration name Python code of their own", trust_remote_code=settings.tokenizer.trust_remote_code
+            "neither tokenizer nor configuration brings its own Python code", trust_remote_code=settings.tokenizer.trust_remote_code
         )
     names = ", ".join(f"{kind} = {target} ({file.name})" for file, kind, target in found[:SHOWN])
     evidence = {
@@ -197,10 +197,10 @@ def own_code(probe: Probe) -> Check:
         "trust_remote_code": settings.tokenizer.trust_remote_code,
     }
     if settings.tokenizer.trust_remote_code:
-        return noted(f"Python code that came with the folder may run, because of --trust-remote-code: {names}", **evidence)
+        return noted(f"Python code from the folder may run, because of --trust-remote-code: {names}", **evidence)
     return noted(
-        f"the folder names Python code of its own, which is not run; transformers' own classes are used instead: {names}. Should those give other ids "
-        "or logits than the model was trained with, read the code and add --trust-remote-code",
+        f"the folder brings its own Python code, which is not run; transformers' own classes are used instead: {names}. If these give different ids "
+        "or logits from those the model was trained with, read the code and add --trust-remote-code",
         **evidence,
     )
 

@@ -57,9 +57,10 @@ def variables(probe: Probe) -> Check:
         return noted("; ".join(f"{name} has no effect: {reason}" for name, reason in idle.items()), **seen)
     if _on(environ.get("TOKENIZERS_PARALLELISM")):
         return noted(
-            "TOKENIZERS_PARALLELISM=true: datasets.map(num_proc=…) switches it off in its workers, and unset does the same here", **seen
+            "TOKENIZERS_PARALLELISM=true: datasets.map(num_proc=…) disables it in its workers, and leaving it unset has the same effect here",
+            **seen,
         )
-    return passed("no variable that hurts", **seen)
+    return passed("no harmful variable is set", **seen)
 
 
 def threads(probe: Probe) -> Check:
@@ -107,14 +108,16 @@ def _misspelt(environ: Mapping[str, str]) -> list[Finding]:
             continue
         near = difflib.get_close_matches(name, LIBRARIES, n=1, cutoff=NEAR)
         if near and near[0] not in environ:
-            found.append((f"{name} is read by nothing: did you mean {near[0]}?", "Correct the misspelt variables."))
+            found.append((f"{name} is not read by any library: did you mean {near[0]}?", "Correct the misspelt variables."))
     return found
 
 
 def _debugging(environ: Mapping[str, str]) -> list[Finding]:
     if environ.get("CUDA_LAUNCH_BLOCKING", "0") in {"", "0"}:
         return []
-    return [("CUDA_LAUNCH_BLOCKING serialises every kernel launch: it is for debugging, and slow", "Run: unset CUDA_LAUNCH_BLOCKING.")]
+    return [
+        ("CUDA_LAUNCH_BLOCKING serialises every kernel launch: it is slow, and meant for debugging", "Run: unset CUDA_LAUNCH_BLOCKING.")
+    ]
 
 
 def _idle_cores(probe: Probe, environ: Mapping[str, str]) -> list[Finding]:
@@ -131,7 +134,7 @@ def _idle_cores(probe: Probe, environ: Mapping[str, str]) -> list[Finding]:
 
 def _contradicting(environ: Mapping[str, str]) -> list[Finding]:
     found = [
-        (f"{name}={environ[name]} is no number of threads, and is ignored", f"Run: unset {name}.")
+        (f"{name}={environ[name]} is not a number of threads, and is ignored", f"Run: unset {name}.")
         for name in THREADS
         if environ.get(name) and _count(environ[name]) is None
     ]
@@ -151,7 +154,7 @@ def _forks(probe: Probe, environ: Mapping[str, str]) -> list[Finding]:
     if _on(environ.get("TOKENIZERS_PARALLELISM")) and workers and by_fork:
         found.append(
             (
-                f"TOKENIZERS_PARALLELISM=true with {workers} forked DataLoader workers: a collator that tokenizes waits for ever once the parent has tokenized",
+                f"TOKENIZERS_PARALLELISM=true with {workers} forked DataLoader workers: a collator that tokenizes deadlocks once the parent process has tokenized",
                 "Run: unset TOKENIZERS_PARALLELISM, or use --dataloader-num-workers 0.",
             )
         )
@@ -160,7 +163,7 @@ def _forks(probe: Probe, environ: Mapping[str, str]) -> list[Finding]:
     if bound in {"true", "close", "spread", "master", "primary"} and processes > 1:
         found.append(
             (
-                f"OMP_PROC_BIND={bound} ties the process to its first core once torch computes, and its {processes} workers or ranks inherit that core",
+                f"OMP_PROC_BIND={bound} pins the process to its first core as soon as torch computes, and its {processes} workers or ranks inherit that core",
                 "Run: unset OMP_PROC_BIND.",
             )
         )

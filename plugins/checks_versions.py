@@ -45,7 +45,7 @@ DEFECTS = (
         "transformers",
         "4.57.1",
         "5.23",
-        "a plain Trainer with DataCollatorWithFlattening lets packed texts see each other (reproduced with 4.57.1, gone in 5.23.0)",
+        "a plain Trainer with DataCollatorWithFlattening lets packed texts attend to each other (reproduced with 4.57.1, gone in 5.23.0)",
         "https://github.com/huggingface/transformers/pull/39194",
         "FT408 measures it on this model, and ftcli trains without a cache",
     ),
@@ -53,7 +53,7 @@ DEFECTS = (
         "transformers",
         "4.57.1",
         None,
-        "an attention mask of ones beside restarting positions lets packed texts see each other under sdpa (reproduced with 5.23.0 and 5.24.0)",
+        "an all-ones attention mask with restarting positions lets packed texts attend to each other under sdpa (reproduced with 5.23.0 and 5.24.0)",
         "https://github.com/huggingface/transformers/pull/46634",
         "ftcli's packed collator makes no mask",
     ),
@@ -61,7 +61,7 @@ DEFECTS = (
         "datasets",
         "5.2",
         None,
-        "another writer_batch_size changes the fingerprint of map, so that all is tokenized again (measured with 5.2.0)",
+        "a different writer_batch_size changes map's fingerprint, so everything is tokenized again (measured with 5.2.0)",
         "https://github.com/huggingface/datasets/pull/8439",
         "ftcli does not use map",
     ),
@@ -89,7 +89,7 @@ def versions(probe: Probe) -> Check:  # noqa: ARG001 - the contract's
     tf32 = _tf32()
     if tf32:
         return warned(
-            tf32, "Use one of the two: torch.backends.cuda.matmul.fp32_precision, or allow_tf32, in every library of the run.", **evidence
+            tf32, "Use only one of torch.backends.cuda.matmul.fp32_precision and allow_tf32 in all libraries of the run.", **evidence
         )
     open_ones = [(defect, here) for defect, here in found if not defect.avoided]
     if open_ones:
@@ -113,7 +113,9 @@ def attention(probe: Probe) -> Check:
     }
     if asked is not None and asked != used:
         return warned(
-            f"asked for {asked} attention, the model uses {used}", "Leave out --attn-implementation, or install what it needs.", **evidence
+            f"{asked} attention was requested, but the model uses {used}",
+            "Leave out --attn-implementation, or install what it requires.",
+            **evidence,
         )
     if asked is not None:
         return passed(f"{used} attention, as asked", **evidence)

@@ -50,30 +50,30 @@ def loaded(probe: Probe) -> Check:
     evidence: dict[str, Any] = {"new": new[:8], "other_shape": other[:8], "unused": unused[:8]}
     if not probe.task.needs_labels and (new or other):
         return failed(
-            f"the output layer of {source} is not in its file ({', '.join([*new, *other][:3])}): it would start at random on trained weights",
-            "Take weights that were saved with their language-model head (AutoModelForCausalLM).",
+            f"the output layer of {source} is not in its file ({', '.join([*new, *other][:3])}): it would start at random on top of pretrained weights",
+            "Use weights that were saved with their language-model head (AutoModelForCausalLM).",
             **evidence,
         )
     changed = _changed(probe)
     if changed:
         return warned(
-            f"{source} is loaded with another architecture than its own: {', '.join(changed[:4])}",
-            "Leave these keys out of --config-overrides: the weights were trained with the others.",
+            f"{source} is loaded with an architecture other than its own: {', '.join(changed[:4])}",
+            "Remove these keys from --config-overrides: the weights were trained with the original values.",
             changed=changed,
             **evidence,
         )
     if lost := _left_out(probe.model, unused):
         return warned(
-            f"{source} holds {len(lost)} weights of the model itself that its configuration has no place for, first {lost[0]}: they are left out",
-            "Compare config.json with the weights beside it (num_hidden_layers): take the configuration that they were saved with.",
+            f"{source} holds {len(lost)} weights of the base model that its configuration has no layer for, first {lost[0]}: they are not loaded",
+            "Compare config.json with the weights beside it (num_hidden_layers), and use the configuration they were saved with.",
             left_out=lost[:8],
             **evidence,
         )
     heads = [name for name in unused if any(word in name for word in HEAD_WORDS)]
     if new and heads:
         return warned(
-            f"{source} has a head ({heads[0]}) that this model has no place for, and the head used here ({new[0]}) is new",
-            "Load it with the architecture that it was saved with, if its head is wanted.",
+            f"{source} has a head ({heads[0]}) that this model cannot load, and the head used here ({new[0]}) is new",
+            "To keep its head, load it with the architecture it was saved with.",
             **evidence,
         )
     if (new or other) and not is_adapter(probe.settings):
@@ -118,7 +118,7 @@ def own_tokenizer(probe: Probe) -> Check:
         raise Missing("the weights are random, from --model-config")
     used = probe.tokenizer
     if (source, probe.settings.model.revision) == (probe.settings.tokenizer.path, probe.settings.tokenizer.revision):
-        return passed(f"the tokenizer is that of {source}")
+        return passed(f"the tokenizer is the one of {source}")
     own = _tokenizer_of(source, probe)
     ids = sorted({*probe.rows.input_ids.values.tolist()})
     pairs = list(zip(ids, _tokens(used, ids), _tokens(own, ids), strict=True))
@@ -127,23 +127,23 @@ def own_tokenizer(probe: Probe) -> Check:
     special = set(used.all_special_ids)
     if others := [pair for pair in wrong if pair[0] not in special and pair[2] is not None]:
         number, here, there = others[0]
-        said = f"{len(others)} of the {len(ids)} ids in the first batch mean other tokens to the model: {number} is {here!r} here and {there!r} in {source}"
+        said = f"{len(others)} of the {len(ids)} ids in the first batch are different tokens for the model: {number} is {here!r} here and {there!r} in {source}"
         if len(others) > RENAMED * len(ids):
             return failed(said, f"Prepare the data with --tokenizer-path {source}, and give it here too.", **evidence)
         return warned(
-            f"{said}; the rest is the same",
-            f"Right where unused tokens were given new names, whose weights are to be learned. Otherwise prepare the data with --tokenizer-path {source}.",
+            f"{said}; the others match",
+            f"Correct if unused tokens were renamed and their weights are to be trained. Otherwise prepare the data with --tokenizer-path {source}.",
             **evidence,
         )
     if added := [pair for pair in wrong if pair[2] is None]:
         return noted(
-            f"{len(added)} of the {len(ids)} ids in the first batch are no tokens in {source}, first {added[0][1]!r} ({added[0][0]}): new ones, which its"
+            f"{len(added)} of the {len(ids)} ids in the first batch are not tokens of {source}, first {added[0][1]!r} ({added[0][0]}): new ones, which its"
             " weights have not learned",
             **evidence,
         )
     if wrong:
         return noted(f"special tokens differ from those in {source}: {wrong[0][1]!r} for {wrong[0][2]!r} (id {wrong[0][0]})", **evidence)
-    return passed(f"the {len(ids)} different ids in the first batch are the same tokens in {source}", **evidence)
+    return passed(f"the {len(ids)} distinct ids in the first batch are the same tokens in {source}", **evidence)
 
 
 def _tokenizer_of(source: str, probe: Probe) -> Any:
@@ -157,7 +157,7 @@ def _tokenizer_of(source: str, probe: Probe) -> Any:
 
     files = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt", "vocab.json")
     if Path(source).is_dir() and not any((Path(source) / name).is_file() for name in files):
-        raise Missing(f"{source} is no folder with a tokenizer of its own")
+        raise Missing(f"{source} is not a folder with its own tokenizer")
     if not Path(source).is_dir():
         try:
             _ = probe.config  # what the hub did not give is known by now: without a network asking it again takes 47 s

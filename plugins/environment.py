@@ -39,7 +39,7 @@ def environment(settings: Settings, machine: Machine) -> dict[str, Tweak]:
         wanted["MALLOC_TRIM_THRESHOLD_"] = Tweak(TRIM_ABOVE, MALLOC_REASON)
         wanted["MALLOC_TOP_PAD_"] = Tweak(KEEP_HEAPS, MALLOC_REASON)
     if hub.named(_places(settings)) and (host := hub.unknown_host()):
-        wanted[hub.VARIABLE] = Tweak("1", f"no name server here knows {host}: what is in the cache is taken at once")
+        wanted[hub.VARIABLE] = Tweak("1", f"{host} cannot be resolved here: the cache is used immediately")
     return wanted
 
 

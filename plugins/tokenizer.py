@@ -79,13 +79,9 @@ def _check_folder(path: str) -> None:
 def _check_file(file: Path) -> None:
     """A link that leads nowhere, a FIFO or a device would hang or be passed over in silence; a huge file takes all memory."""
     if not file.is_file():
-        raise TokenizerError(
-            f"{file} is no file that can be read", "A link leads nowhere, or it is a device or FIFO: copy the real file there."
-        )
+        raise TokenizerError(f"{file} is not a readable file", "It is a broken link, a device or a FIFO: copy the real file there.")
     if file.stat().st_size > MOST_BYTES:
-        raise TokenizerError(
-            f"{file} has {file.stat().st_size:,} bytes; no tokenizer's file is that large", "Copy it again from its source."
-        )
+        raise TokenizerError(f"{file} has {file.stat().st_size:,} bytes, too large for a tokenizer file", "Copy it again from its source.")
 
 
 def _refuse_pointers(folder: Path, names: frozenset[str] | None = None) -> None:
@@ -102,7 +98,7 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
     wanted = [package for package, module in PACKAGES.items() if package in text.lower() and not find_spec(module)]
     if "trust_remote_code" in text:
         return TokenizerError(
-            f"the tokenizer {path} brings Python code of its own",
+            f"the tokenizer {path} brings its own Python code",
             "Read it, then add --trust-remote-code on the command line if you trust it.",
         )
     if "backend tokenizer" in text and (kind := _kind(Path(path))):  # transformers asks for sentencepiece then, which would not help
@@ -117,7 +113,7 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
         )
     if not Path(path).is_dir():
         return TokenizerError(
-            f"the tokenizer {path} is neither a folder here nor to be had from the hub: {text[:200]}",
+            f"the tokenizer {path} is neither a local folder nor available on the hub: {text[:200]}",
             hub.advice(),
         )
     _refuse_pointers(Path(path))
@@ -137,8 +133,8 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
         hint = "This transformers refuses the folder's config.json: update transformers, or give a folder with the tokenizer's files alone."
     elif _reads(Path(path) / "tokenizer.json"):
         hint = (
-            "tokenizer.json itself can be read; the class that transformers takes for this model cannot be made of it."
-            ' Put "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json: then it is read as it is.'
+            "tokenizer.json itself is readable, but the class that transformers uses for this model cannot be built from it."
+            ' Put "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json: then it is read as is.'
         )
     return TokenizerError(f"the tokenizer {path} cannot be loaded: {type(error).__name__}: {text[:200]}", hint)
 

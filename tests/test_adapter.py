@@ -88,7 +88,7 @@ def test_a_run_with_lora_saves_an_adapter_that_merges_into_a_plain_model(bench: 
     for saved in (folder, folder / "checkpoint-1"):
         assert (saved / "adapter_model.safetensors").is_file()
         assert not (saved / "model.safetensors").exists()
-    assert any("are learned" in note for note in report.notes)
+    assert any("are trained" in note for note in report.notes)
     adapted = load_adapted(folder)
     ids = torch.randint(10, VOCABULARY, (3, 9))
     with torch.no_grad():
@@ -107,7 +107,7 @@ def test_a_run_with_lora_saves_an_adapter_that_merges_into_a_plain_model(bench: 
     if store == "classify":
         assert plain.config.id2label[3] == "label 3"
         assert plain.config.problem_type == "single_label_classification"
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         merge(folder, tmp_path / "merged")
     with pytest.raises(UsageError, match="is no adapter"):
         merge(tmp_path / "merged", tmp_path / "again")
@@ -152,9 +152,9 @@ def test_an_adapter_is_neither_merged_nor_asked_nor_trained_on_over_another_base
     merge(tmp_path / "run", tmp_path / "merged")
     tiny_model("qwen3", seed=7).save_pretrained(tmp_path / "base")
     for folder in (tmp_path / "run", tmp_path / "run" / "checkpoint-1"):
-        with pytest.raises(ModelError, match=r"is not the model that the adapter .* was learned on"):
+        with pytest.raises(ModelError, match=r"is not the model that the adapter .* was trained on"):
             load_adapted(folder)
-    with pytest.raises(ModelError, match="was learned on"):
+    with pytest.raises(ModelError, match="was trained on"):
         run(_context(bench, "packs", "further", tmp_path / "run", **SHORT))
     shutil.rmtree(tmp_path / "base")
     shutil.copytree(bench.folder / "qwen3", tmp_path / "base")
@@ -164,7 +164,7 @@ def test_an_adapter_is_neither_merged_nor_asked_nor_trained_on_over_another_base
 @pytest.mark.parametrize("use", [load_adapted, lambda folder: refuse_absent(str(folder))])
 def test_a_base_that_was_moved_is_asked_for_by_name(use: Callable[[Path], Any], tmp_path: Path) -> None:
     (tmp_path / ADAPTER_CONFIG).write_text(json.dumps({"base_model_name_or_path": "/nowhere/base"}))
-    with pytest.raises(ModelError, match=r"the base of the adapter .* is not there: /nowhere/base") as refused:
+    with pytest.raises(ModelError, match=r"the base model of the adapter .* does not exist: /nowhere/base") as refused:
         use(tmp_path)
     assert f"base_model_name_or_path in {tmp_path / ADAPTER_CONFIG}" in refused.value.hint
 
@@ -246,7 +246,7 @@ def test_training_goes_on_from_an_adapter(bench: Bench) -> None:
     run(_context(bench, "classify", "second", "first", **SHORT))
     second = _saved(bench.folder / "second")
     assert any(not torch.equal(first[name], second[name]) for name in first if "lora_B" in name)
-    with pytest.raises(UsageError, match="is an adapter already"):
+    with pytest.raises(UsageError, match="is already an adapter"):
         prepare(_context(bench, "classify", "third", "first", **SHORT, model__lora_r=4))
 
 
@@ -264,7 +264,7 @@ def test_an_adapter_for_the_same_labels_in_another_order_is_refused_and_for_othe
             assert f"--label-names {words}" in refused.value.hint
         else:
             prepare(other)
-            assert any(f"was learned for the labels {', '.join(given)}" in note for note in other.notes)
+            assert any(f"was trained for the labels {', '.join(given)}" in note for note in other.notes)
 
 
 def test_which_layers_get_lora_can_be_said(bench: Bench) -> None:
@@ -300,10 +300,10 @@ def test_a_frozen_backbone_leaves_everything_but_the_head_as_it_was(bench: Bench
     ("values", "task", "words"),
     [
         ({"model__lora_alpha": 8}, Classify, "without model.lora_r"),
-        ({"model__freeze_backbone": True, "model__lora_r": 4}, Classify, "freezes the backbone by itself"),
-        ({"model__freeze_backbone": True}, Pretrain, "no head of its own"),
+        ({"model__freeze_backbone": True, "model__lora_r": 4}, Classify, "already freezes the backbone"),
+        ({"model__freeze_backbone": True}, Pretrain, "no separate head to train"),
         ({"model__freeze_backbone": True, "model__config": "x.json", "model__name_or_path": None}, Classify, "random weights"),
-        ({"model__load_in_4bit": True}, Classify, "cannot be trained themselves"),
+        ({"model__load_in_4bit": True}, Classify, "cannot be trained directly"),
         ({"model__lora_r": 4, "model__config": "x.json", "model__name_or_path": None}, Classify, "random weights"),
     ],
 )

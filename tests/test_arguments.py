@@ -113,12 +113,12 @@ def test_every_field_arrives_under_its_own_name(tmp_path: Path, name: str) -> No
     ("values", "words"),
     [
         ({"train__prediction_loss_only": True}, "train.prediction_loss_only has no effect"),
-        ({"train__liger_kernel_config": {"rope": True}}, "train.liger_kernel_config has no effect: there is no train.use_liger_kernel"),
+        ({"train__liger_kernel_config": {"rope": True}}, "train.liger_kernel_config has no effect: train.use_liger_kernel is off"),
         ({"train__activation_checkpointing_kwargs": {"use_reentrant": False}}, "train.activation_checkpointing_kwargs has no effect"),
         ({"train__dataloader_multiprocessing_context": "spawn"}, "train.dataloader_multiprocessing_context has no effect"),
         ({"train__eval_do_concat_batches": False}, "train.eval_do_concat_batches has no effect"),
         ({"train__ddp_backend": "bogus"}, "train.ddp_backend has no effect: there is one process"),
-        ({"train__hub_model_id": "me/mine"}, "train.hub_model_id has no effect: there is no train.push_to_hub"),
+        ({"train__hub_model_id": "me/mine"}, "train.hub_model_id has no effect: train.push_to_hub is off"),
     ],
 )
 def test_a_setting_that_changes_nothing_is_noted(tmp_path: Path, values: dict[str, Any], words: str) -> None:
@@ -137,11 +137,11 @@ def test_a_setting_that_changes_nothing_is_noted(tmp_path: Path, values: dict[st
         ({"train__log_level": "bogus"}, "train.log_level = 'bogus'"),
         ({"train__eval_accumulation_steps": 0}, "train.eval_accumulation_steps = 0"),
         ({"train__logging_steps": 1.5}, "train.logging_steps = 1.5 is neither a number of steps nor a share"),
-        ({"train__debug": "underflow_overflow"}, "train.debug is not offered"),
-        ({"train__accelerator_config": {"split_batches": True}}, "'split_batches': true} is not offered"),
+        ({"train__debug": "underflow_overflow"}, "train.debug is not supported"),
+        ({"train__accelerator_config": {"split_batches": True}}, "'split_batches': true} is not supported"),
         ({"train__torch_compile": True, "train__torch_compile_backend": "inducter"}, "train.torch_compile_backend = 'inducter'"),
         ({"train__torch_compile": "auto", "train__torch_compile_backend": "inducter"}, "train.torch_compile_backend = 'inducter'"),
-        ({"train__torch_compile_mode": "max"}, "train.torch_compile_mode = 'max' is not offered"),
+        ({"train__torch_compile_mode": "max"}, "train.torch_compile_mode = 'max' is not supported"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(tmp_path: Path, values: dict[str, Any], words: str) -> None:
@@ -175,9 +175,9 @@ def test_the_best_model_is_that_of_the_lowest_error(tmp_path: Path, metric: str,
 @pytest.mark.parametrize(
     ("metric", "figures", "hint"),
     [
-        ("f1", ("loss", "accuracy", "macro_f1"), "There are loss, accuracy, macro_f1. Did you mean macro_f1?"),
+        ("f1", ("loss", "accuracy", "macro_f1"), "Choose from: loss, accuracy, macro_f1. Did you mean macro_f1?"),
         ("eval_acuracy", ("loss", "accuracy"), "Did you mean accuracy?"),
-        ("bleu", ("loss", "perplexity"), "There are loss, perplexity."),
+        ("bleu", ("loss", "perplexity"), "Choose from: loss, perplexity."),
     ],
 )
 def test_a_figure_that_no_evaluation_has_is_refused_as_the_best_ones(metric: str, figures: tuple[str, ...], hint: str) -> None:
@@ -238,7 +238,7 @@ def test_bf16_is_chosen_by_what_the_cpu_has_and_the_reason_is_said(tmp_path: Pat
         ({"train__average_tokens_across_devices": False}, "average_tokens_across_devices"),
         ({"train__train_sampling_strategy": "batch_rebalance"}, "batch_rebalance"),
         ({"train__train_sampling_strategy": "sorted"}, "sorted"),
-        ({"train__optim": "no_such"}, "train.optim = 'no_such' is not offered"),
+        ({"train__optim": "no_such"}, "train.optim = 'no_such' is not supported"),
         ({"train__save_strategy": "steps", "train__save_steps": 1.5}, "save_steps"),
         ({"tracking__report_to": ["no_such"]}, "no such tracker"),
     ],
@@ -271,7 +271,7 @@ def test_a_tracker_is_proposed_for_a_name_like_it(tmp_path: Path) -> None:
 def test_a_number_of_steps_is_a_wish_for_steps(
     tmp_path: Path, values: dict[str, Any], evaluations: tuple[str, float | None], checkpoints: tuple[str, float | None]
 ) -> None:
-    """`--save-steps 4` alone saved each epoch, without a word."""
+    """`--save-steps 4` alone saved each epoch silently."""
     arguments = make_arguments(_context(tmp_path, **{f"train__{name}": value for name, value in values.items()}), held_out=True)
     assert (arguments.eval_strategy, arguments.save_strategy) == (evaluations[0], checkpoints[0])
     assert evaluations[1] in {None, arguments.eval_steps}

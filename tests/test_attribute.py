@@ -96,12 +96,12 @@ def test_configurations_are_read_from_files_and_from_runs_and_the_command_line_c
     (tmp_path / "empty.json").write_text('{"schema": "ftcli.report/1"}')
     for name, held in (("words", '"x"'), ("bare", '{"train.seed": 1}'), ("orphan", '{"train.seed": {"value": 1}}')):
         (tmp_path / f"{name}.json").write_text(f'{{"schema": "ftcli.report/1", "settings": {held}}}')
-        with pytest.raises(SettingsError, match=f"{name}.json is no report of a run"):
+        with pytest.raises(SettingsError, match=f"{name}.json is not a run's report"):
             factors.read_settings(tmp_path / f"{name}.json", {})
     with pytest.raises(SettingsError) as missing:
         factors.read_settings(tmp_path / "none.toml", {})
     assert "--config" not in missing.value.hint
-    for name, words in (("broken", "cannot be read"), ("empty", "holds no settings"), ("none", "does not exist")):
+    for name, words in (("broken", "cannot be read"), ("empty", "does not contain the settings"), ("none", "does not exist")):
         with pytest.raises(SettingsError, match=words):
             factors.read_settings(tmp_path / f"{name}.json", {})
 
@@ -123,7 +123,7 @@ def test_texts_from_everywhere_are_cut_and_all_are_counted(tmp_path: Path) -> No
     assert again.path.read_text() == texts.path.read_text()
     whole = full_path.cut(context, context.settings, tmp_path / "whole", 99)
     assert [json.loads(line)["text"] for line in whole.path.read_text().splitlines()] == corpus(30)
-    with pytest.raises(UsageError, match="names no data"):
+    with pytest.raises(UsageError, match="has no data"):
         full_path.cut(context, Settings(), tmp_path / "cut", 12)
 
 
@@ -255,7 +255,7 @@ def test_a_configuration_that_cannot_run_says_why(tmp_path: Path, monkeypatch: A
         stdout = json.dumps({"error": {"message": "no model", "hint": "Give one."}}) + "\n"
 
     monkeypatch.setattr(full_path.tied, "run", lambda *_: Done)
-    with pytest.raises(TrainError, match="cannot be run: no model"):
+    with pytest.raises(TrainError, match="does not run: no model"):
         full_path.run_path(Settings(), tmp_path / "run", {})
     assert not (tmp_path / "run").exists()
 
@@ -317,21 +317,21 @@ def test_the_page_has_the_table_and_the_waterfall(measured: Any) -> None:
         "What differs",
         "loader.collator",
         "unexplained",
-        "alone inside the noise: no difference was found",
+        "alone within the noise: no difference was found",
     ):
         assert words in page
     wide = re.search(r"<svg[^>]*factors-wide.*?</svg>", page, re.DOTALL)
     assert wide is not None
     bars = re.findall(r'z\n" clip-path="[^"]*" style="fill: var\(--(\w+)\)"', wide[0])
     assert bars == ["s1", "bad", "bad", "muted", "s1"]  # base, volume, collator, texts themselves, new
-    assert re.search(r"the texts themselves from [^;]* \(inside the noise\);", wide[0])
+    assert re.search(r"the texts themselves from [^;]* \(within the noise\);", wide[0])
     document = json.loads(Path(report.paths["json"]).read_text())
     assert document["metrics"]["total"]["n"] == 4
 
 
 def test_what_cannot_be_compared_is_refused(measured: Any, tmp_path: Path) -> None:
     base = str(tmp_path / "base.toml")
-    with pytest.raises(UsageError, match="do not differ"):
+    with pytest.raises(UsageError, match="have the same settings"):
         measured(base, base)
     with pytest.raises(UsageError, match="two configurations, 1 are given"):
         measured(base)
@@ -347,7 +347,7 @@ def test_epochs_that_a_number_of_steps_rules_out_are_no_difference(measured: Any
         path.write_text(
             f'[dataset]\nsources = ["{source}"]\n[loader]\ncollator = "{collator}"\n[train]\nmax_steps = 5\nnum_train_epochs = {epochs}\n'
         )
-    with pytest.raises(UsageError, match=r"differ in nothing that changes a run: train.num_train_epochs \(1.0 and 3.0\)"):
+    with pytest.raises(UsageError, match=r"no difference between the configurations changes a run: train.num_train_epochs \(1.0 and 3.0\)"):
         measured(str(few), str(many))
     report = measured(str(few), str(tmp_path / "fixed.toml"))
     assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator"]
@@ -365,7 +365,7 @@ def test_workers_that_few_rows_cannot_tell_are_not_measured(measured: Any, tmp_p
     assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator"]
     assert [each["setting"] for each in report.metrics["unmeasured"]] == ["dataset.num_proc"]
     assert any("dataset.num_proc (1 and 2)" in note and "--rows" in note for note in report.notes)
-    with pytest.raises(UsageError, match=r"do not differ in any setting but dataset.num_proc, which is not measured \(50 rows"):
+    with pytest.raises(UsageError, match=r"have the same settings but dataset.num_proc, which is not measured \(50 rows"):
         measured(files[0], files[2], **{"benchmark.rows": 50})
     monkeypatch.setattr(hands, "SHARD_BYTES", 100)
     found = measured(*files[:2], **{"benchmark.rows": 50})
@@ -392,13 +392,13 @@ def three(tmp_path: Path, monkeypatch: Any, fails: Any) -> tuple[str, str]:
 def test_settings_that_cannot_run_apart_are_measured_as_one(measured: Any, tmp_path: Path, monkeypatch: Any) -> None:
     def fails(made: Settings, _: int) -> None:
         if (made.loader.collator == "fixed") != (made.runtime.threads == 2):
-            raise TrainError("a configuration cannot be run: fixed needs two threads", "")
+            raise TrainError("a configuration does not run: fixed needs two threads", "")
 
     report = measured(*three(tmp_path, monkeypatch, fails))
     assert [each["name"] for each in report.metrics["factors"]] == ["loader.collator + runtime.threads", "dataset.batch_size"]
     assert report.metrics["factors"][0]["new"] == {"loader.collator": "fixed", "runtime.threads": 2}
     assert {(m.name, m.n) for m in report.metrics["measurements"][:2]} == {("base", 4), ("new", 4)}
-    assert any("loader.collator, runtime.threads (a configuration cannot be run: fixed needs" in note for note in report.notes)
+    assert any("loader.collator, runtime.threads (a configuration does not run: fixed needs" in note for note in report.notes)
 
 
 def test_a_run_that_fails_later_ends_the_rounds_and_what_was_measured_counts(measured: Any, tmp_path: Path, monkeypatch: Any) -> None:
@@ -426,7 +426,7 @@ def test_an_interruption_keeps_the_complete_rounds_and_does_not_promise_to_go_on
         return
     report = measured(*files)
     assert (report.status, report.metrics["total"]["n"]) == ("interrupted", 2)
-    assert "does not go on" in report.error["hint"]
+    assert "cannot be resumed" in report.error["hint"]
     document = json.loads(Path(report.paths["json"]).read_text())
     assert (document["status"], document["error"]["code"]) == ("interrupted", "interrupted")
 

@@ -39,7 +39,7 @@ def test_a_python_class_that_gives_other_ids_than_its_backend_is_noticed(tmp_pat
 
     backend = prepare_backend(Shouting(), tmp_path)  # type: ignore[arg-type]
     assert backend.json == ""
-    assert any("Shouting gives other ids than its own backend" in note for note in backend.notes)
+    assert any("Shouting gives different ids from its own backend" in note for note in backend.notes)
 
 
 def test_a_folder_that_cannot_be_loaded_is_a_tokenizer_error(tmp_path: Path) -> None:

@@ -109,4 +109,4 @@ def test_a_run_reports_the_confusions_of_its_last_evaluation(bench: Bench, uneve
     assert all(one["example"] for one in confusion["largest"])
     page = (bench.folder / "run" / "report.html").read_text(encoding="utf-8")
     assert "Largest confusions" in page
-    assert "Labels that are found least" in page
+    assert "Labels with the lowest recall" in page

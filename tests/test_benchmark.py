@@ -391,7 +391,7 @@ def test_an_interruption_keeps_the_rounds_that_are_complete(run, monkeypatch):
     assert {m.n for m in report.metrics["measurements"]} == {2}
     assert report.metrics["ratios"][0]["n"] == 2
     assert report.error["code"] == "interrupted"
-    assert "does not go on" in report.error["hint"]
+    assert "cannot be resumed" in report.error["hint"]
     turns.clear()
     stop = 2
     with pytest.raises(KeyboardInterrupt):

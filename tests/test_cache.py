@@ -151,7 +151,7 @@ def test_files_that_are_not_of_the_data_are_a_note(prepared: Path) -> None:
     (prepared / "train" / "cache-0123.arrow").touch()
     report = call("verify", prepared)
     assert report.status == "ok"
-    assert any("1 files are not of the prepared data, such as train/cache-0123.arrow" in note for note in report.notes)
+    assert any("1 files do not belong to the prepared data, such as train/cache-0123.arrow" in note for note in report.notes)
 
 
 def test_what_cannot_be_verified_is_said(tmp_path: Path) -> None:
@@ -552,7 +552,7 @@ def test_why_says_when_nothing_differs_or_nothing_is_known(tmp_path: Path) -> No
 
     assert call("why", one, moved).details["lines"][0].startswith("Nothing differs: both have the fingerprint ")
     assert "do not have the same content" in call("why", one, unequal).details["lines"][0]
-    assert "a manifest does not say" in call("why", one, old).details["lines"][0]
+    assert "does not record its inputs" in call("why", one, old).details["lines"][0]
     assert call("why", one, moved).metrics["differences"] == 0
 
 
@@ -562,7 +562,7 @@ def test_why_takes_the_beginning_of_a_fingerprint(tmp_path: Path, monkeypatch: p
     names = [read_manifest(folder)["fingerprint"] for folder in (one, other)]  # type: ignore[index]
 
     assert why(Path(names[0][:16]), Path(names[1])) == {"packing.max_length": ["320", "9"]}
-    with pytest.raises(StoreError, match="no data prepared below here has a fingerprint that begins with 0123456789"):
+    with pytest.raises(StoreError, match="no data prepared below here has a fingerprint starting with 0123456789"):
         call("why", one, Path("0123456789"))
     with pytest.raises(StoreError, match="holds no data"):
         call("why", one, tmp_path)

@@ -113,7 +113,7 @@ def test_a_page_says_symptom_cause_rule_fix_and_references() -> None:
     assert text.startswith("# XY001 Own\n\nStage `model`, fails the run at worst. Needs `store`.\n")
     assert "Finds: the loss is multiplied by accumulation steps × processes (F1).\n" in text
     assert "Runs after FT404" in text
-    assert "`ftcli verify --fix` mends it" in text
+    assert "`ftcli verify --fix` fixes it" in text
     for part in ("Symptom\n\nIt hurts.", "Cause\n\nSomebody", "How it is found\n\nWe", "What to do\n\nUndo", "References\n\n- [a]"):
         assert f"## {part}" in text
 

@@ -340,4 +340,4 @@ def test_another_precision_is_refused_also_where_the_machine_has_chosen_it(tmp_p
 def test_what_an_older_checkpoint_does_not_say_is_not_compared_and_noted(tmp_path: Path) -> None:
     folder, notes = _checkpoint(tmp_path, 1), []
     checkpoints.compare(folder, {**IDENTITY, "precision": "float32"}, notes.append)
-    assert notes == ["checkpoint-1 and this run are not compared in precision, of which one of them tells nothing"]
+    assert notes == ["checkpoint-1 and this run cannot be compared in precision, which one of them does not record"]

@@ -63,7 +63,7 @@ SHORT = 'batch["attention_mask"][3, 0] = 0'
 
 def test_a_mask_of_ones_warns_and_the_forward_pass_decides(world: World) -> None:
     plugins = world.collator(ONES)
-    world.caught("a mask of ones", world.run("classify"), "FT301", status="warn", words="places of padding", stages=STAGE, plugins=plugins)
+    world.caught("a mask of ones", world.run("classify"), "FT301", status="warn", words="padding positions", stages=STAGE, plugins=plugins)
     checks = world.verify(world.run("classify", "qwen3"), stages=("batch", "model"), plugins=plugins)
     assert checks["FT407"].status == "pass"  # right padding of a causal model is never seen
 
@@ -90,7 +90,7 @@ def test_a_collator_that_changes_the_rows_is_found(world: World, what: str, chan
 
 def test_a_collator_that_mixes_up_labels_is_found(world: World) -> None:
     plugins = world.collator('batch["labels"] = batch["labels"].roll(1)')
-    world.caught("labels of other rows", world.run("classify"), "FT302", words="the data say", stages=STAGE, plugins=plugins)
+    world.caught("labels of other rows", world.run("classify"), "FT302", words="in the data it is", stages=STAGE, plugins=plugins)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_collator_that_mixes_up_labels_is_found(world: World) -> None:
         ("labels shifted by the collator", 'batch["labels"] = batch["labels"].roll(-1, 1)', "must not be shifted"),
         ("padding labelled", 'batch["labels"][batch["attention_mask"] == 0] = 0', "padding is labelled"),
         ("padding labelled, no mask", 'batch["labels"][batch.pop("attention_mask") == 0] = 0', "padding is labelled"),
-        ("EOS never labelled", 'batch["labels"][batch["input_ids"] == 1] = -100', "EOS stands in the batch and is never a target"),
+        ("EOS never labelled", 'batch["labels"][batch["input_ids"] == 1] = -100', "EOS occurs in the batch but is never a target"),
         ("a row without targets", 'batch["labels"][4] = -100', "1 rows have no target at all, first row 4"),
     ],
 )
@@ -113,7 +113,7 @@ def test_eos_as_pad_masked_by_id_fails_and_the_fix_names_the_cause(world: World,
     world.quiet("PAD is EOS, masked by place", values, stages=STAGE)
     plugins = world.collator('batch["labels"][batch["input_ids"] == self.spec.pad_token_id] = -100')
     check = world.caught("PAD is EOS, masked by id", values, "FT302", words="never a target", stages=STAGE, plugins=plugins)
-    assert "by place" in check.fix
+    assert "by position" in check.fix
 
 
 def test_an_eos_that_nobody_learns_is_not_the_collators_fault(world: World, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_answers_that_lost_their_end_to_the_length_are_seen(world: World, tmp_pa
     if status == "pass":
         assert world.quiet("3 of 80 answers cut", cut, stages=STAGE)["FT304"].evidence["cut"] == long / 80
         return
-    words = "no answer ends" if long == 80 else f"{long / 80:.1%} of 80 answers lost their end"
+    words = "no answer ends" if long == 80 else f"{long / 80:.1%} of 80 answers were cut"
     check = world.caught(f"{long} of 80 answers cut", cut, "FT304", status=status, words=words, stages=STAGE)
     assert f"Raise --max-length above {most - 2} (2 tokens" in check.fix
     assert "--add-eos" not in check.fix
@@ -218,7 +218,7 @@ def test_an_end_that_the_task_never_learns_fails(world: World, tmp_path: Path) -
     values = {**world.run("pretrain"), **world.rewritten(tmp_path / "s", {"train": rows}, like=world.plain, task="pretrain")}
     assert world.quiet("EOS that is learned", values, stages=STAGE)["FT304"].evidence["learned"] == 1
     plugins = world.plugins(FORGETS_EOS)
-    world.caught("a task that leaves EOS out", values, "FT304", words="it is never a target", stages=STAGE, plugins=plugins)
+    world.caught("a task that leaves EOS out", values, "FT304", words="which is never a target", stages=STAGE, plugins=plugins)
 
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
@@ -282,14 +282,16 @@ def test_without_a_pad_token_pooling_is_left_to_the_check_of_the_tokenizer(world
 
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
-    [("packed", "bucketed", "packed rows would see"), ("pretrain", "nil", "nil")],
+    [("packed", "bucketed", "texts packed into one row would"), ("pretrain", "nil", "nil")],
 )
 def test_a_collator_that_does_not_fit_the_rows_fails_once(world: World, kind: str, name: str, words: str) -> None:
     world.caught(f"{kind} data, collator {name}", world.run(kind, **{"loader.collator": name}), "FT301", words=words, stages=STAGE)
 
 
 def test_packed_data_cannot_be_classified(world: World) -> None:
-    world.caught("packed data, classify", {**world.run("packed"), "train.mode": "classify"}, "FT301", words="one label a row", stages=STAGE)
+    world.caught(
+        "packed data, classify", {**world.run("packed"), "train.mode": "classify"}, "FT301", words="one label per row", stages=STAGE
+    )
 
 
 def test_an_unknown_task_fails_once(world: World) -> None:
@@ -298,7 +300,7 @@ def test_an_unknown_task_fails_once(world: World) -> None:
 
 def test_no_rows_fail_once(world: World, tmp_path: Path) -> None:
     values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": []})}
-    world.caught("a train split without rows", values, "FT301", words="the split train has no rows", stages=STAGE)
+    world.caught("a train split without rows", values, "FT301", words="the train split has no rows", stages=STAGE)
 
 
 def test_the_longest_row_is_looked_at_alone_whatever_it_costs() -> None:

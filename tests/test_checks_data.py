@@ -78,7 +78,7 @@ def test_sources_that_train_is_yet_to_prepare_are_no_fault(world: World, tmp_pat
     values = {"tokenizer.path": str(world.bpe), "dataset.sources": [str(source)] * (1 + several)}
     checks = world.verify(values, stages=STAGE)
     assert checks["FT201"].status == "info"
-    assert "not prepared yet: ftcli train does it first" in checks["FT201"].summary
+    assert "not prepared yet: ftcli train prepares them first" in checks["FT201"].summary
     assert {check.status for check in checks.values() if check.id != "FT201"} == {"skipped"}
 
 
@@ -292,8 +292,8 @@ def test_a_longer_row_is_advised_only_where_it_helps(world: World, tmp_path: Pat
     values = {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [str(data)]}
     check = world.verify(values, stages=STAGE)["FT204"]
     assert check.status == "warn"
-    assert ("40 with their answer behind what is kept" if behind else "40 without an answer") in check.summary
-    assert ("Raise --max-length" in check.fix, "without any answer" in check.fix) == (behind, not behind)
+    assert ("40 with their answer cut off by truncation" if behind else "40 without an answer") in check.summary
+    assert ("Raise --max-length" in check.fix, "Mode sft needs an answer" in check.fix) == (behind, not behind)
 
 
 def test_the_share_of_rows_that_were_cut_is_said_of_answers(world: World, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_rows_that_truncation_left_nothing_of_come_first_and_drop_is_not_advised
     values = {"tokenizer.path": str(world.bpe), "train.mode": "sft", "dataset.sources": [str(data)]}
     check = world.verify(values, stages=STAGE)["FT204"]
     assert (check.status, check.fix) == ("warn", "Raise --max-length.")
-    assert check.summary.startswith("60 of 80 rows (75.0%) were left out: 60 with their answer behind what is kept; truncation cut "), (
+    assert check.summary.startswith("60 of 80 rows (75.0%) were left out: 60 with their answer cut off by truncation; truncation cut "), (
         check.summary
     )
 
@@ -399,7 +399,7 @@ RARE = [0.01 * number for number in range(95)] + [1e6]
 @pytest.mark.parametrize(
     ("train", "held", "words"),
     [
-        (UNIFORM, [0.1] * 40, "all 40 rows of validation have the number 0.1"),
+        (UNIFORM, [0.1] * 40, "all 40 rows of validation have the value 0.1"),
         (UNIFORM, [100 * number for number in UNIFORM], "validation are 20.1 on average"),
         (UNIFORM, [0.5 + number / 100 for number in UNIFORM], "with a standard deviation of 0.00119"),
         (UNIFORM, [7 + number for number in UNIFORM], "validation are 7.2 on average"),

@@ -107,7 +107,7 @@ def test_whole_texts_that_ftcli_split_and_that_differ_in_case_still_fail(world: 
     lines = {"train": [*rows, *((text.upper(), label) for text, label in rows)]}
     check = world.verify(_store(world, tmp_path, lines, **{"dataset.validation_fraction": 0.1}), stages=STAGE)["FT205"]
     assert check.status == "fail"
-    assert "differ in case or spaces" in check.fix
+    assert "differ in case, spaces" in check.fix
     assert "let ftcli split" not in check.fix
 
 

@@ -59,7 +59,7 @@ def test_one_label_for_nearly_all_rows_is_said(world: World, tmp_path: Path, oth
 
 def test_sorted_rows_that_are_not_shuffled_fail(world: World, tmp_path: Path) -> None:
     values = _labelled(world, tmp_path, [LABELS[number // 60] for number in range(240)])
-    world.caught("D6: sorted rows in their order", {**values, **SEQUENTIAL}, "FT203", words="label by label", stages=STAGE)
+    world.caught("D6: sorted rows in their order", {**values, **SEQUENTIAL}, "FT203", words="the rows are sorted by label", stages=STAGE)
     assert world.quiet("sorted rows, shuffled", values, stages=STAGE)["FT203"].status == "info"
 
 

@@ -179,7 +179,7 @@ def test_passages_of_train_texts_are_found_where_texts_are_continued(world: Worl
     held = [" ".join(text.split()[100:160]) for text in train[:20]] + _long(20, 2, 60)
     lines = {"train": [(text, "") for text in train], "validation": [(text, "") for text in held]}
     values = _store(world, tmp_path / "s", lines, **{"dataset.label_column": None, "packing.max_length": 4096})
-    check = world.caught("passages of train texts", values, "FT206", status="warn", words="20 of them as a passage", stages=STAGE)
+    check = world.caught("passages of train texts", values, "FT206", status="warn", words="20 of them a passage", stages=STAGE)
     assert check.evidence["validation"]["rows"] == 20
 
 
@@ -251,7 +251,7 @@ def test_prompts_of_train_with_another_answer_are_told(world: World, tmp_path: P
         values = _prepared(world, folder, {"train": train, "validation": held}, **options)
         check = world.verify({**values, "train.mode": "sft"}, stages=STAGE)["FT205"]
         assert check.status == status, check
-        assert ("have a prompt that stands in train with another answer" in check.summary) == (status != "pass")
+        assert ("have a prompt that is in train with another answer" in check.summary) == (status != "pass")
 
 
 def test_an_instruction_that_all_rows_share_is_no_leak(world: World, tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ TINY = (Gpu("a small GPU", 2**20, "8.0"),)
     [
         ({"OMP_NUM_THREAD": "4"}, {}, "did you mean OMP_NUM_THREADS"),
         ({"HF_DATASET_CACHE": "/x"}, {}, "did you mean HF_DATASETS_CACHE"),
-        ({"OMP_NUM_THREADS": "many"}, {}, "no number of threads"),
-        ({"RAYON_NUM_THREADS": "-1"}, {}, "no number of threads"),
+        ({"OMP_NUM_THREADS": "many"}, {}, "not a number of threads"),
+        ({"RAYON_NUM_THREADS": "-1"}, {}, "not a number of threads"),
         ({"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "2"}, {}, "contradict each other"),
         ({"TOKENIZERS_PARALLELISM": "true"}, {"loader.num_workers": 2}, "2 forked DataLoader workers"),
         ({"OMP_PROC_BIND": "close"}, {"loader.num_workers": 2}, "OMP_PROC_BIND=close"),

@@ -136,9 +136,9 @@ def test_a_schedule_that_decays_at_once_is_a_warning(world: World) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("warmup_stable_decay", {}, "has to be told num_decay_steps"),
+        ("warmup_stable_decay", {}, "needs num_decay_steps"),
         ("warmup_stable_decay", {"num_decay_steps": 3, "decay_type": "sudden"}, "decay_type = 'sudden' is none of"),
-        ("cosine_with_min_lr", {}, "one of min_lr and min_lr_rate"),
+        ("cosine_with_min_lr", {}, "needs min_lr or min_lr_rate"),
         ("linear", {"power": 2}, "takes no option power"),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_checkpoint_of_the_same_run_passes(world: World, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("train.learning_rate", 1e-3, "the saved optimizer keeps the old one"),
+        ("train.learning_rate", 1e-3, "the saved optimizer keeps"),
         ("train.per_device_train_batch_size", 3, "the rows of every step"),
         ("train.data_seed", 7, "the order of rows"),
         ("train.adam_beta2", 0.9, "adam_beta2"),
@@ -232,10 +232,10 @@ RARE = {"train.eval_strategy": "steps", "train.eval_steps": 50, "train.save_stra
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"train.patience": 3, "train.max_steps": 200}, "takes 4 evaluations before the last step, and there are 3"),
-        ({"train.patience": 1, "train.max_steps": 50}, "takes 2 evaluations before the last step, and there are 0"),
-        ({"train.load_best_model_at_end": True, "train.max_steps": 50}, "the only evaluation is that at the end, step 50"),
-        ({"train.load_best_model_at_end": True, "train.max_steps": 200, "train.eval_delay": 200}, "the only evaluation is that at the end"),
+        ({"train.patience": 3, "train.max_steps": 200}, "needs 4 evaluations before the last step, but there are 3"),
+        ({"train.patience": 1, "train.max_steps": 50}, "needs 2 evaluations before the last step, but there are 0"),
+        ({"train.load_best_model_at_end": True, "train.max_steps": 50}, "the only evaluation is at the end, step 50"),
+        ({"train.load_best_model_at_end": True, "train.max_steps": 200, "train.eval_delay": 200}, "the only evaluation is at the end"),
     ],
 )
 def test_evaluations_too_few_for_what_is_asked_are_a_warning(world: World, asked: dict[str, Any], words: str) -> None:

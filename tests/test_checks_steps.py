@@ -80,7 +80,7 @@ def test_updates_lost_in_bfloat16_are_found_at_the_peak_rate(world: World, dtype
     values = world.run("classify", "qwen3", **{"model.dtype": dtype, "train.learning_rate": rate, "train.warmup_steps": 10})
     if status == "fail":
         check = world.caught(
-            f"O2, {dtype} weights at {rate:g}", values, "FT503", words="lost in rounding", stages=STEPS, select=("FT502", "FT503", "FT504")
+            f"O2, {dtype} weights at {rate:g}", values, "FT503", words="lost to rounding", stages=STEPS, select=("FT502", "FT503", "FT504")
         )
         assert "float32" in check.fix
     else:
@@ -112,7 +112,7 @@ def test_a_gradient_that_is_clipped_to_nothing_is_not_called_rounding(world: Wor
         values,
         "FT054",
         "FT503",
-        words="cuts every gradient",
+        words="clips every gradient",
         stages=("settings", "steps"),
         select=("FT05", "FT503"),
     )

@@ -43,7 +43,7 @@ def test_sound_text_is_quiet_raw_and_prepared(world: World, tmp_path: Path, rows
     assert checks["FT112"].evidence["exact"] == 60
     checks = world.quiet("own text, prepared", world.run("classify"), stages=STAGE)
     assert checks["FT112"].evidence["rows"] == 240
-    assert checks["FT116"].summary == "nothing is added twice in 240 prepared rows"
+    assert checks["FT116"].summary == "no special token is doubled in 240 prepared rows"
 
 
 def test_without_texts_the_checks_say_why(world: World, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_without_texts_the_checks_say_why(world: World, tmp_path: Path) -> None:
     values["dataset.sources"] = [str(world.prepare("moved", world.bpe, {}, [f"train={source}"]))]
     source.unlink()
     check = world.quiet("sources that are gone", values, stages=STAGE)["FT112"]
-    assert check.summary == "Round trip: the texts that the data were prepared from are not there any more, or changed"
+    assert check.summary == "Round trip: the source texts of the prepared data were removed or changed"
 
 
 def test_a_tokenizer_that_does_not_know_the_characters_warns_and_names_them(world: World, tmp_path: Path, rows: list[str]) -> None:
@@ -180,4 +180,4 @@ def test_text_of_no_known_script_has_no_reference(world: World, tmp_path: Path) 
         "tokenizer.path": str(world.bpe),
         "dataset.sources": [written(tmp_path, [f"{number} + 17 = {number + 17}" for number in range(60)])],
     }
-    assert "no script that there is a reference for" in world.quiet("sums", values, stages=STAGE)["FT115"].summary
+    assert "scripts without a reference" in world.quiet("sums", values, stages=STAGE)["FT115"].summary

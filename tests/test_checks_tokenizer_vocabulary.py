@@ -90,9 +90,12 @@ def load_tokenizer(settings):
     )
     plugin = plugin.replace("def __call__", "unk_token_id = eos_token_id = 1\n        def __call__")
     check = world.verify(values, stages=STAGE, plugins=world.plugins(plugin))["FT107"]
-    assert (check.status, "no token of the vocabulary" in check.summary) == ("fail", True)
+    assert (check.status, "not in the vocabulary" in check.summary) == ("fail", True)
     values |= {"model.config": world.config("qwen3", eos_token_id=[7, 8])}
-    assert "ends texts with 7, 8" in world.quiet("another EOS in the model", values, stages=STAGE)["FT107"].summary
+    assert (
+        "eos_token_id of the model's configuration is 7, 8"
+        in world.quiet("another EOS in the model", values, stages=STAGE)["FT107"].summary
+    )
 
 
 def test_truncation_on_the_left_warns_where_rows_were_cut_on_the_right(world: World, tmp_path: Path) -> None:
@@ -161,7 +164,7 @@ def test_a_template_without_generation_is_noted_and_one_with_it_passes(world: Wo
     }
     checks = world.quiet("a chat template that marks the assistant", values, stages=STAGE)
     assert [checks[name].status for name in ("FT117", "FT118", "FT119")] == ["pass", "pass", "pass"]
-    assert checks["FT118"].summary == "the mask of what the assistant says is filled in 5 conversations of the data"
+    assert checks["FT118"].summary == "the assistant mask is set in 5 conversations of the data"
 
 
 def test_a_template_that_breaks_warns(world: World, tmp_path: Path) -> None:
@@ -200,10 +203,10 @@ def test_a_mask_that_is_empty_in_spite_of_generation_warns(world: World, tmp_pat
 def test_a_mask_that_holds_the_question_warns(world: World, tmp_path: Path) -> None:
     turned = "{% for m in messages %}<{{ m.role }}> {% if m.role == 'user' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %} {% endfor %}"
     values = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template=turned)}
-    world.caught("S9: the mask marks the user", values, "FT118", status="warn", words="what the user says in 4 of 4", stages=STAGE)
+    world.caught("S9: the mask marks the user", values, "FT118", status="warn", words="the user's words in 4 of 4", stages=STAGE)
     every = "{% for m in messages %}{% generation %}<{{ m.role }}> {{ m.content }}{% endgeneration %} {% endfor %}"
     values = {"tokenizer.path": world.tokenizer(tmp_path / "u", chat_template=every)}
-    world.caught("S9: the mask marks everybody", values, "FT118", status="warn", words="what the user says", stages=STAGE)
+    world.caught("S9: the mask marks everybody", values, "FT118", status="warn", words="the user's words", stages=STAGE)
 
 
 def test_a_prompt_that_is_no_beginning_of_the_whole_warns_for_the_data_s_own_conversations(world: World, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from runs import BRIEF, VOCABULARY, Bench
 from stores import learnable
 from timing import PATIENCE
 
-HERE = rf"is in use: a training is at work there, (rank 0, )?pid {os.getpid()} on {socket.gethostname()} \(since "
+HERE = rf"is in use by another training run, (rank 0, )?pid {os.getpid()} on {socket.gethostname()} \(since "
 GONE = 4_194_303
 
 
@@ -145,7 +145,7 @@ def test_without_locks_a_run_goes_on_and_knows_another_one_by_its_process(tmp_pa
         monkeypatch.setattr(lease_watch, "BEAT_SECONDS", PATIENCE)  # this machine's own processes are looked up
         with pytest.raises(PublishError, match=HERE), Claim(tmp_path / "run", notes.append) as other:
             other.take()
-    assert notes == [f"the file system of {tmp_path / 'run'} has no locks: another run there is known by its heartbeat alone"] * 2
+    assert notes == [f"the file system of {tmp_path / 'run'} has no locks: another run is only recognized by its heartbeat"] * 2
     assert not (tmp_path / "run").exists()
     _left(tmp_path / "killed", pid=GONE)
     with Claim(tmp_path / "killed", notes.append) as claim:

@@ -21,22 +21,22 @@ from ftcli.testing import run
 ROOT_HELP = """\
 Usage: ftcli [OPTIONS] COMMAND ...
 
-  Prepares data for fine-tuning, checks that the run can learn before it starts, trains, and says
-  with measurements where the time went.
+  Prepares data for fine-tuning, checks before a run starts that it can learn, trains, and measures
+  where the time went.
 
 Commands:
   tokenize         Read, encode and pack text into prepared data.
-  inspect          Look at rows, token by token.
+  inspect          Show rows token by token.
   verify           Check that a run can learn before it starts.
   train            Train a model on prepared data.
-  merge            Make one plain model of an adapter and its base.
-  predict          Ask a trained model.
+  merge            Merge a LoRA adapter into its base model.
+  predict          Run a trained model on texts.
   benchmark        Measure tokenizing, batching or training.
   export           Write prepared data in the format of another trainer.
-  cache            Check, list, compare or clear away prepared data.
+  cache            Check, list, compare or clean up prepared data.
   settings         Show settings, and where each value comes from.
   profiles         List, show or detect hardware profiles.
-  plugins          List, examine or start plugins.
+  plugins          List, check or create plugins.
   doctor           Describe this installation, to paste into an issue.
   train-tokenizer  Train a fast tokenizer on your text.
   sample-data      Write a sample corpus to try things on.
@@ -127,8 +127,11 @@ def test_every_section_is_shown_by_some_command_and_has_a_title() -> None:
 def test_help_names_the_variable_the_choices_and_the_default_of_an_option() -> None:
     words = " ".join(run("tokenize", "--help").stdout.split())
 
-    assert "--num-proc INT Worker processes; default: the cores that are really there. [DATASET_NUM_PROC]" in words
-    assert "--batch-size INT Rows encoded at a time, at most; about 4 MB are read at a time. [DATASET_BATCH_SIZE; default 50000]" in words
+    assert "--num-proc INT Worker processes; default: the available cores. [DATASET_NUM_PROC]" in words
+    assert (
+        "--batch-size INT Maximum number of rows encoded at a time; about 4 MB are read at a time. [DATASET_BATCH_SIZE; default 50000]"
+        in words
+    )
     assert "--memory-mode auto|memory|balanced|disk" in words
     assert "--packing [TEXT]" in words
     assert "--[no-]add-special-tokens" in words
@@ -143,8 +146,8 @@ def test_a_setting_that_means_something_else_to_a_command_has_words_of_its_own_t
     words = " ".join(run("train-tokenizer", "--help").stdout.split())
 
     assert "rejects.jsonl" not in words, "nothing is prepared, so nothing is put aside"
-    assert "left out and counted (quarantine). [DATASET_ON_BAD; default strict]" in words
-    assert "default: 1,024 packed" not in words
+    assert "skipped and counted (quarantine). [DATASET_ON_BAD; default strict]" in words
+    assert "default: 1,024 when packing" not in words
     assert "model_max_length" in words
 
 
@@ -153,12 +156,12 @@ def test_options_that_run_code_show_no_variable_because_none_is_read() -> None:
 
     assert set(RUNS_CODE) == set(CLI_ONLY)
     assert "DATASET_TRUST_PICKLE" not in words
-    assert "--[no-]trust-pickle Let code in .pkl sources run" in words
+    assert "--[no-]trust-pickle Allow code in .pkl sources to run" in words
 
 
 def test_fields_that_help_hides_are_counted_and_still_work() -> None:
     assert "--adam-beta1" not in run("train", "--help").stdout
-    assert "more options work the same way" in run("train", "--help").stdout
+    assert "more options exist" in run("train", "--help").stdout
     assert parse(COMMANDS["train"], ["--adam-beta1", "0.8"]).settings() == {"train.adam_beta1": ("0.8", "--adam-beta1")}
 
 

@@ -215,10 +215,10 @@ def test_arguments_of_a_command_arrive_in_their_types() -> None:
         (
             "tokenize",
             ["--output-dir", "--overwrit", "x"],
-            "--output-dir needs a value, and --overwrit looks like an option",
+            "--output-dir needs a value, but --overwrit looks like an unknown option",
             "--overwrite?",
         ),
-        ("train", ["--output-dir", "--zzz"], "--output-dir needs a value, and --zzz looks like", "--output-dir=--zzz"),
+        ("train", ["--output-dir", "--zzz"], "--output-dir needs a value, but --zzz looks like", "--output-dir=--zzz"),
         ("train", ["--max-steps", "--bf16"], "--max-steps needs a value", ""),
         ("train", ["--no-bf16=true"], "--no-bf16 takes no value, found 'true'", ""),
         ("train", ["--json=yes"], "--json takes no value", ""),
@@ -231,7 +231,7 @@ def test_arguments_of_a_command_arrive_in_their_types() -> None:
         ("sample-data", [], "needs --output", ""),
         ("sample-data", ["--output="], "--output is empty", ""),
         ("settings", ["--config="], "--config is empty", ""),
-        ("predict", ["run", "a", "--pair", "b", "--pair", "c"], "--pair is given more than once: b, c", "one value"),
+        ("predict", ["run", "a", "--pair", "b", "--pair", "c"], "--pair is given more than once: b, c", "a single value"),
     ],
 )
 def test_a_wrong_word_is_refused_with_what_would_do(command: str, words: list[str], message: str, hint: str) -> None:
@@ -291,7 +291,7 @@ def test_what_is_parsed_is_what_the_settings_take() -> None:
         (["tokenise"], "ftcli has no command 'tokenise'", "Did you mean tokenize?"),
         (["zzz"], "ftcli has no command 'zzz'", "See: ftcli --help"),
         (["--versoin"], "ftcli has no option --versoin", "Did you mean --version?"),
-        (["--json", "settings"], "ftcli has no option --json", "stand behind its name"),
+        (["--json", "settings"], "ftcli has no option --json", "go after its name"),
     ],
 )
 def test_a_wrong_command_is_refused_with_what_was_meant(words: list[str], message: str, hint: str) -> None:

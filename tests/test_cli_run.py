@@ -242,7 +242,7 @@ def test_code_that_ends_the_process_fails_the_command(monkeypatch: pytest.Monkey
     monkeypatch.setattr(settings_command, "run", _raise(SystemExit(code)))
     result = run("settings", "--json")
     assert result.exit_code == 1
-    assert result.report["error"]["message"].startswith("the command was ended from within: SystemExit")
+    assert result.report["error"]["message"].startswith("the command was terminated by its own code: SystemExit")
     assert result.report["status"] == "failed"
 
 
@@ -286,19 +286,19 @@ def test_a_benchmark_that_has_nothing_to_report_yet_does_not_promise_to_go_on(mo
     result = run("benchmark", "batch", "--json")
 
     assert result.exit_code == 3
-    assert result.report["error"]["hint"].startswith("A benchmark does not go on where it stopped")
+    assert result.report["error"]["hint"].startswith("A benchmark cannot be resumed: run it again")
 
 
 def test_a_command_that_reports_its_own_interruption_is_told_and_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(context: Context, **_: object) -> Report:
-        error = InterruptedRun("stopped after step 87", "Go on with --resume-from-checkpoint.")
+        error = InterruptedRun("stopped after step 87", "Resume with --resume-from-checkpoint.")
         return context.report("settings", {"steps": 87}, status="interrupted", error=error)
 
     monkeypatch.setattr(settings_command, "run", stopped)
     result = run("settings")
 
     assert result.exit_code == 3
-    assert result.stderr == "interrupted: stopped after step 87\n  Go on with --resume-from-checkpoint.\n"
+    assert result.stderr == "interrupted: stopped after step 87\n  Resume with --resume-from-checkpoint.\n"
     assert "87" in result.stdout
 
 
@@ -315,7 +315,7 @@ def test_a_bug_is_told_even_where_no_file_can_be_written(monkeypatch: pytest.Mon
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(blocked / "x"))
     monkeypatch.setattr(settings_command, "run", _raise(ZeroDivisionError("by nothing")))
 
-    assert "Run it with --verbose for the traceback" in run("settings").stderr
+    assert "Run it with --verbose to get the traceback" in run("settings").stderr
 
 
 def test_the_environment_is_set_up_before_work_and_left_alone_otherwise(tmp_path: Path) -> None:
@@ -406,4 +406,4 @@ def test_a_training_goes_on_by_its_checkpoints_and_not_by_the_same_command(monke
     monkeypatch.setattr(train_command, "run", interrupted)
     result = run("train", "--overwrite", "--output-dir", tmp_path / "run")
     assert result.exit_code == 3
-    assert "Go on with the same command and --resume-from-checkpoint auto, without --overwrite." in result.stderr
+    assert "Resume with the same command plus --resume-from-checkpoint auto, without --overwrite." in result.stderr

@@ -25,7 +25,7 @@ def register_checks(register):
     register("x", CheckKind({id!r}, {stage!r}, "title", print))
 """
 BROKEN = {
-    "mark": ("def on_step(step): ...\n", "on_step is not marked, and would never be called"),
+    "mark": ("def on_step(step): ...\n", "on_step is not marked as a hook, so it would never be called"),
     "syntax": ("x = 1\ndef on_step(step)\n    pass\n", "SyntaxError: expected ':' (bad.py, line 2)"),
     "name": ("x = 1\n@hookimpl\ndef on_step(step): ...\n", "NameError: name 'hookimpl' is not defined (bad.py, line 2)"),
     "import": ("import no_such_module", "no_such_module"),

@@ -76,7 +76,7 @@ def test_a_damaged_profile_is_named(text: str) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("min_core = 32", "profile.min_core is no key of a profile\n  Did you mean min_cores?"),
+        ("min_core = 32", "profile.min_core is not a profile key\n  Did you mean min_cores?"),
         ("seed = 1", "There are description, min_cores, min_memory_gb, measured."),
         ("min_cores = 0", "profile.min_cores = 0 is not a number of cores, 1 or more"),
         ("min_cores = 2.5", "profile.min_cores = 2.5 is not a number of cores"),

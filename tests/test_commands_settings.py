@@ -68,7 +68,7 @@ def test_a_variable_that_the_user_set_is_not_exported(tmp_path: Path) -> None:
     result = run("settings", "--export-env", "--plugins-dir", tmp_path, env={"EXTRA_SET": "mine"})
 
     assert "export EXTRA_SET" not in result.stdout
-    assert "# EXTRA_SET stays mine, which is yours; ftcli would set new: wanted" in result.stdout.splitlines()
+    assert "# EXTRA_SET stays mine, which is already set; ftcli would set new: wanted" in result.stdout.splitlines()
     assert all(line.startswith(("export ", "# ")) for line in result.stdout.splitlines())
 
 

@@ -151,7 +151,7 @@ def test_a_file_that_is_no_report_is_refused(text: str | None, tmp_path: Path) -
 )
 def test_a_damaged_report_is_refused_by_its_name(damage: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**report({"x": [1.0, 2.0]}), **damage}))
-    with pytest.raises(DataError, match=r"a\.json is no report of ftcli benchmark"):
+    with pytest.raises(DataError, match=r"a\.json is not a report of ftcli benchmark"):
         against.read_report(tmp_path / "a.json")
 
 
@@ -242,5 +242,5 @@ def test_cpu_time_is_read_from_the_system() -> None:
 def test_figures_that_are_none_are_refused(samples: list[float]) -> None:
     broken = report({"x": [1, 2, 3]})
     broken["metrics"]["measurements"][0]["samples"] = samples
-    with pytest.raises(DataError, match="has figures in real tokens/s that are none"):
+    with pytest.raises(DataError, match="has invalid figures in real tokens/s"):
         against.compare(report({"x": [1, 2, 3]}), broken, 0.05)

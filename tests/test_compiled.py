@@ -127,7 +127,7 @@ def test_faster_code_computes_the_layers_while_the_model_trains(tried: Callable[
     assert one.asked == [TRIED]
     assert one.compiler.options == [{"dynamic": True}]
     assert one.notes == [
-        "torch.compile on: a batch takes 0.5 s compiled and 1 s without; compiling took 27.5 s, and the 1,000 batches that are left save 500 s"
+        "torch.compile on: a batch takes 0.5 s compiled and 1 s without; compiling took 27.5 s, and the 1,000 remaining batches save 500 s"
     ]
     assert found.record() == {
         "on": True,
@@ -152,7 +152,7 @@ def test_a_short_run_tries_nothing(tried: Callable[..., Tried]) -> None:
     one = tried(left=FEWEST - 1)
     found = one.result()
     assert (found.on, found.batches_left) == (False, FEWEST - 1)
-    assert f"{FEWEST - 1} batches are left, which cannot pay the cold cost" in found.reason
+    assert f"{FEWEST - 1} batches are left, too few to pay for compiling" in found.reason
     assert (one.asked, one.compiler.options, one.compiler._now) == ([], [], 0.0)
 
 
@@ -197,7 +197,7 @@ def test_code_that_gives_something_else_is_left_out_with_the_reason(tried: Calla
 
     found = tried(Compiler(does=scale)).result()
     assert not found.on
-    assert "compiled code gives something else: logits differ by" in found.reason
+    assert "compiled code gives different results: logits differ by" in found.reason
 
 
 def test_nothing_is_left_of_a_trial(tried: Callable[..., Tried], model: Any) -> None:
@@ -240,7 +240,9 @@ def test_shapes_that_the_code_does_not_fit_run_as_before_and_are_counted(tried: 
         assert found.layers is not None
         assert (found.layers.fitted, found.layers.missed) == (LAYERS, LAYERS)
     assert found.record()["share_not_fitted"] == 0.5
-    assert one.notes[1:] == ["torch.compile: the code did not fit 50% of the layers' calls, by their shapes; they ran as without it"]
+    assert one.notes[1:] == [
+        "torch.compile: the compiled code did not fit 50% of the layers' calls because of their shapes; these ran uncompiled"
+    ]
 
 
 def test_an_error_of_the_step_itself_is_nobodys_recompile(tried: Callable[..., Tried], model: Any) -> None:
@@ -283,7 +285,7 @@ def test_code_that_drops_something_else_is_left_out(given: TrainingArguments, ra
     state = torch.get_rng_state()
     found = one.result()
     assert found.on is is_on
-    assert is_on or "compiled code gives something else: logits differ by" in found.reason
+    assert is_on or "compiled code gives different results: logits differ by" in found.reason
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -293,7 +295,7 @@ def test_code_that_does_not_fit_its_own_batches_is_left_out(tried: Callable[...,
             raise RuntimeError(f"stance is '{STANCE}'")
 
     one = tried(Compiler(does=refuse))
-    assert one.result().reason == "compiled code does not fit the very batches that it was compiled for"
+    assert one.result().reason == "compiled code does not fit the batches it was compiled for"
 
 
 # -- the form is kept ------------------------------------------------------------------------------------------------------
@@ -316,7 +318,7 @@ def test_a_form_that_cannot_be_kept_is_said_to_change_the_last_bits(tried: Calla
 
     found = tried(Compiler(does=fail)).result(before=True)
     assert not found.on
-    assert found.reason == "ValueError: no compiler; the run before was compiled, so that the weights may differ in their last bits"
+    assert found.reason == "ValueError: no compiler; the earlier run was compiled, so the weights may differ in their last bits"
 
 
 def test_rank_0_decides_and_what_one_rank_cannot_none_does(tried: Callable[..., Tried], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +414,7 @@ def test_a_short_run_says_that_it_is_off_and_its_report_has_the_figures(bench: B
     assert report.metrics["steps"] == 8
     assert report.details["torch_compile"]["batches_left"] == 16
     assert report.details["torch_compile"]["on"] is False
-    assert "torch.compile off: 16 batches are left, which cannot pay the cold cost: nothing was tried" in context.notes
+    assert "torch.compile off: 16 batches are left, too few to pay for compiling: nothing was tried" in context.notes
     assert "torch_compile" not in run(bench.context(bench.folder / "texts", "unset", **{**VALUES, "train__torch_compile": None})).details
 
 
@@ -446,7 +448,7 @@ def test_a_compiled_run_that_was_stopped_goes_on_bitwise_and_compiled(bench: Ben
     paying.fast = 9.0  # now it would not pay
     on = bench.context(data, f"{store} parts", **VALUES, train__resume_from_checkpoint="auto")
     assert run(on).details["torch_compile"]["on"] is True
-    assert "torch.compile on: so the run decided that this one goes on from" in on.notes
+    assert "torch.compile on: as decided by the run that this one resumes" in on.notes
     ends = [weights(bench.folder / f"{store} {name}") for name in ("whole", "parts")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     with pytest.raises(TrainError, match=r"train\.torch_compile was auto, now None"):

@@ -10,9 +10,9 @@ from ftcli.configfile import load_file
 from ftcli.errors import SettingsError
 
 TWICE = {
-    "a.yaml": ("train:\n  learning_rate: 1e-4\n  seed: 1\n  learning_rate: 1e-3\n", "learning_rate stands twice, again in line 4"),
-    "b.yaml": ("datasets:\n  - path: a\n    path: b\n", "path stands twice, again in line 3"),
-    "c.yml": ("train: {seed: 1}\ntrain: {seed: 2}\n", "train stands twice, again in line 2"),
+    "a.yaml": ("train:\n  learning_rate: 1e-4\n  seed: 1\n  learning_rate: 1e-3\n", "learning_rate is defined twice, again in line 4"),
+    "b.yaml": ("datasets:\n  - path: a\n    path: b\n", "path is defined twice, again in line 3"),
+    "c.yml": ("train: {seed: 1}\ntrain: {seed: 2}\n", "train is defined twice, again in line 2"),
     "d.json": ('{"train": {"seed": 1, "seed": 2}}', "seed stands twice"),
     "e.toml": ("[train]\nseed = 1\nseed = 2\n", "Cannot overwrite a value"),
 }

@@ -180,10 +180,10 @@ def test_a_post_processor_that_is_no_prefix_and_suffix_goes_to_the_reference(tmp
     choice = choose(folder, plugins)
     assert choice.name == "hf"
     assert choice.spec.whole
-    assert any("more than a fixed beginning and end" in note for note in choice.notes)
+    assert any("more than a fixed prefix and suffix" in note for note in choice.notes)
     assert rows_of(load_encoder(choice.spec, plugins).encode_whole(array(LINES))) == expected(folder[0], LINES)
     assert choose(folder, plugins, add_special_tokens=False).name == "double"
-    with pytest.raises(EngineError, match="more than a fixed beginning and end"):
+    with pytest.raises(EngineError, match="more than a fixed prefix and suffix"):
         choose(folder, plugins, requested="double")
 
 
@@ -198,7 +198,7 @@ def test_a_row_that_gets_other_special_tokens_than_the_probes_is_an_error(tiny: 
             rows = expected(tiny[0], texts, add_special_tokens=add_special_tokens)
             return {"input_ids": [row + [3] * (add_special_tokens and "moody" in text) for row, text in zip(rows, texts, strict=True)]}
 
-    with pytest.raises(EngineError, match="other special tokens to row 1 of the data than to other texts: 'moody'"):
+    with pytest.raises(EngineError, match="different special tokens to row 1 of the data than to other texts: 'moody'"):
         choose((Moody(), tiny[1]), offers(double(right)), sample=["calm", "moody"])
 
 
@@ -309,7 +309,7 @@ def test_a_tokenizer_whose_folder_holds_another_one_is_refused(tmp_path: Path) -
     ByT5Tokenizer().save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(str(tmp_path))
     byte_level(tmp_path / "other")
-    with pytest.raises(EngineError, match="give other ids for a row of the data"):
+    with pytest.raises(EngineError, match="give different ids for a row of the data"):
         choose((tokenizer, tmp_path / "other"), offers())
 
 

@@ -105,7 +105,7 @@ def test_an_engine_that_never_answers_is_given_up(tokenizer: Path, tmp_path: Pat
     with closing(Apart(found, 1)) as apart:
         choose_engine(loaded, tokenizer, found, requested="fuse", sample=["well"], load=apart, cache_dir=tmp_path)
         monkeypatch.setattr("ftcli.core.prepare.engine_trials.PATIENCE", 2.0)
-        with pytest.raises(EngineError, match="gave no answer within 2 s"):
+        with pytest.raises(EngineError, match="did not answer within 2 s"):
             choose_engine(loaded, tokenizer, found, requested="fuse", sample=["boom"], load=apart, cache_dir=tmp_path)
 
 
@@ -144,7 +144,7 @@ def test_an_engine_that_crashes_or_hangs_on_a_row_costs_its_shard_a_fallback(
     assert ids(tmp_path / "out") == ids(tmp_path / "plain")
     assert report.metrics["engine"] == "fuse"
     assert report.metrics["content_hash"] == manifest(tmp_path / "plain")["content_hash"]
-    crashed = [note for note in report.notes if "taken for the cause" in note]
+    crashed = [note for note in report.notes if "assumed to be the cause" in note]
     assert len(crashed) == 1
     assert "data.jsonl" in crashed[0]
     assert crashed[0] in manifest(tmp_path / "out")["notes"]

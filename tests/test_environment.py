@@ -119,7 +119,7 @@ def test_what_the_user_set_is_kept_and_said(load: Callable[..., Plugins], machin
 
     notes = environment.apply(load('{"OMP_NUM_THREADS": Tweak("2", "2 cores by affinity")}'), Settings(), machine, environ)
 
-    assert notes == ["OMP_NUM_THREADS=48 is yours and kept; ftcli would set 2 (2 cores by affinity)"]
+    assert notes == ["OMP_NUM_THREADS=48 is already set and kept; ftcli would set 2 (2 cores by affinity)"]
     assert environ == {"OMP_NUM_THREADS": "48"}
 
 

@@ -135,7 +135,7 @@ def test_a_tokenizer_is_not_loaded_for_a_format_without_text(store: Path, tmp_pa
     assert report.notes == ("megatron holds no text: the tokenizer nowhere is not used",)
 
 
-# -- what is there already ---------------------------------------------------------------------------------------------
+# -- what already exists ---------------------------------------------------------------------------------------------
 
 
 def test_the_same_export_is_not_made_twice(store: Path, tmp_path: Path) -> None:

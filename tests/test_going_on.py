@@ -244,8 +244,8 @@ def test_a_run_that_goes_on_judges_by_the_losses_before(bench: Bench, monkeypatc
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"train__bf16_full_eval": True}, "bf16_full_eval is not offered"),
-        ({"train__save_only_model": True, "train__on_nonfinite": "rollback"}, "needs checkpoints to go back to"),
+        ({"train__bf16_full_eval": True}, "bf16_full_eval is not supported"),
+        ({"train__save_only_model": True, "train__on_nonfinite": "rollback"}, "needs full checkpoints to go back to"),
     ],
 )
 def test_what_would_save_another_model_or_nothing_to_go_back_to_is_refused(bench: Bench, values: dict[str, Any], words: str) -> None:
@@ -299,7 +299,9 @@ def test_the_best_of_another_run_is_not_taken(bench: Bench) -> None:
         fit(prepare(context), signals)
     assert not same(weights(bench.folder / "alone"), weights(first / "checkpoint-2"))
     (note,) = [note for note in context.notes if note.startswith("the best checkpoint so far (step 2, loss ")]
-    assert note.endswith(f"{first / 'checkpoint-2'} belongs to another run, which differs in train.seed: the best of what follows is kept")
+    assert note.endswith(
+        f"{first / 'checkpoint-2'} belongs to another run, which differs in train.seed: the best of the following ones is kept"
+    )
     assert same(weights(bench.folder / "alone"), weights(bench.folder / "alone" / "checkpoint-6"))
 
 
@@ -331,7 +333,7 @@ def test_the_checkpoint_that_a_run_starts_from_is_not_removed(bench: Bench) -> N
     go(bench, "own")
     base = min((bench.folder / "own").glob("checkpoint-*"))
     values = {"model__config": None, "model__name_or_path": str(base), "train__max_steps": 2, "train__learning_rate": 1e-3}
-    with pytest.raises(TrainError, match="which overwriting its own --output-dir would remove"):
+    with pytest.raises(TrainError, match="which overwriting --output-dir would delete"):
         go(bench, "own", **values, runtime__overwrite=True)
     assert (base / "model.safetensors").is_file()
     go(bench, "other", **values)

@@ -269,7 +269,7 @@ def test_halves_are_taken_while_their_gradient_differs_by_no_more_than_rounding(
 def test_what_rules_it_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = Classify()
     own = model_of("qwen3", task)
-    assert why_not(own, arguments(tmp_path), 2) == "its decoder layers compute in a way of their own"
+    assert why_not(own, arguments(tmp_path), 2) == "its decoder layers are customized"
     with lean(own, task, batches_of(task), arguments(tmp_path), wanted="auto"):
         assert why_not(own, arguments(tmp_path), 1) == "one thread computes"
         several: Any = SimpleNamespace(device=torch.device("cpu"), world_size=2)

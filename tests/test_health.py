@@ -90,7 +90,7 @@ def test_the_first_logits_say_which_loss_they_mean() -> None:
         (6.9, Start(1.5, 6.6), True, "info", "standard deviation of 1.50"),
         (8.6, Start(2.5, 8.6), False, "warn", "standard deviation of 2.50"),
         (3.0, Start(0.1, 5.64), True, "warn", "which random weights cannot do"),
-        (3.0, Start(3.0, 9.0), False, "info", "knows something already"),
+        (3.0, Start(3.0, 9.0), False, "info", "already knows something"),
     ],
 )
 def test_the_verdict_on_the_first_loss(loss: float, start: Start, fresh: bool, status: str, words: str) -> None:
@@ -105,7 +105,7 @@ def test_a_trained_language_model_near_chance_has_the_wrong_tokenizer_or_weights
     start = Start(1.0, 12.4)
     check = first_loss(9.39, math.log(1000), start, fresh=False, language=True)
     assert check.status == "warn"
-    assert "may belong to another model, or the model has hardly been trained on such texts" in check.fix
+    assert "may belong to another model, or the model was hardly trained on such texts" in check.fix
     assert first_loss(6.7, math.log(1000), start, fresh=False, language=True).status == "warn"
     assert first_loss(3.1, math.log(1000), start, fresh=False, language=True).status == "info"
 

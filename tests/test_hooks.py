@@ -413,7 +413,7 @@ ENDS = {
 
 @pytest.mark.parametrize("hook", ENDS)
 def test_a_hook_that_ends_the_process_fails_the_command(tmp_path: Path, hook: str) -> None:
-    """ftcli ended with code 0, without a word and without a report."""
+    """ftcli ended with code 0 silently and without a report."""
     put(tmp_path / "plugins", f"import sys\nimport ftcli\n@ftcli.hookimpl\ndef {hook}:\n    sys.exit('licence expired')\n")
     found = run("verify", "--level", "quick", "--tokenizer-path", str(tmp_path), "--plugins-dir", str(tmp_path / "plugins"), "--json")
     assert found.exit_code == 1

@@ -139,7 +139,7 @@ def test_code_that_comes_with_a_tokenizer_is_run_only_on_request(place: Place) -
     config = place.config(auto_map={"AutoTokenizer": ["evil.Evil", None]}, tokenizer_class="Evil")
     code = f"{place.touch}from transformers import PreTrainedTokenizerFast\nclass Evil(PreTrainedTokenizerFast): ...\n"
     folder = place.tokenizer(tokenizer_config__json=config, evil__py=code)
-    assert "--trust-remote-code" in error_of(place.tokenize(tokenizer=folder), "brings Python code of its own")
+    assert "--trust-remote-code" in error_of(place.tokenize(tokenizer=folder), "brings its own Python code")
     error_of(place.tokenize(tokenizer=folder, TOKENIZER_TRUST_REMOTE_CODE="true"), "only the command line may set this")
     (place.root / "run.toml").write_text("[tokenizer]\ntrust_remote_code = true\n")
     error_of(place.tokenize("--config", "run.toml", tokenizer=folder), "only the command line may set this")
@@ -186,7 +186,7 @@ def test_a_huge_or_nested_file_is_refused(place: Place, name: str) -> None:
     (folder / name).write_text("[" * 1_000_000)
     error_of(place.tokenize(tokenizer=folder), "cannot be loaded")
     os.truncate(folder / name, 1 << 30)
-    error_of(place.tokenize(tokenizer=folder), "1,073,741,824 bytes; no tokenizer's file is that large")
+    error_of(place.tokenize(tokenizer=folder), "1,073,741,824 bytes, too large for a tokenizer file")
 
 
 @pytest.mark.reliability(26, "tokenizer files that are links, FIFOs or devices")
@@ -201,11 +201,11 @@ def test_links_in_a_tokenizer_folder_are_no_way_out(place: Place, name: str, tar
         (folder / name).symlink_to(name if target == "loop" else target)
     done = place.tokenize(tokenizer=folder)
     if target != "../.env":
-        error_of(done, f"{folder / name} is no file that can be read")
+        error_of(done, f"{folder / name} is not a readable file")
 
 
 GONE = "the tokenizer folder {} does not exist"
-NO_ID = "the tokenizer {} is neither a folder here nor to be had from the hub: Repo id must use alphanumeric chars"
+NO_ID = "the tokenizer {} is neither a local folder nor available on the hub: Repo id must use alphanumeric chars"
 
 
 @pytest.mark.reliability(26, "hub id that looks like a path")
@@ -228,7 +228,7 @@ def test_a_hub_id_that_looks_like_a_path_is_refused(place: Place, name: str, wor
 
 
 def test_a_hub_id_that_is_one_is_asked_for(place: Place) -> None:
-    said = error_of(place.tokenize(tokenizer="org/name"), "the tokenizer org/name is neither a folder here nor to be had from the hub: ")
+    said = error_of(place.tokenize(tokenizer="org/name"), "the tokenizer org/name is neither a local folder nor available on the hub: ")
     assert "couldn't connect" in said
     assert "Repo id must" not in said
 
@@ -316,8 +316,8 @@ def aliases(levels: int) -> str:
     ("text", "word"),
     [
         ("dataset:\n  text_column: !!python/object/apply:os.system ['touch canary']\n", "could not determine a constructor"),
-        (aliases(9), "aliases stand for more than 10,000 values"),
-        ("dataset:\n  sources: &a [*a]\n", "aliases stand for more than 10,000 values"),
+        (aliases(9), "aliases expand to more than 10,000 values"),
+        ("dataset:\n  sources: &a [*a]\n", "aliases expand to more than 10,000 values"),
         ("dataset: " + "[" * 50_000, "recursion"),
         ("dataset:\n" + "  x: y\n" * 100_000, "a config file has 200,000 at most"),
         ("dataset:\n  text_column: [decoy4711\n", "in line 3"),

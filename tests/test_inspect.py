@@ -347,7 +347,7 @@ def test_without_its_tokenizer_ids_stand_for_tokens_and_another_one_is_said(tmp_
     assert any("ids stand for tokens" in note and "--tokenizer-path" in note for note in bare.notes)
     other = look(tmp_path / "out", world / "tok")
     assert text_of(other)[1] == "  d│⟦‹no token›⟧"
-    assert any("another tokenizer than the one that these data were prepared with" in note for note in other.notes)
+    assert any("not the tokenizer these data were prepared with" in note for note in other.notes)
     with pytest.raises(TokenizerError):
         look(tmp_path / "out", tmp_path)
 
@@ -356,8 +356,8 @@ def test_without_its_tokenizer_ids_stand_for_tokens_and_another_one_is_said(tmp_
     ("options", "words"),
     [
         ({"rows": "0", "random": 2}, "contradict"),
-        ({"rows": "5-2"}, "no row and no range"),
-        ({"rows": "x"}, "no row and no range"),
+        ({"rows": "5-2"}, "neither a row nor a range"),
+        ({"rows": "x"}, "neither a row nor a range"),
         ({"rows": "40"}, "has no row 40"),
         ({"rows": f"0-{MOST_ROWS}"}, "more than 1,000 rows"),
         ({"random": 0}, "--random 0"),
@@ -373,7 +373,7 @@ def test_what_cannot_be_shown_is_said(packs: Path, options: dict[str, Any], word
 def test_missing_data_splits_and_bad_rows_are_said(packs: Path, world: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no split 'dev'"):
         look(packs, split="dev")
-    with pytest.raises(StoreError, match="is not there"):
+    with pytest.raises(StoreError, match="does not exist"):
         look(tmp_path / "absent")
     with pytest.raises(UsageError, match="is not prepared"):
         look(world / "a.jsonl")
@@ -463,7 +463,7 @@ def test_numbers_to_be_predicted_are_shown_as_they_are_and_have_no_id(world: Pat
 
 
 def test_two_prepared_directories_are_not_looked_at_together(packs: Path) -> None:
-    with pytest.raises(UsageError, match="is prepared, and 2 things are named"):
+    with pytest.raises(UsageError, match="is prepared, but 2 paths are given"):
         inspect.run(Context.make({"dataset.sources": [str(packs), str(packs)]}))
 
 

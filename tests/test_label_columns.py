@@ -73,7 +73,7 @@ def test_long_rows_of_json_lines_are_read_the_same_way(small: Mapping[Kind, Path
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (2, "'anger' is 2; a label's column says 0 or 1"),
+        (2, "'anger' is 2; a label column must hold 0 or 1"),
         (None, "'anger' is null; labels must be whole numbers"),
         ("1", r"'anger' is '1' \(a string\); labels must be whole numbers"),
         (True, r"'anger' is true; labels must be whole numbers"),

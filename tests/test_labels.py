@@ -191,7 +191,7 @@ def test_the_names_of_a_class_label_are_those_of_the_classes(kind, names, kinds,
     report = prepare(kinds["bpe"], source, tmp_path / "out", dataset__label_column="label")
     loaded = load_from_disk(str(tmp_path / "out"))["train"]
     assert (loaded.features["labels"].names, loaded["labels"]) == (names, [2, 0, 2])
-    assert any(note.startswith("the labels 0 to 2 are called as ") and ", ".join(names) in note for note in report.notes)
+    assert any(note.startswith("the labels 0 to 2 are named by ") and ", ".join(names) in note for note in report.notes)
     assert f"1 of 3 labels have no row: {names[1]}" in report.notes
 
 
@@ -228,7 +228,7 @@ def test_two_meanings_of_a_number_are_refused(kinds, tmp_path):
 
 def test_names_that_differ_by_spaces_only_are_noted(labelled):
     (note,) = [note for note in labelled(["1", "2", "2  "])[2] if "differ" in note]
-    assert note.startswith("the labels '2' and '2  ' differ by spaces only, and are two classes: ")
+    assert note.startswith("the labels '2' and '2  ' differ only in spaces, but are two classes: ")
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the note has a command of jq")
@@ -241,7 +241,7 @@ def test_the_command_for_labels_that_differ_by_spaces_makes_one_of_them(labelled
 
 
 def test_names_that_differ_by_case_only_are_noted(labelled):
-    assert "the labels 'Pos' and 'pos' differ by case only, and are two classes" in labelled(["Pos", "neg", "pos"])[2]
+    assert "the labels 'Pos' and 'pos' differ only in case, but are two classes" in labelled(["Pos", "neg", "pos"])[2]
 
 
 def test_labels_that_no_train_row_has_are_noted_before_the_work(kinds, tmp_path):
@@ -253,7 +253,7 @@ def test_labels_that_no_train_row_has_are_noted_before_the_work(kinds, tmp_path)
         tmp_path / "out",
         dataset__label_column="label",
     )
-    assert "2 of 3 labels of validation have no train row, and are not learned: 'c', 'd'" in report.notes
+    assert "2 of 3 labels of validation have no train row and will not be learned: 'c', 'd'" in report.notes
 
 
 def test_an_id_as_a_label_is_noted(kinds, tmp_path, monkeypatch):
@@ -266,13 +266,13 @@ def test_an_id_as_a_label_is_noted(kinds, tmp_path, monkeypatch):
 
 
 def test_names_with_nothing_odd_are_not_noted(labelled):
-    assert not any("differ by spaces" in note or "digits" in note or "decimals" in note for note in labelled(["0", "1", "2"])[2])
+    assert not any("differ only in spaces" in note or "digits" in note or "decimals" in note for note in labelled(["0", "1", "2"])[2])
 
 
 def test_digits_in_the_order_of_text_are_noted(labelled):
     _, names, notes = labelled([str(number) for number in range(12)])
     assert names[:4] == ["0", "1", "10", "11"]
-    assert any("the 12 labels are digits in the order of text (10 has the id 2)" in note for note in notes)
+    assert any("the 12 labels are numbers sorted as text (10 has the id 2)" in note for note in notes)
 
 
 def test_numbers_with_decimals_as_classes_are_noted(labelled):
@@ -284,7 +284,7 @@ def test_a_file_for_label_names_is_told_how_names_are_given(tmp_path):
     (tmp_path / "label.txt").write_text("a\nb\n")
     with pytest.raises(UsageError) as caught:
         by_name([str(tmp_path / "label.txt")], integers=False)
-    assert "A file is not read" in caught.value.hint
+    assert "File names are not accepted" in caught.value.hint
 
 
 @pytest.mark.parametrize("kind", [int, str])

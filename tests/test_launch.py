@@ -86,7 +86,7 @@ def test_a_machine_is_told_by_which_of_its_addresses_the_others_reach_it(monkeyp
     assert route.towards("own:1") == Route(None, "eth0"), "Debian's /etc/hosts: the others know it by another address"
     assert route.towards("10.9.9.9:1") == Route()
     for endpoint in ("host:", "host:name", "host:70000"):
-        with pytest.raises(UsageError, match="is no port"):
+        with pytest.raises(UsageError, match="is not a port"):
             route.towards(endpoint)
 
 
@@ -103,7 +103,7 @@ def test_the_first_machine_refuses_a_port_that_is_taken_before_it_starts_anythin
 @pytest.mark.parametrize(
     ("values", "gpus", "environ", "message"),
     [
-        ({"nproc_per_node": 2}, 0, {"LOCAL_RANK": "0"}, "LOCAL_RANK says that a launcher has started this process already"),
+        ({"nproc_per_node": 2}, 0, {"LOCAL_RANK": "0"}, "LOCAL_RANK shows that a launcher already started this process"),
         ({"nproc_per_node": 2}, 0, {"TORCHELASTIC_RUN_ID": "x"}, "TORCHELASTIC_RUN_ID"),
         ({"nproc_per_node": 0}, 0, {}, "launch.nproc_per_node = 0"),
         ({"nproc_per_node": 3}, 2, {}, "launch.nproc_per_node = 3, but 2 GPUs are visible"),
@@ -176,7 +176,7 @@ def test_a_stopped_rank_is_named_within_the_limit_and_ten_seconds() -> None:
     )
     assert stall is not None
     assert stall.ranks == (1,)
-    assert "rank 1 (pid 101) has shown no sign of life for 60 s" in stall.message
+    assert "rank 1 (pid 101) has sent no heartbeat for 60 s" in stall.message
     assert LIMIT <= seconds <= LIMIT + 10
 
 

@@ -112,7 +112,7 @@ def test_two_processes_train_and_evaluate_like_one_and_end_with_one_document(ben
     for name in ("eval_loss", "test_loss"):
         assert document["metrics"][name] == pytest.approx(alone.metrics[name], rel=1e-5)
     assert torch.allclose(weights(bench.folder / "two"), weights(bench.folder / "alone"), atol=1e-6)
-    assert any("OMP_NUM_THREADS=1 is yours and kept" in note for note in document["notes"]) or document["machine"]["cores"] // 2 <= 1
+    assert any("OMP_NUM_THREADS=1 is already set and kept" in note for note in document["notes"]) or document["machine"]["cores"] // 2 <= 1
     assert "[rank 0] mode classify: " in log, "one log, with the number of the rank before every line"
 
 
@@ -123,7 +123,7 @@ def test_all_ranks_are_refused_where_another_run_is_at_work(bench: Bench, store:
         for source in (store, bench.folder / "raw.jsonl"):
             code, document, log = launched(bench, source, "taken")
             assert code == 1, log
-            assert document["error"]["message"].startswith(f"taken is in use: a training is at work there, pid {os.getpid()} on ")
+            assert document["error"]["message"].startswith(f"taken is in use by another training run, pid {os.getpid()} on ")
         assert [path.name for path in (bench.folder / "taken").iterdir()] == [FOLDER]
 
 
@@ -241,4 +241,4 @@ def test_ranks_without_a_watch_wait_for_one_that_is_stopped(tmp_path: Path, tall
         for each in ranks:
             each.kill()
             each.communicate()
-    tally("ranks of plain torch.distributed wait, without a word")
+    tally("ranks of plain torch.distributed wait silently")

@@ -161,7 +161,7 @@ def test_what_replaces_the_models_code_itself_switches_it_off(reason: str, tmp_p
     assert said.startswith("lean step off: ")
     assert reason in said
     with lean(model, Classify(), batches_of(Classify()), given, wanted="off") as said:
-        assert said == "lean step off: train.lean_step says so"
+        assert said == "lean step off: turned off by train.lean_step"
     model = model_of("qwen3").to(torch.bfloat16)
     with lean(model, Classify(), batches_of(Classify()), arguments(tmp_path), wanted="auto") as said:
         assert "the weights are bfloat16" in said
@@ -303,7 +303,7 @@ def test_a_target_that_the_output_layer_does_not_have_is_refused(target: int, ki
     head = LeanHead(model_of("llama", Pretrain()))
     labels = torch.full((2, 9), 3)
     labels[1, 4] = target
-    with head.at_work(kind), pytest.raises(ModelError, match=r"a token to learn has the id .*, the model's output layer has 50 rows"):
+    with head.at_work(kind), pytest.raises(ModelError, match=r"a target token has the id .*, but the model's output layer has 50 rows"):
         head.loss(torch.randn(2, 9, 32), labels, None)
 
 

@@ -34,7 +34,7 @@ def test_too_little_memory_is_recognised(error: Exception, means: bool) -> None:
         (8, 2, "--per-device-train-batch-size 4 --gradient-accumulation-steps 4"),
         (9, 1, "--per-device-train-batch-size 3 --gradient-accumulation-steps 3"),
         (7, 3, "--per-device-train-batch-size 1 --gradient-accumulation-steps 21"),
-        (1, 3, "One row is the least"),
+        (1, 3, "The batch is already one row"),
     ],
 )
 def test_the_advice_keeps_the_batch_of_a_step_exactly(batch: int, accumulation: int, words: str) -> None:
@@ -43,7 +43,9 @@ def test_the_advice_keeps_the_batch_of_a_step_exactly(batch: int, accumulation: 
     )
     error = memory.advice(arguments, MemoryError("no more"), (batch, 512), evaluating=False)
     assert words in error.hint
-    assert f"a batch of {batch} rows ({batch} × 512 = {batch * 512:,} slots): no more" in error.message
+    assert (
+        f"a batch of {batch} rows ({batch} × 512 = {batch * 512:,} slots) does not fit into the device's memory: no more" in error.message
+    )
     assert "--per-device-eval-batch-size 32" in memory.advice(arguments, MemoryError(), None, evaluating=True).hint
 
 

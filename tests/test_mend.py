@@ -98,7 +98,7 @@ def test_a_pad_that_is_eos_is_parted_from_it_only_where_it_does_harm(world: Worl
 def test_nothing_to_mend_is_said(world: World, tmp_path: Path) -> None:
     result = testing.run("verify", "tokenizer", "--fix", "--tokenizer-path", world.bpe, cwd=tmp_path)
     assert result.exit_code == 0
-    assert "--fix: there is nothing that can be mended safely." in result.stdout
+    assert "--fix: nothing can be fixed safely." in result.stdout
     assert not (tmp_path / "ftcli-reports" / "mended").exists()
 
 
@@ -110,7 +110,7 @@ def test_the_terminal_shows_the_difference_the_copy_and_how_to_use_it(world: Wor
     assert "Use it: --tokenizer-path ftcli-reports/mended/tokenizer-t" in result.stdout
     assert '  +  "pad_token": "<|pad|>"' in result.stdout
     page = (tmp_path / "ftcli-reports" / "verify.html").read_text(encoding="utf-8")
-    assert "Mended in a copy" in page
+    assert "Fixed in a copy" in page
 
 
 def test_a_length_that_the_tokenizer_does_not_name_becomes_the_models_positions(world: World, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_file_that_lies_outside_or_is_no_json_is_refused(tmp_path: Path) -> No
     (folder / "tokenizer_config.json").write_text("no")
     context = Context.make({"tokenizer.path": str(folder)}, environ={})
     for name in ("../other.json", "tokenizer_config.json"):
-        with pytest.raises(PublishError, match="no mended copy"):
+        with pytest.raises(PublishError, match="no fixed copy"):
             mend(context, [Edit("tokenizer", name, "b", 2, "so")], tmp_path / "made")
     assert not (tmp_path / "made" / "other.json").exists()
     assert (folder / "tokenizer_config.json").read_text() == "no"

@@ -122,7 +122,7 @@ def test_an_earlier_merged_model_alone_is_replaced(tmp_path: Path) -> None:
     adapter, merged = tmp_path / "adapter", tmp_path / "merged"
     merge(adapter, merged)
     (merged / "config.json").unlink()
-    with pytest.raises(UsageError, match="is there already") as caught:
+    with pytest.raises(UsageError, match="already exists") as caught:
         merge(adapter, merged)
     assert "--overwrite" in caught.value.hint
     result = run("merge", adapter, "--output-dir", merged, "--overwrite", "--json")
@@ -145,7 +145,7 @@ def test_what_a_merge_reads_is_never_replaced(tmp_path: Path) -> None:
     )
     (tmp_path / "link").symlink_to(tmp_path / "merged")
     for output in (tmp_path / "adapter", tmp_path / "merged", tmp_path / "link", tmp_path):
-        with pytest.raises(UsageError, match="is read from there"):
+        with pytest.raises(UsageError, match="is read from it"):
             merge(tmp_path / "adapter", output, overwrite=True)
-    with pytest.raises(UsageError, match="base is no merged model"):
+    with pytest.raises(UsageError, match="base is not a merged model"):
         merge(tmp_path / "adapter", tmp_path / "base", overwrite=True)

@@ -146,7 +146,7 @@ def test_an_address_without_a_bucket_is_no_source_and_no_folder(address: str, tm
 @pytest.mark.parametrize("flag", ["--report-dir", "--cache-dir"])
 def test_reports_and_caches_are_put_into_directories(flag: str, tmp_path: Path) -> None:
     ended = run("verify", "env", flag, "s3://bucket/x", cwd=tmp_path)
-    assert (ended.exit_code, "it has to be a directory" in ended.stderr) == (2, True), ended.stderr
+    assert (ended.exit_code, "it must be a local directory" in ended.stderr) == (2, True), ended.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -455,7 +455,7 @@ def test_parts_are_made_in_a_shared_cache_folder_and_published_by_finish(raw: Se
     shared = ("--set", "dataset.shard_bytes=300", "--cache-dir", "cache", "--output-dir")
     plain = run(*words, *shared, "plain", cwd=tmp_path)
     early = run(*words, *shared, URL, "--finish", cwd=tmp_path)
-    assert (early.exit_code, "no part of this job is there" in early.report["error"]["message"]) == (1, True)
+    assert (early.exit_code, "no part of this job exists" in early.report["error"]["message"]) == (1, True)
     assert "--cache-dir" in early.report["error"]["hint"]
     for part, left in (("2/2", 1), ("1/2", 0)):
         made = run(*words, *shared, URL, "--shard", part, cwd=tmp_path)

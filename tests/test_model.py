@@ -104,7 +104,12 @@ def test_a_synonym_in_the_file_does_not_defeat_an_override(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{bad", "cannot be read"), ("[1]", "no JSON object"), ('{"model_type": "qwen33"}', "no model type"), ("{}", "model_type = None")],
+    [
+        ("{bad", "cannot be read"),
+        ("[1]", "not contain a JSON object"),
+        ('{"model_type": "qwen33"}', "not a model type"),
+        ("{}", "model_type = None"),
+    ],
 )
 def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.json").write_text(text)
@@ -182,7 +187,7 @@ def test_exactly_one_source_of_weights_is_needed(given: dict[str, Any], words: s
 
 def test_more_ids_than_embedding_rows_are_refused(tmp_path: Path, store: Store, tokenizer: Any) -> None:
     path = write_config(tmp_path / "config.json", vocab_size=100)
-    with pytest.raises(ModelError, match="an id would have no vector") as refused:
+    with pytest.raises(ModelError, match="some ids would have no vector") as refused:
         build(context(model__config=path), Classify(), store, tokenizer)
     assert f"vocab_size={len(tokenizer)}" in refused.value.hint
 
@@ -280,7 +285,7 @@ def test_a_head_for_the_same_labels_in_another_order_answers_as_it_did(tmp_path:
     assert {model.config.id2label[place]: round(float(new[place]), 5) for place in range(3)} == {
         name: round(float(old[place]), 5) for place, name in enumerate(["b", "c", "a"])
     }
-    assert any("in the order of the data, a, b, c; it was learned with b, c, a" in note for note in run.notes)
+    assert any("reordered to match the data, a, b, c; it was trained with b, c, a" in note for note in run.notes)
 
 
 @pytest.mark.parametrize(
@@ -294,17 +299,17 @@ def test_a_head_for_other_labels_of_the_same_number_is_said(
     model = build(run, Classify(), store, tokenizer)
     assert torch.equal(model.classifier.weight, saved.classifier.weight)
     assert torch.equal(model.classifier.bias, saved.classifier.bias)
-    assert [note for note in run.notes if f"was learned for the labels {', '.join(names)}, and goes on as one for a, b, c" in note] == [
-        note for note in run.notes if "learned" in note
+    assert [note for note in run.notes if f"was trained for the labels {', '.join(names)} and is now used for a, b, c" in note] == [
+        note for note in run.notes if "is now used for" in note
     ]
-    assert any("learned" in note for note in run.notes) == told
+    assert any("is now used for" in note for note in run.notes) == told
 
 
 def test_weights_of_another_head_are_left_out_and_said(tmp_path: Path, store: Store, tokenizer: Any) -> None:
     tiny_model(labels=4).save_pretrained(tmp_path / "model")
     run = context(model__name_or_path=str(tmp_path / "model"))
     build(run, Pretrain(), store, tokenizer)
-    assert any("no place for were left out, first score.weight" in note for note in run.notes)
+    assert any("do not exist in this model were ignored, first score.weight" in note for note in run.notes)
 
 
 @pytest.mark.parametrize("damage", ["prefix", "missing", "shape"])
@@ -321,7 +326,7 @@ def test_weights_that_are_not_loaded_are_an_error(tmp_path: Path, store: Store, 
     if damage == "shape":
         weights["model.norm.weight"] = torch.ones(31)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match="weights of the model itself are not in the file"):
+    with pytest.raises(ModelError, match="weights of the base model are missing from the file"):
         build(context(model__name_or_path=str(folder)), Pretrain(), store, tokenizer)
 
 
@@ -405,6 +410,6 @@ def test_what_is_neither_here_nor_to_be_had_from_the_hub_is_said_to_be_neither(m
     monkeypatch.setattr(AutoConfig, "from_pretrained", unreached)
     settings = context(model__name_or_path="nope/x").settings
     for ask in (lambda: predict.load("nope/x"), lambda: published(settings)):
-        with pytest.raises(ModelError, match="nope/x is neither a folder here nor to be had from the hub: We couldn't connect") as refused:
+        with pytest.raises(ModelError, match="nope/x is neither a local folder nor available on the hub: We couldn't connect") as refused:
             ask()
         assert "without a network give a folder" in refused.value.hint

@@ -51,7 +51,7 @@ def test_a_healthy_run_raises_nothing_above_info(world: World, told: Path, model
     checks = world.verify({**world.run("classify", model), "dataset.sources": [str(told)]})
     assert {id_: (check.status, check.summary) for id_, check in checks.items() if check.status not in {"pass", "info", "skipped"}} == {}
     assert "chance is ln 2 = 0.693" in checks["FT403"].summary
-    assert "4 labels, 2 a row" in checks["FT203"].summary
+    assert "4 labels, 2 per row" in checks["FT203"].summary
     for id_ in ("FT203", "FT302", "FT303", "FT403", "FT406"):
         assert checks[id_].status in {"pass", "info"}, checks[id_]
     assert checks["FT410"].status == "skipped"
@@ -62,7 +62,7 @@ def test_labels_that_never_change_are_named(world: World, told: Path, tmp_path: 
     broken = {**_run(world, told), **world.rewritten(tmp_path / "fixed", {"train": rows}, like=told)}
     check = world.verify(broken, select=["FT203"])["FT203"]
     assert (check.status, check.summary) == ("warn", "1 of 4 labels hold in no training row, first login")
-    assert "(--label-names or --label-columns, where they were given)" in check.fix
+    assert "(from --label-names or --label-columns, if given)" in check.fix
     same = [(ids, (0.0, 0.0, 1.0, 1.0)) for ids, _ in rows]
     broken = {**_run(world, told), **world.rewritten(tmp_path / "same", {"train": same}, like=told)}
     assert world.verify(broken, select=["FT203"])["FT203"].status == "fail"
@@ -85,7 +85,7 @@ def test_equal_texts_with_other_labels_are_named(world: World, told: Path, tmp_p
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("batch['labels'] = 1 - batch['labels']", "row 0 of the batch has other labels"),
+        ("batch['labels'] = 1 - batch['labels']", "row 0 of the batch has different labels"),
         ("batch['labels'] = batch['labels'].long()", "labels are int64"),
     ],
 )
@@ -113,5 +113,5 @@ def test_by_heart_leaves_out_labels_that_tell_no_rows_apart() -> None:
 @pytest.mark.slow
 def test_what_is_learned_is_seen_on_demand(world: World, told: Path) -> None:
     checks = world.verify(_run(world, told, **{"train.learnability_steps": 30}), select=["FT510"])
-    assert "knowing only how often each label comes" in checks["FT510"].summary
+    assert "knowing only the label frequencies" in checks["FT510"].summary
     assert 0 < checks["FT510"].evidence["prior_entropy"] < 0.75

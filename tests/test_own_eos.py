@@ -73,7 +73,7 @@ def test_byt5_ends_every_part_of_a_split_text(byt5: Path, tmp_path: Path, mode: 
 
 def test_pairs_of_byt5_are_refused_because_what_stands_between_two_texts_depends_on_them(byt5: Path, tmp_path: Path) -> None:
     columns = {"dataset__text_column": "text", "dataset__text_pair_column": "other", "dataset__label_column": "label"}
-    with pytest.raises(TokenizerError, match="does not add the same beginning and end to every text"):
+    with pytest.raises(TokenizerError, match="does not add the same prefix and suffix to every text"):
         prepare(byt5, source(tmp_path), tmp_path / "out", **columns)
 
 

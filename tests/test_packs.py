@@ -56,11 +56,11 @@ def test_sound_packs_are_given_on() -> None:
     ("answer", "words"),
     [
         (None, "returned NoneType, not Packs"),
-        (Packs([0], [0], [3], [0, 1]), "a document that is no array of whole numbers"),  # type: ignore[arg-type]
-        (packs(length=[3.0, 2.0, 4.0]), "a length that is no array of whole numbers"),
+        (Packs([0], [0], [3], [0, 1]), "a document that is not an integer array"),  # type: ignore[arg-type]
+        (packs(length=[3.0, 2.0, 4.0]), "a length that is not an integer array"),
         (packs(start=[0, 0]), "3 documents, 2 starts and 3 lengths"),
-        (packs(pack_offsets=[0, 2]), "do not go from 0 to its 3 parts"),
-        (packs(pack_offsets=[0, 3, 2, 3]), "do not go from 0"),
+        (packs(pack_offsets=[0, 2]), "do not run from 0 to its 3 parts"),
+        (packs(pack_offsets=[0, 3, 2, 3]), "do not run from 0"),
         (packs(document=[0, 1, 3]), "a document that is not among the 3"),
         (packs(document=[0, 2], start=[0, 0], length=[3, 4], pack_offsets=[0, 1, 2]), "0 of the 2 tokens of document 1"),
         (packs(length=[3, 2, 3]), "3 of the 4 tokens of document 2"),

@@ -104,7 +104,7 @@ def test_every_source_gives_the_same_pairs(small: Mapping[Kind, Path], tmp_path:
 
 
 def test_pairs_of_a_tokenizer_that_draws_lots_are_those_without(small: Mapping[Kind, Path], tmp_path: Path) -> None:
-    """BPE dropout was refused as a tokenizer that "puts other tokens around one pair of texts than around another"."""
+    """BPE dropout was refused as a tokenizer that "puts different special tokens to different text pairs of texts than around another"."""
     lots = shutil.copytree(small["bpe"], tmp_path / "lots")
     backend = json.loads((lots / "tokenizer.json").read_text(encoding="utf-8"))
     backend["model"]["dropout"] = 0.5
@@ -158,7 +158,7 @@ def test_rows_that_do_not_fit_are_dropped_or_named(small: Mapping[Kind, Path], t
         ({"dataset__text_pair_column": "first"}, UsageError, "'first' cannot be both"),
         ({"dataset__text_pair_column": "label"}, UsageError, "'label' cannot be both"),
         ({"dataset__text_pair_column": "secnd"}, DataError, "no column 'secnd'"),
-        ({"packing__truncation_strategy": "split"}, UsageError, "split would part one text"),
+        ({"packing__truncation_strategy": "split"}, UsageError, "split would separate the two texts"),
         ({"packing__strategy": "bfd"}, UsageError, "contradict each other"),
         ({"packing__max_length": 3}, UsageError, "leaves no room"),
         ({"train__mode": "sft", "dataset__label_column": None}, UsageError, "sft"),
@@ -201,7 +201,7 @@ def test_a_tokenizer_that_marks_a_pair_in_another_way_is_refused() -> None:
     assert not template_of_pairs(Odd([0, 0, 0]), [], special=True).types
     with pytest.raises(TokenizerError, match=r"by the types \[0, 0, 2\]"):
         template_of_pairs(Odd([0, 0, 2]), [], special=True)
-    with pytest.raises(TokenizerError, match="other tokens around one pair"):
+    with pytest.raises(TokenizerError, match="different special tokens to different text pairs"):
         template_of_pairs(Odd([0, 0, 1], moving=True), [], special=True)
 
 

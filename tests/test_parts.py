@@ -248,7 +248,7 @@ def test_a_damaged_shard_is_made_again(world: World) -> None:
 def test_another_number_of_parts_is_refused(world: World) -> None:
     world.run("1/3")
     error = refusal(world, "1/4")
-    assert "is being made in 3 parts, --shard 1/4 is of 4" in error.message
+    assert "is being prepared in 3 parts, but --shard 1/4 is of 4" in error.message
     assert "--shard 1/3" in error.hint
 
 
@@ -264,7 +264,7 @@ def test_a_part_and_the_finish_are_not_one_command(world: World) -> None:
 
 
 def test_finish_without_parts_says_what_differs(world: World) -> None:
-    assert "no part of this job is there" in refusal(world, finish=True).message
+    assert "no part of this job exists" in refusal(world, finish=True).message
     world.run("1/3")
     error = refusal(world, finish=True, packing__min_length=3)
     assert world.working.name in error.message
@@ -349,7 +349,7 @@ def test_a_part_that_runs_again_over_a_changed_source_makes_its_shards_again(wor
     world.parts()
     disguised(world.sources[1])
     notes = [note for number in readers for note in world.run(f"{number}/3").notes]
-    assert any("are not the files that it read before" in note for note in notes)
+    assert any("have changed since it read them" in note for note in notes)
     world.run(finish=True)
     assert same(world.plain(), world.out)
 

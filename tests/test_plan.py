@@ -146,7 +146,7 @@ def test_plain_text_is_tab_separated_where_a_label_is_asked_for(tmp_path: Path) 
     assert made.files[0].format == "csv"
     assert made.notes == (
         f"read as tab-separated, because the label column '0' is asked for: {file}",
-        "columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line",
+        "columns are counted from 0: the .csv, .tsv and .txt files are assumed to have no header line",
     )
 
 
@@ -169,7 +169,7 @@ def test_a_file_named_twice_is_read_once_and_said_so(tmp_path: Path) -> None:
     (tmp_path / "same.jsonl").symlink_to(file)
     made = plan(file, tmp_path / "same.jsonl")
     assert paths(made) == [("train", "a.jsonl")]
-    assert made.notes == (f"named more than once, read once: {tmp_path / 'same.jsonl'}",)
+    assert made.notes == (f"given more than once, read once: {tmp_path / 'same.jsonl'}",)
 
 
 def test_copies_of_a_file_and_packed_ones_beside_it_are_read_and_said_so(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_without_a_train_file_everything_is_train_and_that_is_said(tmp_path: Pat
     jsonl(tmp_path / "other.jsonl", 2)
     made = plan(tmp_path)
     assert {split for split, _ in paths(made)} == {"train"}
-    assert made.notes == (f"read as train, because no file is called train: {tmp_path / 'test.jsonl'} (SPLIT=PATH names the split)",)
+    assert made.notes == (f"read as train, because no file is named train: {tmp_path / 'test.jsonl'} (SPLIT=PATH names the split)",)
 
 
 def test_a_prefix_names_the_split_and_wins_over_file_names(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_a_format_that_there_is_not_is_refused(tmp_path: Path, name: str, meant:
         ("socket.jsonl", "socket.jsonl: a socket, not a file"),
         ("with-fifo", "pipe.jsonl: a FIFO, not a file"),
         ("/dev/null", "/dev/null: a device, not a file"),
-        ("-", "-: what is piped in is not read"),
+        ("-", "-: stdin is not read"),
         ("x" * 5000, "no such file or directory"),
     ],
 )

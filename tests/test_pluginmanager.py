@@ -234,7 +234,7 @@ def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
         Plugins(plugins_dir=tmp_path / "nowhere", allow=())
 
 
-@pytest.mark.parametrize(("below", "hint"), [("src", "--plugins-dir .*src"), ("lib", "a package is installed with pip")])
+@pytest.mark.parametrize(("below", "hint"), [("src", "--plugins-dir .*src"), ("lib", "packages are installed with pip")])
 def test_a_folder_without_a_plugin_is_an_error_that_says_where_they_are(tmp_path: Path, below: str, hint: str) -> None:
     """The folder of a project in place of the one that holds its module."""
     put(tmp_path / below, ENGINE)

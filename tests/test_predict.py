@@ -119,7 +119,7 @@ def test_a_threshold_that_decides_nothing_is_noted(tmp_path: Path) -> None:
     several = _model(tmp_path / "several", labels=4, problem_type="multi_label_classification")
     for folder, noted in ((several, False), (_model(tmp_path / "one", labels=4), True)):
         notes = testing.run("predict", str(folder), ASKED[0], "--threshold", "0.9", "--json").report["notes"]
-        assert any("threshold = 0.9 is for runs whose texts may have several labels" in note for note in notes) == noted
+        assert any("threshold = 0.9 is only for multi-label models" in note for note in notes) == noted
 
 
 def test_answers_are_those_of_the_plain_model_whatever_stands_in_the_batch(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_dash_is_refused_and_no_text() -> None:
     result = testing.run("predict", "model", "-")
     assert result.exit_code == 2
-    assert "- is no text, and predict reads no stdin" in result.stderr
+    assert "- is not a text; predict does not read stdin" in result.stderr
 
 
 def test_a_text_that_is_the_name_of_a_file_is_asked_with_a_word_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_a_text_that_is_the_name_of_a_file_is_asked_with_a_word_about_it(tmp_pat
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     monkeypatch.chdir(tmp_path)
     report = testing.run("predict", str(folder), "rows.jsonl", "b" * 5000, "--json").report
-    assert [note for note in report["notes"] if "--input rows.jsonl asks its rows" in note]
+    assert [note for note in report["notes"] if "--input rows.jsonl predicts its rows" in note]
     assert report["metrics"]["rows"] == 2
 
 
@@ -271,8 +271,8 @@ def test_how_a_model_is_to_be_asked_is_told_by_its_data() -> None:
 @pytest.mark.parametrize(
     ("learned", "pair", "words"),
     [
-        ("pairs", None, "the run learned pairs of texts, and 1 of 1 are asked as one text"),
-        ("texts", "and", "the run learned single texts, and 1 of 1 are asked as pairs"),
+        ("pairs", None, "the model was trained on text pairs, but 1 of 1 are single texts"),
+        ("texts", "and", "the model was trained on single texts, but 1 of 1 are pairs"),
         ("pairs", "and", None),
         ("texts", None, None),
         (None, "and", None),
@@ -286,7 +286,7 @@ def test_texts_of_another_number_than_were_learned_are_answered_with_a_word_abou
         (folder / "ftcli-run.json").write_text(json.dumps({"details": {"asked": learned}}))
     report = testing.run("predict", str(folder), ASKED[0], *([] if pair is None else ["--pair", pair]), "--json").report
     assert report["details"]["predictions"]
-    told = [note for note in report["notes"] if note.startswith("the run learned")]
+    told = [note for note in report["notes"] if note.startswith("the model was trained")]
     assert len(told) == (words is not None)
     assert all(note.startswith(str(words)) for note in told)
 
@@ -402,8 +402,8 @@ def test_what_is_learned_with_a_question_is_asked_with_it(tmp_path: Path) -> Non
     [
         (b'{"text": "b"', r"rows\.jsonl:3 is no JSON: .*delimiter"),
         (b'{"text": "b\xff"}', r"rows\.jsonl:3 is not UTF-8"),
-        (b'{"text": 5}', r"rows\.jsonl:3: text is 5, and no text"),
-        (b'["b"]', r"rows\.jsonl:3 is no object"),
+        (b'{"text": 5}', r"rows\.jsonl:3: text is 5, not a text"),
+        (b'["b"]', r"rows\.jsonl:3 is not an object"),
         (b'{"id": 1}', r"rows\.jsonl:3: neither messages, conversations, instruction, text nor prompt"),
     ],
 )
@@ -494,7 +494,7 @@ def test_answers_replace_a_file_only_where_that_is_asked_for(tmp_path: Path) -> 
 def test_a_file_that_cannot_be_written_is_refused_before_the_model_is_loaded(tmp_path: Path, place: str, words: str) -> None:
     (tmp_path / "taken").touch()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(PublishError, match=rf"the file with the answers .* cannot be written: {words}") as caught:
+    with pytest.raises(PublishError, match=rf"the file with the predictions .* cannot be written: {words}") as caught:
         predict_command.run(Context.make({}), "no/such/model", ("a",), None, 1, 1, 0.5, plain=False, output=tmp_path / place)
     assert caught.value.hint.startswith("Name another file")
     assert sorted(tmp_path.rglob("*")) == before
@@ -505,7 +505,7 @@ def test_answers_that_cannot_be_written_at_the_end_are_printed(tmp_path: Path) -
     result = testing.run("predict", folder, "a", "b", "--output", "/dev/full", "--json")
     assert result.exit_code == 1
     assert len(result.report["details"]["predictions"]) == 2
-    assert result.report["error"]["message"] == "the file with the answers /dev/full cannot be written: No space left on device"
+    assert result.report["error"]["message"] == "the file with the predictions /dev/full cannot be written: No space left on device"
     assert "--report-dir" not in result.report["error"]["hint"]
     assert "output" not in result.report["paths"]
     shown = testing.run("predict", folder, "a", "--output", "/dev/full")

@@ -107,7 +107,7 @@ def test_trained_weights_with_the_tokenizer_of_another_model_stop_the_run(bench,
     ids = words["model"]["vocab"]
     words["model"]["vocab"] = {word: place if place < 3 else 386 - place for word, place in ids.items()}
     (other / "tokenizer.json").write_text(json.dumps(words))
-    with pytest.raises(TrainError, match=r"FT417: .* mean other tokens to the model"):
+    with pytest.raises(TrainError, match=r"FT417: .* are different tokens for the model"):
         train.run(bench.context(store, "strangers", **weights(bench, "theirs", other)))
 
 
@@ -149,7 +149,7 @@ def test_a_plugins_collator_that_spoils_labels_stops_the_run(bench, store):
 def test_a_check_that_is_ignored_does_not_stop_the_run_and_is_told(bench, store):
     spoils = "batch['labels'] = batch['labels'].flip(0)"
     report = train.run(with_collator(bench, store, "ignored", spoils, train__ignore_checks=["FT302"]))
-    assert "checks left out: FT302 (--ignore)" in report.notes
+    assert "checks skipped: FT302 (--ignore)" in report.notes
     assert "FT302" not in {check.id for check in report.checks}
     assert "FT301" in {check.id for check in report.checks}
 

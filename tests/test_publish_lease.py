@@ -370,7 +370,7 @@ def test_the_remedy_is_a_command_for_the_state_that_the_holder_is_in(tmp_path: P
     mine, path = Note.mine(), tmp_path / "lease"
     assert mine.remedy(path).startswith(f"kill -9 {mine.pid} ends it")
     assert note().remedy(path) == (
-        f"That process is gone and another one holds its lock: fuser -v {path} names it; end it, then run the same command again:"
+        f"That process is gone and another one holds its lock: find it with fuser -v {path} and end it, then run the same command again:"
         " finished shards are kept."
     )
     assert note(host="far").remedy(path).startswith("On far: kill -9 4194303")

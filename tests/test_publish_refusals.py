@@ -81,7 +81,7 @@ def test_the_directory_where_one_stands_is_not_exchanged(place: str, tmp_path: P
     """The shell stood in what was removed: `ls` showed nothing."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert "is where you stand" in refusal(lambda: check_place(Path(place))).message
+    assert "is the current directory" in refusal(lambda: check_place(Path(place))).message
     assert refusal(lambda: prepare(Path(place))).hint.startswith("Name a directory below it")
     prepare(Path("below"))
 
@@ -121,7 +121,7 @@ def test_the_run_of_another_user_is_named_and_not_said_to_be_a_lack_of_permissio
     with Claim(public / "run", pytest.fail) as claim:
         claim.take_early()
         said = as_nobody(lambda: Claim(public / "run", pytest.fail).take_early())
-        assert said.startswith(f"PublishError | {public / 'run'} is in use: a training is at work there, pid {os.getpid()} on ")
+        assert said.startswith(f"PublishError | {public / 'run'} is in use by another training run, pid {os.getpid()} on ")
         assert said.endswith(f", a run of user root | {way_on}")
 
 
@@ -278,8 +278,8 @@ def test_a_run_stops_when_what_the_shards_took_shows_that_the_rest_will_not_fit(
     shortage = Shortage(tmp_path, 1_000)
     shortage.finished(500, {"files": [{"bytes": 600}, {"bytes": 400}]})
     said = refusal(lambda: shortage.finished(100, {"files": [{"bytes": 900}]}))
-    assert "needs about 1,266 more bytes by what was written so far, only 1,000 are free there" in said.message
-    assert "the same command goes on" in said.hint
+    assert "needs about 1,266 more bytes, judging by what was written so far; only 1,000 are free there" in said.message
+    assert "the same command continues" in said.hint
     Shortage(tmp_path, 10).finished(10, {"files": [{"bytes": 10**9}]})
 
     (tmp_path / "tmp").mkdir()

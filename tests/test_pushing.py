@@ -93,7 +93,7 @@ def test_by_strategy_the_end_alone_or_whole_checkpoints_are_uploaded(bench: Benc
 @pytest.mark.parametrize(
     ("refuses", "words"),
     [
-        ("model", "and was not uploaded: ConnectionError: no way there"),
+        ("model", "but was not uploaded: ConnectionError: no way there"),
         ("checkpoint", "a checkpoint was not uploaded: ConnectionError: gone"),
     ],
 )
@@ -108,6 +108,6 @@ def test_an_upload_that_fails_is_noted_and_costs_nothing_else(
 
 
 def test_a_hub_that_gives_no_repository_ends_the_run_before_its_first_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TrainError, match="the Hub does not give the repository none: ConnectionError") as refused:
+    with pytest.raises(TrainError, match="the repository none on the Hub is not accessible: ConnectionError") as refused:
         pushed(bench, "none", monkeypatch, Hub("create"))
     assert "HF_TOKEN" in refused.value.hint

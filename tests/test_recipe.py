@@ -38,7 +38,7 @@ def recipe(kinds, source, tmp_path):
 def test_with_labels_the_task_is_classify_and_no_eos_is_added(recipe):
     settled, notes = recipe(dataset__label_column="label")
     assert (settled.task, settled.packing, settled.policy.eos, settled.policy.truncation) == ("classify", "none", None, "keep_start")
-    assert any(note.startswith("max_length = 1024: the tokenizer names no limit") for note in notes)
+    assert any(note.startswith("max_length = 1024: the tokenizer has no limit") for note in notes)
 
 
 def test_without_labels_the_task_is_pretrain_and_texts_end_with_eos(recipe):
@@ -213,8 +213,8 @@ def test_a_source_that_changed_or_went_is_found(recipe, source):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"dataset__label_names": ["a", "b"]}, "label_names: no column of labels is named"),
-        ({"dataset__label_separator": ","}, "label_separator: no column of labels is named"),
+        ({"dataset__label_names": ["a", "b"]}, "label_names: no label column is given"),
+        ({"dataset__label_separator": ","}, "label_separator: no label column is given"),
         ({"dataset__rename_columns": ["text=body"]}, "rename_columns = text=body is for conversations"),
         ({"dataset__rename_columns": ["text=body"], "dataset__label_column": "label"}, "rename_columns = text=body is for conversations"),
     ],

@@ -246,7 +246,7 @@ def test_a_run_learns_numbers_and_its_model_is_a_plain_one(bench: Bench, store: 
     context = bench.context(store, "run", **values)
     report = run(context)
     metrics, output = report.metrics, bench.folder / "run"
-    assert any("mode regress: the prepared data have numbers" in note for note in report.notes)
+    assert any("mode regress: the prepared data have numeric labels" in note for note in report.notes)
     assert metrics["eval_pearson"] > 0.9
     assert metrics["eval_rmse"] == pytest.approx(math.sqrt(metrics["eval_loss"]), rel=1e-6)
     assert metrics["eval_rmse"] < 0.8
@@ -284,12 +284,12 @@ def test_every_check_of_a_sound_run_passes(bench: Bench, store: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "name", "status", "words"),
     [
-        (lambda number: number * 1000, "FT203", "warn", "a fresh head answers about 0"),
-        (lambda number: number * 1e-5, "FT203", "warn", "is large beside that"),
-        (lambda number: 0.5 + number * 1e-3, "FT203", "warn", "is large beside that"),
+        (lambda number: number * 1000, "FT203", "warn", "a new head predicts about 0"),
+        (lambda number: number * 1e-5, "FT203", "warn", "are large compared to that"),
+        (lambda number: 0.5 + number * 1e-3, "FT203", "warn", "are large compared to that"),
         (lambda number: number * 0.1, "FT203", "pass", "with a standard deviation of 0.0"),
-        (lambda _: 2.0, "FT203", "fail", "every row of train has the number 2"),
-        (lambda _: 0.1, "FT203", "fail", "every row of train has the number 0.1"),
+        (lambda _: 2.0, "FT203", "fail", "every row of train has the label 2"),
+        (lambda _: 0.1, "FT203", "fail", "every row of train has the label 0.1"),
     ],
 )
 def test_numbers_that_a_head_does_not_reach_are_named(

@@ -177,7 +177,7 @@ def test_the_run_stands_beside_what_the_machine_can_do_alone() -> None:
     assert f"Rating {verdict}" in text
     assert "very fast; 71 % of the engine alone, disk at 12 % of its rate; the engine is the limit" in text.replace(f"Rating {verdict}", "")
     assert "bands of" not in text
-    assert "the engine in 16 workers at once" in text
+    assert "the engine with 16 workers in parallel" in text
     assert "Disk, writing with fsync 812.0 MB/s" in text
     assert "Disk, reading unknown" in text
     assert "Where the time went" in text
@@ -247,7 +247,7 @@ def test_headline_figures_carry_separators_units_and_what_they_are_compared_with
     for part in ("23,185 examples/s", "very fast", "631,999,811", "5.12 GB", "0.04 % of rows, 20,411 tokens cut"):
         assert part in text
     text = words(Page(render_html(train_report(), WHEN)))
-    for part in ("1.00× the expected 5.63", "87.3 %", "chance 0.4 %, the commonest label 3.4 %", "MFU unknown"):
+    for part in ("1.00× the expected 5.63", "87.3 %", "chance 0.4 %, majority class 3.4 %", "MFU unknown"):
         assert part in text
 
 
@@ -255,7 +255,7 @@ def test_an_unknown_share_beside_the_model_is_left_out() -> None:
     report = train_report()
     for share, said in ((0.25, True), (None, False)):
         text = words(Page(render_html(replace(report, metrics={**report.metrics, "host_overhead_share": share}), WHEN)))
-        assert ("goes into steps beside the model" in text) is said
+        assert ("is overhead outside the model" in text) is said
         assert "unknown goes" not in text
 
 
@@ -432,7 +432,7 @@ NOTHING = {"median": None, "low": None, "high": None, "n": 0, "verdict": "not me
         (None, "1,400 steps (2.00 epochs) in 1 h 12 min;"),
         (1000, "400 further steps, to 1,400 (2.00 epochs), in 1 h 12 min;"),
         (1399, "1 further step, to 1,400 (2.00 epochs), in 1 h 12 min;"),
-        (1400, "No further step, at 1,400 (2.00 epochs), in 1 h 12 min;"),
+        (1400, "No further steps, at 1,400 (2.00 epochs), in 1 h 12 min;"),
     ],
 )
 def test_a_run_that_went_on_says_how_many_steps_its_time_is_for(resumed: int | None, words: str) -> None:

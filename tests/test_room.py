@@ -85,7 +85,7 @@ def test_memory_that_the_system_refuses_is_no_bug(monkeypatch: pytest.MonkeyPatc
 
 def test_what_has_an_advice_of_its_own_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that a batch takes is another matter than that of a limit: torch's words are the same."""
-    words = "the device's memory does not hold a batch of 8 rows: DefaultCPUAllocator: can't allocate memory. Error code 12 (Cannot allocate memory)"
+    words = "a batch of 8 rows does not fit into the device's memory: DefaultCPUAllocator: can't allocate memory. Error code 12 (Cannot allocate memory)"
     monkeypatch.setattr(settings_command, "run", _raise(TrainError(words, "--per-device-train-batch-size 4")))
     error = run("settings", "--json").report["error"]
     assert (error["message"], error["hint"]) == (words, "--per-device-train-batch-size 4")

@@ -365,7 +365,7 @@ def test_values_that_are_no_numbers_are_saved_neither_as_weights_nor_as_states(t
     before = state.clone()
     try:
         state.view(-1)[0] = float("inf")
-        with pytest.raises(TrainError, match="the optimizer's states hold values that are no numbers: nothing is saved"):
+        with pytest.raises(TrainError, match="the optimizer's states contain NaN or infinity: nothing is saved"):
             trainer._save_checkpoint(None, None)
         assert list(run.iterdir()) == []
     finally:

@@ -102,7 +102,7 @@ def test_update_changes_a_copy_and_validates_it() -> None:
         update(settings, {"dataset.num_proc": 0})
     with pytest.raises(ValidationError):
         update(settings, {"dataset.num_procs": 1})
-    with pytest.raises(ValidationError, match="0 steps train nothing: 1 or more, or -1 for epochs"):
+    with pytest.raises(ValidationError, match="0 steps train nothing: give 1 or more, or -1 for epochs"):
         update(settings, {"train.max_steps": 0})
 
 
@@ -213,7 +213,7 @@ def test_only_a_sign_at_the_beginning_of_a_path_is_the_home_directory(monkeypatc
     [("3", "; 3 of a hundred are written 3%"), (3, "; 3 of a hundred are written 3%"), ("300%", ""), ("inf", ""), (150, "")],
 )
 def test_a_share_beyond_one_is_told_how_hundredths_are_written(value: object, way: str) -> None:
-    with pytest.raises(ValidationError, match=rf"a share is 1 \(100%\) at most{way} \["):
+    with pytest.raises(ValidationError, match=rf"a share is at most 1 \(100%\){way} \["):
         Settings.model_validate({"dataset": {"max_bad": value}})
 
 

@@ -108,7 +108,7 @@ def test_every_shape_of_conversation_is_known_by_its_columns() -> None:
         ({"messages": []}, "wrong-type", "must be a list"),
         ({"messages": [{"content": "Hi"}]}, "wrong-type", "message 1 of 'messages' has no role"),
         ({"messages": [{"role": "user", "content": None}]}, "null", "must be a string"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "wrong-type", "something else than text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "wrong-type", "something other than text"),
         ({"conversations": [{"from": "martian", "value": "Hi"}]}, "wrong-type", "is from 'martian'"),
         ({"prompt": "Hi", "completion": []}, "wrong-type", "one at least"),
         ({"instruction": 3, "output": "a"}, "wrong-type", "must be a string"),
@@ -210,7 +210,7 @@ def test_a_template_that_hides_what_the_assistant_says_is_refused_by_name(folder
     tokenizer = AutoTokenizer.from_pretrained(folders["plain"])
     chats = [as_document({"messages": chat}, COLUMNS) for chat in CHATS]
     broken = {
-        "what stands around": PLAIN + "{% if not add_generation_prompt %}{{ messages[-1].content | length }}{% endif %}",
+        "the text around": PLAIN + "{% if not add_generation_prompt %}{{ messages[-1].content | length }}{% endif %}",
         "differently alone": PLAIN.replace("{{ bos_token }}", "{{ bos_token }}{{ messages[-1].content | length }} "),
         "not where its prompt ends|otherwise than|leaves out a part": PLAIN.replace("m.content | trim", "m.content | upper"),
     }

@@ -193,7 +193,7 @@ def test_answers_behind_the_end_of_a_row_are_told_from_none(tokenizer: Path, tmp
     assert "left out: 1 of 3 rows (33.3 %), without an answer to be learned" in notes
     assert "left out: 1 of 3 rows (33.3 %), with the answers behind max_length 32" in notes
     for name, rest, hint in (("y", items[2:], "No row has an answer"), ("z", items[1:], "Raise --max-length")):
-        with pytest.raises(DataError, match="no row was left to write") as refused:
+        with pytest.raises(DataError, match="no row is left to write") as refused:
             _sft(tokenizer, _lines(tmp_path / f"{name}.jsonl", rest), tmp_path / name, packing__max_length=32)
         assert hint in refused.value.hint
 
@@ -202,7 +202,7 @@ def test_messages_of_gemini_are_read() -> None:
     chat = [{"role": "user", "parts": [{"text": "Wh"}, {"text": "y?"}]}, {"role": "model", "parts": [{"text": "So."}]}]
     columns = Columns("contents", chat=("contents", *NAMES))
     assert json.loads(as_document({"contents": chat}, columns))["messages"] == SPOKEN
-    with pytest.raises(BadValue, match="something else than text"):
+    with pytest.raises(BadValue, match="something other than text"):
         as_document({"contents": [{"role": "user", "parts": [{"fileData": {}}]}, chat[1]]}, columns)
 
 

@@ -157,7 +157,7 @@ def test_that_a_developer_is_the_system_is_noted(tmp_path: Path) -> None:
     template = PLAIN.replace("<{{ m.role }}>", KNOWING + "<{{ m.role }}>").replace("<eos>", "<eos>{% endif %}")
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     report = _sft(folder, source, tmp_path / "out")
-    assert any("what 'developer' says is given to the chat template as 'system'" in note for note in report.notes)
+    assert any("messages of 'developer' are passed to the chat template as 'system'" in note for note in report.notes)
     assert report.metrics["rows_written"] == 3
 
 
@@ -186,7 +186,7 @@ def test_sharegpts_calls_become_calls_of_the_assistant(tokenizer: Any) -> None:
     assert messages[1]["tool_calls"] == [{"type": "function", "function": {"name": "w", "arguments": {"a": 1}}}]
     for wrong in ("w(a=1)", '{"name": "w"}', "[]", '"w"'):
         row["conversations"][1]["value"] = wrong
-        with pytest.raises(BadValue, match=r"message 2 .* no JSON of a call"):
+        with pytest.raises(BadValue, match=r"message 2 .* not a JSON call"):
             as_document(row, COLUMNS)
 
 

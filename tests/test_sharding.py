@@ -101,7 +101,7 @@ def test_zero_3_ends_with_a_model() -> None:
     key = "stage3_gather_16bit_weights_on_model_save"
     assert found(deepspeed={"zero_optimization": {"stage": 3}}) == {"deepspeed": {"zero_optimization": {"stage": 3, key: True}}}
     assert found(deepspeed={"zero_optimization": {"stage": 2}}) == {"deepspeed": {"zero_optimization": {"stage": 2}}}
-    with pytest.raises(SettingsError, match="would end without a model"):
+    with pytest.raises(SettingsError, match="would end without a saved model"):
         found(deepspeed={"zero_optimization": {"stage": 3, key: False}})
 
 

@@ -185,7 +185,7 @@ def test_what_sixteen_bits_hide_of_a_text_before_is_asked_by_changing_it(kind: s
 
 def test_padding_stays_where_the_noise_of_neftune_is_told_by_it(tmp_path: Path) -> None:
     """Of all tokens in one row it would be the root of the rows less."""
-    task, reason = Pretrain(), "the noise of NEFTune grows with what a batch holds"
+    task, reason = Pretrain(), "the noise of NEFTune depends on the batch's size"
     given = arguments(tmp_path, neftune_noise_alpha=5)
     with (
         pytest.raises(SettingsError, match=reason),
@@ -206,7 +206,7 @@ def test_under_autocast_layers_are_lean_and_in_sixteen_bits_attention_alone_is(t
     model = model.to(torch.bfloat16)
     truth = computed(model, task, other)
     with lean(model, task, [packs(*PROOF)], arguments(tmp_path), wanted="auto", texts=PACKS) as said:
-        assert said == f"lean step: {ON}; the rest off: the weights are bfloat16, and equality is proved in float32"
+        assert said == f"lean step: {ON}; the rest off: the weights are bfloat16, but equality is only proved in float32"
         assert difference(truth, computed(model, task, other), HALF) is None
 
 
@@ -223,7 +223,7 @@ def test_texts_that_see_each_other_are_found_by_the_proof(unpad: bool, half: boo
     batches = batches_of(task) if unpad else [packs(*PROOF)]
     context = lean(model, task, batches, arguments(tmp_path), wanted="auto", texts=ROWS if unpad else PACKS)
     if unpad:
-        with pytest.raises(SettingsError, match="this run cannot: logits differ by"), context:
+        with pytest.raises(SettingsError, match="this run cannot do: logits differ by"), context:
             pass
         return
     with context as said:

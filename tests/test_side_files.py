@@ -43,7 +43,7 @@ def test_metrics_and_report_that_cannot_be_written_are_said_and_the_run_goes_on(
     torch.set_rng_state(state)
     assert report.status == "ok"
     assert (output / "model.safetensors").exists()
-    assert len([note for note in report.notes if "metrics.jsonl: No space left on device" in note and "goes on without it" in note]) == 1
+    assert len([note for note in report.notes if "metrics.jsonl: No space left on device" in note and "continues without it" in note]) == 1
     assert any("report.html" in note and "the report is not kept" in note for note in report.notes)
     tally(files=2)
 
@@ -76,7 +76,7 @@ def test_a_dead_worker_of_the_loader_is_named_with_the_step(
     state = torch.get_rng_state()
     before = signal.getsignal(signal.SIGCHLD)
     try:
-        with pytest.raises(TrainError, match=r"after step \d+ a process that loads data died: ") as died:
+        with pytest.raises(TrainError, match=r"after step \d+ a DataLoader worker died: ") as died:
             run(bench.context(bench.folder / "store", f"worker {seen}", **values))
     finally:
         signal.signal(signal.SIGCHLD, before)

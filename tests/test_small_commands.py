@@ -70,7 +70,7 @@ def test_training_a_tokenizer_on_nothing_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no data: name a source"):
         train_tokenizer.run(context(), "bpe", 500, tmp_path / "tokenizer")
     held = write(tmp_path / "held.jsonl", corpus(5))
-    with pytest.raises(TokenizerError, match="nothing to learn from"):
+    with pytest.raises(TokenizerError, match="no text to learn from"):
         train_tokenizer.run(context(dataset__sources=[f"test={held}"]), "bpe", 500, tmp_path / "tokenizer")
     assert not (tmp_path / "tokenizer").exists()
 

@@ -206,7 +206,7 @@ def test_an_example_is_written_as_the_value_was_set(tmp_path: Path) -> None:
     assert refused(environ={"DATASET_NUM_PROC": "many"}).hint == "For example: DATASET_NUM_PROC=8"
     hint = 'For example: max_steps = 8 under train; eval_strategy = "steps" under train'
     assert refused(config=tmp_path / "run.toml").hint == hint
-    assert refused(environ={"TOKENIZER_TEMPLATE_DATE": "today"}).hint == "Correct it where the brackets say that it was set."
+    assert refused(environ={"TOKENIZER_TEMPLATE_DATE": "today"}).hint == "Correct it where it was set (see the brackets)."
 
 
 def test_every_bad_value_is_told_at_once() -> None:
@@ -348,12 +348,12 @@ def test_an_empty_file_sets_nothing(name: str, text: str, tmp_path: Path) -> Non
         ("run.toml", "[dataset]\nnum_procs = 3", "dataset.num_procs", "Did you mean dataset.num_proc?"),
         ("run.toml", "[datset]\nnum_proc = 3", "datset.num_proc", "Did you mean dataset.num_proc?"),
         ("run.toml", "[train]\nreport_to = 'x'", "train.report_to", "Use tracking.report_to."),
-        ("run.toml", "num_proc = 3", "num_proc stands outside a section", "Did you mean [dataset] num_proc?"),
-        ("run.toml", "what = 3", "what stands outside a section", "Sections are: dataset, "),
-        ("run.toml", "output_dir = 'x'", "output_dir stands outside", "Did you mean [dataset] output_dir or [train] output_dir?"),
-        ("run.toml", "[dataset", "cannot be read", "Mend the file."),
-        ("run.yaml", "dataset: [1", "cannot be read", "Mend the file."),
-        ("run.json", "{", "cannot be read", "Mend the file."),
+        ("run.toml", "num_proc = 3", "num_proc is outside a section", "Did you mean [dataset] num_proc?"),
+        ("run.toml", "what = 3", "what is outside a section", "Sections are: dataset, "),
+        ("run.toml", "output_dir = 'x'", "output_dir is outside", "Did you mean [dataset] output_dir or [train] output_dir?"),
+        ("run.toml", "[dataset", "cannot be read", "Fix the file."),
+        ("run.yaml", "dataset: [1", "cannot be read", "Fix the file."),
+        ("run.json", "{", "cannot be read", "Fix the file."),
         ("run.json", "[1]", "the top level must be sections, found list", "Write [section]"),
         ("run.yaml", "just words", "the top level must be sections, found str", "Write [section]"),
         ("run.ini", "[dataset]", "a config file ends in .toml", "Rename it."),
@@ -503,7 +503,7 @@ def test_a_section_of_comments_alone_is_empty(tmp_path: Path) -> None:
     for name in ("run.yaml", "run.json"):
         assert resolve(config=tmp_path / name, environ={}).settings.dataset.num_proc == 3
     (tmp_path / "run.yaml").write_text("trian:\n#  seed: 1\n")
-    with pytest.raises(SettingsError, match="trian stands outside a section"):
+    with pytest.raises(SettingsError, match="trian is outside a section"):
         resolve(config=tmp_path / "run.yaml", environ={})
 
 

@@ -51,7 +51,7 @@ def test_compressed_data_that_are_damaged_cut_off_or_none_are_refused(tmp_path: 
         half = len(data) // 2
         flipped = data[:half] + bytes(byte ^ 0xFF for byte in data[half : half + 20]) + data[half + 20 :]
         assert str(tmp_path / f"c.jsonl{suffix}") in refusal(write(tmp_path / f"c.jsonl{suffix}", flipped)).message
-    assert "which the suffix does not say" in refusal(write(tmp_path / "d.jsonl", data)).message
+    assert "which does not match the suffix" in refusal(write(tmp_path / "d.jsonl", data)).message
 
 
 def packed(suffix: str, data: bytes) -> bytes:
@@ -371,4 +371,4 @@ def test_an_address_is_no_file(tmp_path: Path) -> None:
 
 
 def test_rows_of_ids_are_said_to_be_prepared(tmp_path: Path) -> None:
-    assert "token ids already" in refusal(write(tmp_path / "a.jsonl", '{"input_ids": [1, 2], "labels": [1, 2]}\n')).hint
+    assert "already token ids" in refusal(write(tmp_path / "a.jsonl", '{"input_ids": [1, 2], "labels": [1, 2]}\n')).hint

@@ -107,7 +107,7 @@ def test_a_list_of_strings_is_the_texts_and_a_list_of_lists_has_columns_by_numbe
     assert "a list of strings has no column 'label'" in refused(strings, label_column="label").message
     _, bad = read(pairs)
     assert [row.code for row in bad] == ["missing-field"] * 30
-    assert bad[0].hint == "Columns: 0, 1. The columns have no names and are counted: --text-column 0 --label-column 1."
+    assert bad[0].hint == "Columns: 0, 1. The columns have no names, so use their numbers: --text-column 0 --label-column 1."
 
 
 @pytest.mark.parametrize(

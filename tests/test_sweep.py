@@ -244,7 +244,7 @@ def test_a_profile_is_loaded_by_its_name_and_says_what_was_measured(home: Path) 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", "fast.toml", ".hidden"])
 def test_a_name_that_is_a_path_is_refused(name: str, home: Path) -> None:
-    with pytest.raises(UsageError, match="no plain name"):
+    with pytest.raises(UsageError, match="not a valid name"):
         saved_profile.check_name(name, overwrite=False)
 
 

@@ -68,7 +68,7 @@ def test_shards_are_summed_in_their_order_however_they_come():
     ids=("lost row", "lost part", "wrong count", "rejected and kept", "the sources say otherwise"),
 )
 def test_rows_that_do_not_add_up_are_never_published(broken):
-    with pytest.raises(DataError, match="the rows do not add up"):
+    with pytest.raises(DataError, match="the row counts do not add up"):
         Tally.of([record(1), broken])
 
 

@@ -73,7 +73,7 @@ def test_every_row_has_the_day_of_the_run_whatever_the_clock_of_a_worker_says(
     tokenize.run(made)
     assert written(tokenizer, tmp_path / "out") == {"29 Feb 2024 00:00"}
     assert any(
-        "writes a date into conversations, 2024-02-29: today's" in note and "--template-date 2024-02-29" in note for note in made.notes
+        "inserts a date into conversations, 2024-02-29: today's" in note and "--template-date 2024-02-29" in note for note in made.notes
     )
     assert manifest(tmp_path / "out")["chat_template"]["day"] == "2024-02-29"
 
@@ -103,7 +103,7 @@ def test_where_the_template_asks_for_no_date_the_day_is_no_matter(tokenizer: Pat
     assert manifest(tmp_path / "out")["fingerprint"] == manifest(tmp_path / "other")["fingerprint"]
     assert "date in the chat template" not in manifest(tmp_path / "out")["inputs"]
     for output in ("out", "new"):
-        with pytest.raises(UsageError, match="template_date = 2024-02-29 is for chat templates that ask for today's date"):
+        with pytest.raises(UsageError, match="template_date = 2024-02-29 is for chat templates that insert today's date"):
             prepare(tokenizer, source, tmp_path / output, **values(tokenizer__template_date="2024-02-29"))
 
 
@@ -112,7 +112,7 @@ def test_parts_need_one_date_for_all_and_make_what_one_run_makes(tokenizer: Path
     today("2024-02-29")
     prepare(tokenizer, source, tmp_path / "plain", **values(**more))
     for shard, finish in (("1/2", False), (None, True)):
-        with pytest.raises(UsageError, match="parts that are made on different days or in different time zones") as refused:
+        with pytest.raises(UsageError, match="parts prepared on different days or in different time zones") as refused:
             tokenize.run(context(tokenizer, source, tmp_path / "out", **values(**more)), shard, finish)
         assert refused.value.hint.endswith("--template-date 2024-02-29")
     more["tokenizer__template_date"] = "2024-02-29"

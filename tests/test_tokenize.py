@@ -193,7 +193,7 @@ def test_rows_that_are_dropped_for_their_length_are_said_and_nothing_but_such_ro
 
 def test_rows_with_an_empty_label_are_said(bpe, tmp_path, out):
     report = prepare(bpe, write(tmp_path / "data.jsonl", corpus(4), ["a", "", "b", ""]), out, dataset__label_column="label")
-    assert "2 rows have an empty label, which is a class of its own" in report.notes
+    assert "2 rows have an empty label, which counts as a class" in report.notes
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ def test_a_run_interrupted_and_continued_gives_the_same_bytes(sharded, bpe, sour
     report = tokenize.run(replace(context(bpe, source, out, **values), progress=bar))
     assert report.metrics["content_hash"] == expected
     assert report.metrics["shards_resumed"] == 3
-    assert any(note.startswith("going on after 3 of ") for note in report.notes)
+    assert any(note.startswith("resuming after 3 of ") for note in report.notes)
     assert sum(bar.stages["tokenize"]) == pytest.approx(source.stat().st_size * 7 / 10, abs=10)  # what was left to do
     assert report.metrics["rows_read"] == 300
     assert report.metrics["examples_per_second"] < 300 / sum(report.metrics[f"seconds_{stage}"] for stage in ("read", "encode", "write"))
@@ -513,7 +513,7 @@ def test_a_plugin_that_changes_while_the_run_goes_on_is_refused(bpe, source, out
         return encode_shard(job, shard)
 
     monkeypatch.setattr("ftcli.core.prepare.work.encode_shard", meddled)
-    with pytest.raises(PluginError, match="'other' is not the one that the run was planned with"):
+    with pytest.raises(PluginError, match="'other' has changed since the run was planned"):
         prepare(bpe, source, out, loaded)
 
 
@@ -609,7 +609,7 @@ def test_windows_of_packing_do_not_depend_on_the_batch_size(packing, bpe, source
 def test_packing_with_labels_is_refused(bpe, source, out):
     with pytest.raises(UsageError, match="packing = bfd and label_column = 'label' contradict each other") as refused:
         prepare(bpe, source, out, packing__strategy="bfd", dataset__label_column="label")
-    assert "Leave out --packing" in refused.value.hint
+    assert "Remove --packing" in refused.value.hint
 
 
 # -- splits ------------------------------------------------------------------------------------------------------------
@@ -655,7 +655,7 @@ def test_another_seed_is_another_split_of_the_same_rows(bpe, source, tmp_path):
 
 def test_a_fraction_beside_a_split_of_its_own_is_refused(bpe, source, tmp_path, out):
     held = write(tmp_path / "validation.jsonl", corpus(5))
-    with pytest.raises(UsageError, match=r"validation_fraction = 0\.1, but the sources have a validation split"):
+    with pytest.raises(UsageError, match=r"validation_fraction = 0\.1, but the sources already have a validation split"):
         prepare(bpe, [source, f"validation={held}"], out, dataset__validation_fraction=0.1)
     assert prepare(bpe, [source, f"validation={held}"], out, dataset__test_fraction=0.3).status == "ok"
 
@@ -754,15 +754,13 @@ def test_rows_that_are_all_held_out_are_said_to_be(bpe, tmp_path, out):
 
 
 def test_rows_that_are_all_filtered_are_an_error(bpe, tmp_path, out):
-    with pytest.raises(DataError, match="no row was left to write: 3 read, 0 rejected, 3 filtered") as refused:
+    with pytest.raises(DataError, match="no row is left to write: 3 read, 0 rejected, 3 filtered") as refused:
         prepare(bpe, write(tmp_path / "data.jsonl", ["a", "b", "c"]), out, packing__min_length=50)
     assert "--min-length" in refused.value.hint
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("share", "words"), [(1, "no row was left to write: 3 read, 3 rejected"), (0.5, "3 of 3 rows read cannot be used")]
-)
+@pytest.mark.parametrize(("share", "words"), [(1, "no row is left to write: 3 read, 3 rejected"), (0.5, "3 of 3 rows read cannot be used")])
 def test_rows_that_are_all_rejected_give_the_first_reason_and_what_to_do(share, words, bpe, tmp_path, out):
     """The hint was to check --text-column, which was right."""
     source = write(tmp_path / "data.jsonl", ["a", "b", "c"], ["x", "y", "z"])

@@ -79,13 +79,13 @@ def test_a_slip_in_the_name_of_a_folder_is_refused_at_once_with_the_folder_that_
 
 @pytest.mark.parametrize(("name", "questions"), [("Qwen/Qwen3-4B", ["Qwen/Qwen3-4B"]), ("gpt2", []), ("someone/something", [])])
 def test_a_hub_id_goes_to_the_hub_whatever_stands_beside_it(asked: list[str], name: str, questions: list[str]) -> None:
-    with pytest.raises(TokenizerError, match="nor to be had from the hub"):
+    with pytest.raises(TokenizerError, match="nor available on the hub"):
         _load(name)
     assert asked == [*questions, f"files of {name}"]
 
 
 def test_a_hub_id_that_cannot_be_reached_is_refused() -> None:
-    with pytest.raises(TokenizerError, match="neither a folder here nor to be had from the hub"):
+    with pytest.raises(TokenizerError, match="neither a local folder nor available on the hub"):
         _load("someone/something")
 
 

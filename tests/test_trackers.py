@@ -223,8 +223,8 @@ def test_a_tracker_that_does_not_answer_is_told_while_it_is_waited_for_and_mlflo
             raise ConnectionError("refused")
 
     Tracker("mlflow", Slow(), said.append).event("on_train_begin", None, SimpleNamespace(global_step=0), None)  # type: ignore[arg-type]
-    assert said[0].startswith("the tracker mlflow has not answered for 0.1 s: the run begins when it answers or gives up")
-    assert "gets no more: ConnectionError: refused" in said[1]
+    assert said[0].startswith("the tracker mlflow has not answered for 0.1 s: the run starts when it answers or gives up")
+    assert "is no longer used: ConnectionError: refused" in said[1]
     assert seen == ["3", "77"], "what the user has set counts"
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 

@@ -318,7 +318,7 @@ def test_patience_that_cannot_end_the_run_is_said_before_its_first_step(bench: B
     data = bench.store("short", {"train": learnable(30, 4, VOCABULARY, 0), "validation": learnable(9, 4, VOCABULARY, 1)}, labels=4)
     asked = bench.context(data, "short", **ONE_STEP, train__patience=1, train__eval_strategy="epoch")
     run(asked)
-    assert "train.patience = 1 cannot end this run: it takes 2 evaluations before the last step, and there are 0" in asked.notes
+    assert "train.patience = 1 cannot end this run: it needs 2 evaluations before the last step, and there are 0" in asked.notes
 
 
 def test_patience_without_the_best_model_says_that_the_last_one_is_kept_and_that_the_run_overfits(bench: Bench) -> None:
@@ -450,27 +450,27 @@ def test_plugins_see_every_logged_step_and_their_failure_is_theirs(bench: Bench,
         ({"train__output_dir": None}, UsageError, "--output-dir is missing"),
         ({"train__mode": "clasify"}, SettingsError, "no plugin offers this task"),
         ({"loader__collator": "packt"}, SettingsError, "no plugin offers this collator"),
-        ({"loader__collator": "packed", "train__lean_step": "off"}, SettingsError, "is a part of the lean step"),
+        ({"loader__collator": "packed", "train__lean_step": "off"}, SettingsError, "needs the lean step"),
         ({"train__max_tokens_per_batch": 9}, SettingsError, "does not hold row [0-9]+ of train, which takes 23 tokens"),
         (
             {"train__per_device_train_batch_size": 241, "train__dataloader_drop_last": True},
             SettingsError,
-            "has 240 rows, and a batch .* 241",
+            "has 240 rows, but a batch .* 241",
         ),
-        ({"train__metric_for_best_model": "f1"}, SettingsError, "metric_for_best_model = 'f1': no evaluation of this run"),
+        ({"train__metric_for_best_model": "f1"}, SettingsError, "metric_for_best_model = 'f1': the evaluations of this run"),
         ({"train__metric_for_best_model": "rmse"}, SettingsError, "metric_for_best_model = 'rmse'"),
-        ({"train__max_tokens_per_batch": 99, "train__dataloader_drop_last": True}, SettingsError, "nothing to leave out"),
+        ({"train__max_tokens_per_batch": 99, "train__dataloader_drop_last": True}, SettingsError, "has no effect with"),
         (
             {"train__lr_scheduler_type": "warmup_stable_decay", "train__verify": False},
             SettingsError,
-            "cannot be made.*num_decay_steps",
+            "cannot be created.*num_decay_steps",
         ),
         (
             {"train__optim_args": "foo=1", "train__verify": False},
             SettingsError,
             "does not read foo of train.optim_args",
         ),
-        ({"train__optim_args": "foo", "train__verify": False}, SettingsError, "cannot be made.*'foo' is not name=value"),
+        ({"train__optim_args": "foo", "train__verify": False}, SettingsError, "cannot be created.*'foo' is not name=value"),
         ({"train__optim": "lomo", "train__verify": False}, MissingExtraError, "train.optim = lomo needs a package"),
         (
             {"train__gradient_checkpointing": True, "train__gradient_checkpointing_kwargs": {"reentrant": False}},
@@ -492,14 +492,14 @@ def test_a_run_that_cannot_work_is_refused(
 
 def test_a_run_of_no_step_is_failed_and_publishes_no_random_weights(bench: Bench, classify: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FtcliTrainer, "train", lambda *_, **__: None)
-    with pytest.raises(TrainError, match="no step was made"):
+    with pytest.raises(TrainError, match="no step was taken"):
         run(bench.context(classify, "no step", train__verify=False))
     assert not (bench.folder / "no step" / "config.json").exists()
     assert json.loads((bench.folder / "no step" / "report.json").read_text())["status"] == "failed"
 
 
 def test_packed_rows_are_refused_for_classes_and_with_a_cache(bench: Bench, pretrain: Path) -> None:
-    with pytest.raises(SettingsError, match="needs one label a row"):
+    with pytest.raises(SettingsError, match="needs one label per row"):
         run(bench.context(pretrain, "refused", train__mode="classify"))
     with pytest.raises(UsageError, match="use_cache"):
         run(bench.context(pretrain, "refused", train__use_cache=True))
@@ -510,7 +510,7 @@ def test_another_tokenizer_is_refused(bench: Bench, classify: Path, tmp_path: Pa
     (other.tokenizer / "tokenizer_config.json").write_text(
         (other.tokenizer / "tokenizer_config.json").read_text().replace('"pad_token": "<pad>"', '"pad_token": "<eos>"')
     )
-    with pytest.raises(StoreError, match="is another one"):
+    with pytest.raises(StoreError, match="is a different one"):
         run(bench.context(classify, "refused", tokenizer__path=str(other.tokenizer)))
 
 

@@ -271,7 +271,7 @@ def _losses(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
 def test_a_run_that_had_ended_with_its_best_model_ends_with_it_again(
     bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model was replaced by the last one, without a word, by whatever repeats the same command: a job that is requeued."""
+    """The model was replaced by the last one silently, by whatever repeats the same command: a job that is requeued."""
     values = {**STEPS, "train__max_steps": 12, "train__save_steps": 4, "train__eval_strategy": "steps", "train__eval_steps": 4}
     values |= {"train__save_strategy": "steps", "train__load_best_model_at_end": True, "train__verify": False}
     _losses(monkeypatch, 3, 1, 2, 1)
@@ -281,7 +281,7 @@ def test_a_run_that_had_ended_with_its_best_model_ends_with_it_again(
     assert not torch.equal(best, weights(bench.folder / "best" / "checkpoint-12"))
     for name, steps, words in (
         ("best", 12, "nothing left to train: step 12 of 12; the model is that of the best checkpoint"),
-        ("moved", 8, "checkpoint-12 is of step 12, and 8 are wanted now; no step is taken back"),
+        ("moved", 8, "checkpoint-12 is at step 12, but 8 are asked for; steps are never undone"),
     ):
         (bench.folder / "best").rename(bench.folder / name)
         again = run(bench.context(stores["grouped"], name, **{**values, "train__max_steps": steps}, train__resume_from_checkpoint="auto"))
@@ -377,7 +377,7 @@ def test_a_run_that_may_go_on_with_nan_still_saves_no_broken_weights(
     _broken(monkeypatch, lambda loss: loss * float("nan"), at=6)
     values = {**STEPS, "train__on_unhealthy": "warn", "train__save_strategy": "no", "train__eval_strategy": "no"}
     context = bench.context(stores["grouped"], "nan warn", **values)
-    with pytest.raises(TrainError, match="the weights hold values that are no numbers"):
+    with pytest.raises(TrainError, match="the weights contain NaN or infinity"):
         run(context)
     assert any("step 6" in note for note in context.notes)
     assert not (bench.folder / "nan warn" / "model.safetensors").exists()
@@ -444,7 +444,7 @@ def test_too_little_memory_is_answered_with_numbers(bench: Bench, stores: dict[s
         raise torch.OutOfMemoryError("out of memory: tried to allocate 9 GiB")
 
     monkeypatch.setattr(Classify, "loss", full)
-    with pytest.raises(TrainError, match="does not hold a batch of 4 rows: out of memory") as refused:
+    with pytest.raises(TrainError, match="a batch of 4 rows does not fit into the device's memory: out of memory") as refused:
         run(bench.context(stores["grouped"], "memory", **STEPS))
     assert "--per-device-train-batch-size 2 --gradient-accumulation-steps 2" in refused.value.hint
 

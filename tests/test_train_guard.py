@@ -111,7 +111,7 @@ def test_what_cannot_go_on_stops_with_the_step(bench: Bench, monkeypatch: pytest
         assert torch.isfinite(weights(bench.folder / "always" / "checkpoint-6")).all()
     with monkeypatch.context() as patch:
         _damaged(patch, 100.0, 12)
-        with pytest.raises(TrainError, match=r"step 12: the loss is .* times what it was"):
+        with pytest.raises(TrainError, match=r"step 12: the loss is .* times its usual value"):
             _run(bench, "jump", train__max_steps=14)
         assert sorted(path.name for path in (bench.folder / "jump").glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-8"]
     tally(steps=3)
@@ -174,7 +174,7 @@ def test_pieces_of_batches_by_tokens_are_as_wide_as_fits_and_the_same_training(b
     report = _run(bench, "pieces of tokens", **values, train__auto_batch=True)
     assert torch.allclose(weights(bench.folder / "pieces of tokens"), weights(bench.folder / "roomy tokens"), atol=1e-5)
     (check,) = [check for check in report.checks if check.id == "auto-batch"]
-    assert f"at most {check.evidence['tokens_at_a_time']} tokens at a time" in check.summary
+    assert f"at most {check.evidence['tokens_at_a_time']} tokens;" in check.summary
     stopped = bench.context(bench.folder / "store", "stopped tokens", **{**STEPS, **values}, train__auto_batch=True)
     stopped.progress = StopAt(3)
     assert run(stopped).status == "interrupted"
@@ -189,15 +189,17 @@ def test_too_little_memory_is_answered_with_options_of_the_same_training(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
 ) -> None:
     _small_memory(monkeypatch, 2)
-    with pytest.raises(TrainError, match=r"does not hold a batch of 4 rows \(4 × .* slots\): .*not enough memory") as refused:
+    with pytest.raises(
+        TrainError, match=r"a batch of 4 rows \(4 × .* slots\) does not fit into the device's memory: .*not enough memory"
+    ) as refused:
         _run(bench, "advice")
-    assert "--per-device-train-batch-size 2 --gradient-accumulation-steps 2 is the same training" in refused.value.hint
-    with pytest.raises(TrainError, match=r"does not hold a batch of at most 96 tokens \(.* slots\): ") as refused:
+    assert "--per-device-train-batch-size 2 --gradient-accumulation-steps 2 is equivalent" in refused.value.hint
+    with pytest.raises(TrainError, match=r"a batch of at most 96 tokens \(.* slots\) does not fit into the device's memory: ") as refused:
         _run(bench, "advice on tokens", train__max_tokens_per_batch=96)
-    assert "--max-tokens-per-batch 48 --gradient-accumulation-steps 2 trains on about as many tokens a step" in refused.value.hint
+    assert "--max-tokens-per-batch 48 --gradient-accumulation-steps 2 trains on about as many tokens per step" in refused.value.hint
     assert "--auto-batch on exactly the same rows" in refused.value.hint
     _small_memory(monkeypatch, 0)
-    with pytest.raises(TrainError, match="does not hold a batch of 4 rows"):
+    with pytest.raises(TrainError, match=r"a batch of 4 rows .*does not fit into the device's memory"):
         _run(bench, "none at all", train__auto_batch=True)
     tally(steps=2)
 
@@ -225,15 +227,15 @@ def test_trainers_own_way_changes_the_batch_of_a_step(tmp_path: Path, tally: Cal
 
 @pytest.mark.parametrize("name", ["ignore_data_skip", "auto_find_batch_size", "enable_jit_checkpoint"])
 def test_what_would_break_a_promise_is_refused_at_the_start(bench: Bench, name: str) -> None:
-    with pytest.raises(SettingsError, match=f"train.{name} is not offered: "):
+    with pytest.raises(SettingsError, match=f"train.{name} is not supported: "):
         _run(bench, "refused", **{f"train__{name}": True})
 
 
 def test_batches_out_of_order_and_pieces_on_several_processes_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SettingsError, match="a matter of chance"):
+    with pytest.raises(SettingsError, match="makes the order of batches random"):
         _run(bench, "refused", train__dataloader_in_order=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SettingsError, match="leave the others waiting"):
+    with pytest.raises(SettingsError, match="block the others"):
         _run(bench, "refused", train__auto_batch=True)
 
 

@@ -55,7 +55,7 @@ def test_what_a_checkpoint_was_trained_on_is_not_replaced(bench):
         for more in ({}, {"runtime__overwrite": True}):
             with pytest.raises(FtcliError) as refused:
                 train.run(context(bench, "grown", **resumed, **more))
-            assert refused.value.hint.startswith(f"To go on with the data of that run: --dataset {prepared}.")
+            assert refused.value.hint.startswith(f"To continue with that run's data: --dataset {prepared}.")
             assert Store.open(prepared).fingerprint == before
     assert train.run(context(bench, "grown", **resumed | {"dataset__sources": [str(prepared)]})).status == "ok"
 
@@ -79,9 +79,9 @@ def test_a_source_that_is_not_there_is_named(bench):
         ({"model__config": "nowhere.json"}, "nowhere.json does not exist"),
         ({"model__config_overrides": "vocab_size=8"}, "the model's embedding 8 rows"),
         ({"model__lora_r": 8}, "LoRA on random weights"),
-        ({"train__optim": "adam"}, "train.optim = 'adam' is not offered"),
-        ({"train__metric_for_best_model": "bleu"}, "'bleu': no evaluation of this run"),
-        ({"train__mode": "pretrain", "train__metric_for_best_model": "accuracy"}, "'accuracy': no evaluation of this run"),
+        ({"train__optim": "adam"}, "train.optim = 'adam' is not supported"),
+        ({"train__metric_for_best_model": "bleu"}, "'bleu': the evaluations of this run"),
+        ({"train__mode": "pretrain", "train__metric_for_best_model": "accuracy"}, "'accuracy': the evaluations of this run"),
         ({"train__resume_from_checkpoint": "nowhere"}, "the checkpoint nowhere does not exist"),
         ({"train__mode": "sftt"}, "'sftt'"),
         ({"loader__collator": "paked"}, "'paked'"),
@@ -121,7 +121,7 @@ def test_the_folder_of_a_run_is_no_data_and_names_what_it_learned(bench, tmp_pat
     learned = {"settings": {"dataset.sources": {"value": ["data/reviews", "more.csv"]}}}
     (run / RUN_NAME).write_text(json.dumps(learned if kept else {}))
     for ask in (lambda: train.run(bench.context(run, "of a run")), lambda: Store.open(run)):
-        with pytest.raises(FtcliError, match=rf"run is the folder of a run \({RUN_NAME}\), and no data") as caught:
+        with pytest.raises(FtcliError, match=rf"run is the folder of a run \({RUN_NAME}\), not data") as caught:
             ask()
         assert (caught.value.hint == "It learned data/reviews, more.csv: give that.") == kept
         assert caught.value.hint

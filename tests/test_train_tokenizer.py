@@ -312,7 +312,7 @@ def test_the_directory_where_one_stands_and_one_that_cannot_be_written_are_refus
 ) -> None:
     monkeypatch.chdir(tmp_path)
     texts = iter(["a text"] * 50)
-    with pytest.raises(UsageError, match="is where you stand"):
+    with pytest.raises(UsageError, match="is the current directory"):
         train_tokenizer(texts, Path(), "bpe", 300)
     (tmp_path / "file").touch()
     with pytest.raises(PublishError):

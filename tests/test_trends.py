@@ -62,11 +62,11 @@ def test_a_gradient_of_zero_is_certain_and_a_spike_is_said() -> None:
 def test_a_rate_that_is_zero_or_not_as_planned_is_said() -> None:
     found = run(course(), falling(), rate=lambda line, step: 0.0 if line > 9 else 1e-3 * (1 - (step - 1) / 1000))
     assert [(check.id, check.status) for check in found] == [("learning-rate", "warn"), ("learning-rate", "fail")]
-    assert "is 0 since the line before" in found[1].summary
+    assert "has been 0 since the previous log line" in found[1].summary
     once = run(course(), falling(), rate=lambda line, step: 0.0 if line == 9 else 1e-3 * (1 - (step - 1) / 1000))
     assert [check.status for check in once] == ["warn"]
     (check,) = run(course(), falling(), rate=lambda line, step: 5e-4)
-    assert "planned is 0.001" in check.summary
+    assert "the schedule says 0.001" in check.summary
     unknown = course(schedule=Schedule(1000, 0, "warmup_stable_decay"))
     assert run(unknown, falling(), rate=lambda line, step: 3e-4) == []
 
@@ -86,7 +86,7 @@ def test_a_loss_that_stands_still_is_said_after_enough_full_rate_steps() -> None
     assert run(course(), [5.2] * 20) == []  # too early
     assert run(course(100_000, 7004), [5.6] * 60) == []  # in the warm-up
     assert run(course(), [5.0] * 60) == []  # under what the labels' shares alone give
-    assert run(course(unlearned=None), [5.2] * 60) == []  # a trained language model
+    assert run(course(unlearned=None), [5.2] * 60) == []  # a pretrained language model
 
 
 def test_clipping_is_a_fault_of_plain_gradient_descent_only() -> None:
@@ -180,7 +180,7 @@ def test_of_numbers_the_held_out_rows_have_a_spread_of_their_own() -> None:
     numbers = {"chance": 9.0, "unlearned": 2.144}
     check = course(**numbers, held_out_unlearned=2.364).end(history, 60, best=False)
     assert check is not None
-    assert check.summary.endswith("is 2.360, where knowing nothing of the texts gives 2.364")
+    assert check.summary.endswith("is 2.360, where ignoring the texts gives 2.364")
     assert course(**numbers, held_out_unlearned=2.5).end(history, 60, best=False) is None
 
 

@@ -149,9 +149,7 @@ def test_a_process_that_takes_over_says_from_whom_also_on_a_rank_that_is_quiet(t
         replace(Note.mine(), rank=1, pid=4, host="far").write(lease.fileno())
     with open_attempt(context, tmp_path / "out", "f", inputs={}, need_bytes=0) as attempt:
         assert attempt.done("a")
-        words = (
-            f"rank 1, pid 4 on far, which was preparing {tmp_path / 'out'}, is gone: rank 5 goes on with the shards that it had finished"
-        )
+        words = f"rank 1, pid 4 on far, which was preparing {tmp_path / 'out'}, is gone: rank 5 continues with the shards it had finished"
         assert (shown.said, context.notes) == ([words], [words])
         attempt.publish({}, ["a"])
     with open_attempt(context, tmp_path / "out", "f", inputs={}, need_bytes=0) as again:
@@ -222,7 +220,7 @@ def test_a_rank_with_an_output_of_its_own_says_and_files_what_it_made(variables:
     """`srun ftcli tokenize part-$SLURM_PROCID.jsonl …` said nothing on three of four ranks, and filed one report."""
     words, reports = two_rows(tmp_path), tmp_path / "reports"
     made = run("tokenize", *words, "--report-dir", str(reports), env=variables)
-    assert "2 rows became" in made.stdout
+    assert "2 rows tokenized to" in made.stdout
     assert "workers: " in made.stderr
     assert (reports / "tokenize.json").exists()
     again = run("tokenize", *words, "--report-dir", str(tmp_path / "second"), env=variables)

@@ -84,7 +84,7 @@ def test_no_more_workers_than_the_memory_holds_unless_the_user_says_so(work, mon
     monkeypatch.setattr(workload, "SMALL_JOB_BYTES", 1)
     found, notes = work(cores=48, free=3, dataset__shard_bytes=100)
     assert found.workers == 5
-    assert any("5 used: 3.0 GB of memory are free, a worker may take 600 MB" in note for note in notes)
+    assert any("5 used: 3.0 GB of memory are free, and a worker may take 600 MB" in note for note in notes)
     assert work(cores=48, free=3, dataset__shard_bytes=100, dataset__num_proc=20)[0].workers == 20
 
 

@@ -57,7 +57,7 @@ def load_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}", "Name a file that you may read.") from error
     except Exception as error:
-        raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
+        raise SettingsError(f"{path} cannot be read: {error}", "Fix the file.") from error
     if not isinstance(loaded, dict):
         raise SettingsError(
             f"{path}: the top level must be sections, found {type(loaded).__name__}",
@@ -72,17 +72,17 @@ def _yaml(path: Path, text: str) -> Any:
     try:
         loaded = yaml.load(text, _loader()) or {}  # noqa: S506 - a SafeLoader
         if twice := _repeated(yaml.compose(text, yaml.SafeLoader)):
-            raise SettingsError(f"{path}: {twice.value} stands twice, again in line {twice.start_mark.line + 1}", "Leave one of them out.")
+            raise SettingsError(f"{path}: {twice.value} is defined twice, again in line {twice.start_mark.line + 1}", "Remove one of them.")
     except yaml.MarkedYAMLError as error:  # its own words quote the file, which may hold a token
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise SettingsError(f"{path} cannot be read: {error.problem}{line}", "Mend the file.") from None
+        raise SettingsError(f"{path} cannot be read: {error.problem}{line}", "Fix the file.") from None
     waiting, values = [loaded], 0
     while waiting:
         value = waiting.pop()
         values += 1
         waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         if values > MOST_VALUES:
-            raise SettingsError(f"{path}: its aliases stand for more than {MOST_VALUES:,} values", "Write the values out.")
+            raise SettingsError(f"{path}: its aliases expand to more than {MOST_VALUES:,} values", "Write the values out.")
     return loaded
 
 
@@ -122,5 +122,5 @@ def _once(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise SettingsError(f"{path}: {twice} stands twice", "Leave one of them out.")
+        raise SettingsError(f"{path}: {twice} is defined twice", "Remove one of them.")
     return found

@@ -71,7 +71,7 @@ def apply(
             added[variable] = tweak.value
             by_reason.setdefault(tweak.reason, []).append(f"{variable}={tweak.value}")
         elif yours != tweak.value:
-            notes.append(f"{variable}={yours} is yours and kept; ftcli would set {tweak.value} ({tweak.reason})")
+            notes.append(f"{variable}={yours} is already set and kept; ftcli would set {tweak.value} ({tweak.reason})")
     target.update(added)
     if target is os.environ:
         tell_malloc(added)

@@ -27,7 +27,7 @@ def _share(value: Any) -> Any:
         share = float(share)
     if isinstance(share, float) and share > 1:
         way = "" if text.endswith("%") or not 1 < share <= 100 else f"; {share:g} of a hundred are written {share:g}%"
-        raise ValueError(f"a share is 1 (100%) at most{way}")
+        raise ValueError(f"a share is at most 1 (100%){way}")
     return share
 
 
@@ -47,7 +47,7 @@ RayAddress = Annotated[str, AfterValidator(_ray_address)]
 
 def _here(value: Path | None) -> Path | None:
     if value is not None and ADDRESS.match(str(value)):
-        raise ValueError("it has to be a directory that this machine sees by a path; an address is none")
+        raise ValueError("it must be a local directory, not an address")
     return value
 
 
@@ -101,9 +101,9 @@ class Section(BaseModel):
         """As it is. pydantic makes 1 of true, as YAML reads yes and on, and the working directory of an empty path, as a script's unset variable is one."""
         kinds = kinds_of(cls.model_fields[info.field_name or ""].annotation)
         if isinstance(value, bool) and not kinds.isdisjoint({int, float}) and bool not in kinds:
-            raise ValueError("a number is wanted, and neither true nor false (YAML reads yes, no, on and off as these)")
+            raise ValueError("a number is wanted, not true or false (YAML reads yes, no, on and off as these)")
         if value == "" and Path in kinds:
-            raise ValueError("it is empty: give a path, or leave it out")
+            raise ValueError("it is empty: give a path, or remove it")
         if isinstance(value, str) and Path in kinds and NAMELESS.fullmatch(value):
             raise ValueError(NO_BUCKET)
         return value

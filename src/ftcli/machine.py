@@ -77,7 +77,7 @@ def _working_directory() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise UsageError("the working directory is gone: it was deleted or moved", "Change into one that is there: cd somewhere") from None
+        raise UsageError("the working directory is gone: it was deleted or moved", "Change to an existing directory: cd DIR") from None
 
 
 def usable_cores() -> int:

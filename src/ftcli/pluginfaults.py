@@ -38,7 +38,10 @@ def misuse(plugin: Any) -> tuple[str, str] | None:
         options = getattr(function, f"{PROJECT}_impl", None)
         if options is None:
             if name in HOOKS and function.__module__ == _module_of(plugin):
-                return f"{name} is not marked, and would never be called", "Write @ftcli.hookimpl above it, or give it another name."
+                return (
+                    f"{name} is not marked as a hook, so it would never be called",
+                    "Write @ftcli.hookimpl above it, or give it another name.",
+                )
             continue
         hook = options.get("specname") or name
         if hook not in HOOKS:

@@ -118,7 +118,9 @@ class Plugins:
             raise self._failure(name, "load_tokenizer", reason_of(error)) from error
         outsiders = [impl.plugin_name for impl in hook.get_hookimpls() if self._info[impl.plugin_name].origin != BUILT_IN]
         if outsiders and not all(hasattr(found, attribute) for attribute in TOKENIZER):
-            raise self._failure(outsiders[-1], "load_tokenizer", f"it gave {type(found).__name__}, which is no tokenizer of transformers")
+            raise self._failure(
+                outsiders[-1], "load_tokenizer", f"it returned {type(found).__name__}, which is not a transformers tokenizer"
+            )
         return found
 
     @staticmethod
@@ -170,7 +172,7 @@ class Plugins:
             self._manager.register(plugin, name=name)
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:  # a wrapper that does not yield
-            raise PluginError(f"plugin {name!r} ({origin}): {error}", "Mend the hook, or leave the plugin out.") from error
+            raise PluginError(f"plugin {name!r} ({origin}): {error}", "Fix the hook, or remove the plugin.") from error
         digest = source_hash(plugin, built_in=origin == BUILT_IN, shipped=shipped)
         hooks = tuple(sorted(caller.name for caller in self._manager.get_hookcallers(plugin) or ()))
         self._info[name] = PluginInfo(name, plugin_version, origin, digest, hooks)
@@ -188,7 +190,7 @@ class Plugins:
             try:
                 plugin = point.load()
             except (Exception, SystemExit) as error:
-                hint = "Fix or uninstall it, or leave it out with FTCLI_PLUGINS=name,name (empty: none)."
+                hint = "Fix or uninstall it, or load only other plugins: FTCLI_PLUGINS=name,name (empty: none)."
                 if isinstance(error, ModuleNotFoundError) and error.name == point.module.partition(".")[0]:
                     hint = f"Its distribution has no such module: compare the entry point with what its pyproject.toml packs. {hint}"
                 raise PluginError(f"plugin {point.name!r} ({origin}) cannot be imported: {reason_of(error)}", hint) from error
@@ -206,7 +208,7 @@ class Plugins:
             hint = (
                 f"Give --plugins-dir {below}."
                 if any(below.glob("*.py"))
-                else "A plugin is a .py file in it; a package is installed with pip."
+                else "A plugin is a .py file in that folder; packages are installed with pip."
             )
             raise PluginError(f"{folder} holds no plugin: there is no .py file", hint)
         loaded = {Path(file).resolve() for plugin in self.objects().values() if (file := getattr(plugin, "__file__", None))}

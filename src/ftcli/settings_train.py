@@ -40,7 +40,7 @@ NOT_OFFERED = {
     "report_to": "tracking.report_to",
     "run_name": "tracking.run_name",
     "hub_token": "the environment variable HF_TOKEN, which no checkpoint stores",
-    "remove_unused_columns": "nothing: stored data hold no unused column",
+    "remove_unused_columns": "nothing: prepared data have no unused columns",
     "label_names": "nothing: the task names its labels",
     "length_column_name": "loader.collator = bucketed",
     "disable_tqdm": "--quiet",
@@ -52,11 +52,11 @@ NOT_OFFERED = {
 """TrainingArguments that are set elsewhere, and where."""
 
 REFUSED = {
-    "ignore_data_skip": "a run that goes on would train on rows twice and miss others",
-    "bf16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
-    "fp16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them so",
+    "ignore_data_skip": "a resumed run would train on some rows twice and miss others",
+    "bf16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them like that",
+    "fp16_full_eval": "the last evaluation would leave the weights in 16 bits, and the run would save them like that",
     "auto_find_batch_size": "it changes the batch of a step; --auto-batch keeps it",
-    "debug": "transformers' hooks end at a mask of booleans; the first step whose loss or gradient is no number is named anyway",
+    "debug": "transformers' hooks fail on a boolean mask; the first step with a NaN or infinite loss or gradient is reported anyway",
     "enable_jit_checkpoint": "signals save a checkpoint anyway, and on all processes at the same step",
 }
 """TrainingArguments that a run cannot keep its promises with, and why: fields of `train` only so that a reason can be given."""
@@ -87,7 +87,7 @@ LogLevel = Literal["detail", "debug", "info", "warning", "error", "critical", "p
 
 def _some(steps: int) -> int:
     if not steps:
-        raise ValueError("0 steps train nothing: 1 or more, or -1 for epochs")
+        raise ValueError("0 steps train nothing: give 1 or more, or -1 for epochs")
     return steps
 
 
@@ -96,32 +96,32 @@ class TrainSettings(Section):
 
     mode: str | None = setting(
         None,
-        "classify, regress (a number a text), pretrain or sft (conversations); default: what the data were prepared for, and where they are prepared: classify with a label column, else pretrain.",
+        "classify, regress (predict a number), pretrain or sft (conversations); default: the mode the data were prepared for; while preparing: classify with a label column, else pretrain.",
     )
     output_dir: Path | None = setting(None, "Where checkpoints, the model and the report go.")
     num_train_epochs: float = setting(3.0, "Passes over the data.", gt=0)
     max_steps: Annotated[int, AfterValidator(_some)] = setting(-1, "Stop after this many optimizer steps; -1: by epochs.", ge=-1)
-    per_device_train_batch_size: int = setting(8, "Rows a device takes at once.", ge=1)
+    per_device_train_batch_size: int = setting(8, "Rows per device and forward pass.", ge=1)
     max_tokens_per_batch: int | None = setting(
-        None, "Tokens a device takes at once, padding included: as many rows as they hold, in place of a fixed number.", ge=1
+        None, "Tokens per device and forward pass, padding included: batches hold as many rows as fit, instead of a fixed number.", ge=1
     )
-    per_device_eval_batch_size: int = setting(8, "Rows a device evaluates at once.", ge=1)
-    gradient_accumulation_steps: int = setting(1, "Batches summed into one optimizer step.", ge=1)
+    per_device_eval_batch_size: int = setting(8, "Rows per device and evaluation pass.", ge=1)
+    gradient_accumulation_steps: int = setting(1, "Batches accumulated into one optimizer step.", ge=1)
     learning_rate: float = setting(5e-5, "Peak learning rate.", gt=0)
     lr_scheduler_type: str = setting("linear", "Schedule after the warm-up: linear, cosine, constant …")
-    warmup_steps: float = setting(0.0, "Warm-up in optimizer steps, or as a share when under 1.", ge=0)
+    warmup_steps: float = setting(0.0, "Warm-up in optimizer steps, or as a share of all steps if under 1.", ge=0)
     weight_decay: float = setting(0.0, "Weight decay.", ge=0)
-    max_grad_norm: float = setting(1.0, "Gradient norm that is clipped to; 0: no clipping.", ge=0)
+    max_grad_norm: float = setting(1.0, "Maximum gradient norm; 0: no clipping.", ge=0)
     optim: str = setting("adamw_torch_fused", "Optimizer.")
     seed: int = setting(42, "Seed of weights, order and dropout.", ge=0, lt=2**32)
-    bf16: bool | None = setting(None, "bfloat16 autocast; default: where the device has it.")
+    bf16: bool | None = setting(None, "bfloat16 autocast; default: where the device supports it.")
     fp16: bool | None = setting(None, "float16 autocast (never on a CPU: 30 to 100 times slower than float32 there).")
     gradient_checkpointing: bool | None = setting(None, "Recompute activations to save memory.")
     torch_compile: bool | Literal["auto"] | None = setting(
-        None, "Compile the model; auto (the default on a GPU): its layers, where that was measured to pay on the run's first batches."
+        None, "Compile the model; auto (the default on a GPU): compile its layers if the run's first batches show that it pays."
     )
     lean_step: Literal["auto", "off"] = setting(
-        "auto", "Compute with fewer passes over memory, less of it and less padding, by parts that were proved equal on the model."
+        "auto", "Use optimized implementations (less memory traffic, memory and padding) that were proved equal on this model."
     )
     logging_steps: float = setting(10, "Steps between log lines.", gt=0)
     eval_strategy: Literal["no", "steps", "epoch"] | None = setting(
@@ -129,31 +129,31 @@ class TrainSettings(Section):
     )
     eval_steps: float | None = setting(None, "Steps between evaluations.", gt=0)
     do_predict: bool | None = setting(
-        None, "Score the test split once at the end; default: where there is one beside a validation split, and evaluations are on."
+        None, "Score the test split once at the end; default: if there is one besides a validation split and evaluation is on."
     )
     save_strategy: Literal["no", "steps", "epoch", "best"] | None = setting(
         None, "When to save; default: each epoch, or every --save-steps."
     )
     save_steps: float | None = setting(None, "Steps between checkpoints.", gt=0)
-    save_total_limit: int | None = setting(2, "Checkpoints to keep.", ge=1)
+    save_total_limit: int | None = setting(2, "Maximum number of checkpoints to keep.", ge=1)
     resume_from_checkpoint: str | None = setting(
         None, "A checkpoint folder, or auto for the newest in the output directory.", bare="auto", path=True
     )
     load_best_model_at_end: bool | None = setting(None, "End with the best checkpoint instead of the last.")
-    metric_for_best_model: str | None = setting(None, "What best means.", hidden=True)
+    metric_for_best_model: str | None = setting(None, "Metric that decides which checkpoint is best.", hidden=True)
     verify: bool = setting(True, "Run the quick checks before training.")
-    ignore_checks: list[str] | None = setting(None, "Leave these checks out, by id or its beginning: FT302,FT4.", flag="--ignore")
-    on_unhealthy: Literal["warn", "stop"] = setting("stop", "What NaN or an impossible loss does.")
+    ignore_checks: list[str] | None = setting(None, "Skip these checks, by id or id prefix: FT302,FT4.", flag="--ignore")
+    on_unhealthy: Literal["warn", "stop"] = setting("stop", "What to do about a NaN or impossible loss.")
     on_nonfinite: Literal["stop", "skip", "rollback"] = setting(
         "stop",
-        "What a step with NaN, infinity or a jump of the loss does: stop, skip leaves it out, rollback goes back to the last good checkpoint.",
+        "What to do about a step with NaN, infinity or a loss spike: stop, skip the step, or rollback to the last good checkpoint.",
     )
-    auto_batch: bool = setting(False, "When memory runs out, halve what is computed at a time; the batch of a step stays the same.")
+    auto_batch: bool = setting(False, "When memory runs out, halve the micro-batch; the batch of an optimizer step stays the same.")
     learnability_steps: int | None = setting(
-        None, "Steps of the small learnability run of ftcli verify, which shows shuffled labels; unset: none.", ge=1
+        None, "Steps of the small learnability run of ftcli verify, which detects shuffled labels; unset: none.", ge=1
     )
     class_weights: Literal["balanced", "none"] | None = setting(
-        None, "balanced: the loss of a row counts by how rare its label is (classify); default: none."
+        None, "balanced: weigh the loss of a row by how rare its label is (classify); default: none."
     )
     patience: int | None = setting(None, "Stop after this many evaluations without a better eval loss.", ge=1)
 

@@ -160,7 +160,7 @@ def _explain(error: ValidationError, layers: list[Layer]) -> SettingsError:
         if key not in lines and not told:
             examples.append(for_example(section, name, info, value, origin))
         lines.setdefault(key, f"{key} = {value!r} (from {origin}): {why}")
-    hint = f"For example: {'; '.join(examples)}" if examples else "Correct it where the brackets say that it was set."
+    hint = f"For example: {'; '.join(examples)}" if examples else "Correct it where it was set (see the brackets)."
     return SettingsError("\n".join(lines.values()), hint)
 
 
@@ -216,11 +216,11 @@ def about_profile(table: Any, name: str, path: Any) -> Mapping[str, Any]:
         if key not in PROFILE_KEYS:
             near = difflib.get_close_matches(key, PROFILE_KEYS, n=1)
             hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(PROFILE_KEYS)}."
-            raise SettingsError(f"profile {name!r} ({path}): profile.{key} is no key of a profile", hint)
+            raise SettingsError(f"profile {name!r} ({path}): profile.{key} is not a profile key", hint)
         kinds, least, wanted = PROFILE_KEYS[key]
         fits = isinstance(value, kinds) and not isinstance(value, bool)
         if not fits or (least is not None and not (least <= value < math.inf)):
-            raise SettingsError(f"profile {name!r} ({path}) cannot be read: profile.{key} = {value!r} is not {wanted}", "Mend the file.")
+            raise SettingsError(f"profile {name!r} ({path}) cannot be read: profile.{key} = {value!r} is not {wanted}", "Fix the file.")
     return table
 
 
@@ -260,7 +260,7 @@ def _from_tree(tree: Mapping[str, Any], origin: str) -> Layer:
         if not isinstance(fields, Mapping):
             near = [f"[{s}] {n}" for s, n, _ in walk() if n == section]
             hint = f"Did you mean {' or '.join(near)}?" if near else f"Sections are: {', '.join(sections())}."
-            raise SettingsError(f"{origin}: {section} stands outside a section", hint)  # without its value, which may be a token
+            raise SettingsError(f"{origin}: {section} is outside a section", hint)  # without its value, which may be a token
         for name, value in fields.items():
             check_key(f"{section}.{name}", origin)
             values[f"{section}.{name}"] = (_from_file(section, name, value), origin)

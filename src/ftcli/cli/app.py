@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 PROGRAM = "ftcli"
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT = {"max_content_width": 100, "help_option_names": ["--help", "-h"]}
-HELP = (
-    "Prepares data for fine-tuning, checks that the run can learn before it starts, trains, and says with measurements where the time went."
-)
+HELP = "Prepares data for fine-tuning, checks before a run starts that it can learn, trains, and measures where the time went."
 ROOT_OPTIONS = (
     ("--version", "Show the version."),
     ("--install-completion [SHELL]", "Install completion for bash, zsh or fish."),
@@ -71,9 +69,7 @@ class Command(TyperCommand):
 
         positional = [(own.name.upper(), _choices(own.help, own.choices)) for own in self.spec.own if not own.flags]
         if self.spec.sources:
-            positional.append(
-                ("SOURCE", "Files, globs, directories or hub ids to read; SPLIT=PATH names the split. The same as --dataset.")
-            )
+            positional.append(("SOURCE", "Files, globs, directories or hub ids to read; SPLIT=PATH sets the split. The same as --dataset."))
         if positional:
             with formatter.section("Arguments"):
                 formatter.write_dl(positional)
@@ -88,7 +84,7 @@ class Command(TyperCommand):
         hidden = sum(option.hidden for option in options_of(self.spec))
         if hidden:
             formatter.write_paragraph()
-            formatter.write_text(f"{hidden} more options work the same way; `ftcli settings --all` lists every setting.")
+            formatter.write_text(f"{hidden} more options exist; `ftcli settings --all` lists every setting.")
 
     def format_epilog(self, ctx: Context, formatter: HelpFormatter) -> None:
         formatter.write("\nExamples:\n" + "".join(f"  {example}\n" for example in self.spec.examples))
@@ -169,7 +165,7 @@ def _root_option(ctx: Context, args: list[str]) -> None:
         from ftcli.errors import UsageError
 
         near = difflib.get_close_matches(flag, ["--help", "--version", "--install-completion", "--show-completion"], n=1, cutoff=0.75)
-        hint = f"Did you mean {near[0]}?" if near else "Options of a command stand behind its name: ftcli COMMAND --option"
+        hint = f"Did you mean {near[0]}?" if near else "Options of a command go after its name: ftcli COMMAND --option"
         raise UsageError(f"ftcli has no option {flag}", hint)
 
 
@@ -180,14 +176,18 @@ def _completion(ctx: Context, flag: str, shell: str) -> None:
 
     shell = shell or os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119 - a name, not a file
     if shell not in SHELLS:
-        raise UsageError(f"completion is made for {', '.join(SHELLS)}, not {shell or 'an unknown shell'!r}", f"Name one: ftcli {flag} bash")
+        raise UsageError(
+            f"completion is available for {', '.join(SHELLS)}, not {shell or 'an unknown shell'!r}", f"Name one: ftcli {flag} bash"
+        )
     callback = install_callback if flag == "--install-completion" else show_callback
     try:
         callback(ctx, ctx.command, shell)  # type: ignore[arg-type]  # both ignore the parameter
     except OSError as error:
         detach(sys.stdout)
         where = error.filename or "stdout"
-        raise PublishError(f"completion cannot be written to {where}: {error.strerror}", "Free space or give rights there.") from error
+        raise PublishError(
+            f"completion cannot be written to {where}: {error.strerror}", "Free space there, or make it writable."
+        ) from error
 
 
 def _slot(own: Own) -> str:

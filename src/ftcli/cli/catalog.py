@@ -17,7 +17,7 @@ NOT_OF_A_RUN = ("dataset.output_dir", "dataset.batch_size", "dataset.writer_batc
 TOKENIZE = CommandSpec(
     "tokenize",
     "Read, encode and pack text into prepared data.",
-    "Reads the sources once, encodes them with the fastest engine whose ids were proved equal for this tokenizer, and publishes a directory"
+    "Reads the sources once, encodes them with the fastest engine proved to give identical ids for this tokenizer, and publishes a directory"
     " that datasets.load_from_disk() opens. The same content is never prepared twice; an interrupted run continues where it stopped.",
     (
         "ftcli tokenize reviews.csv --tokenizer-path tokenizer --label-column label --output-dir prepared",
@@ -29,8 +29,13 @@ TOKENIZE = CommandSpec(
     ),
     shows=(*DATA, "train.mode", "runtime"),
     own=(
-        Own("shard", "Make one of several parts, such as 3/16, each on a machine of its own, and publish nothing.", "text", ("--shard",)),
-        Own("finish", "Publish what every --shard made.", "switch", ("--finish",), False),
+        Own(
+            "shard",
+            "Prepare one part only, such as 3/16, and publish nothing; the parts can run on different machines.",
+            "text",
+            ("--shard",),
+        ),
+        Own("finish", "Combine the parts of all --shard runs and publish them.", "switch", ("--finish",), False),
     ),
     sources=True,
     every_rank=True,
@@ -41,8 +46,8 @@ VERIFY = CommandSpec(
     "verify",
     "Check that a run can learn before it starts.",
     "Runs checks on the machine, the tokenizer, the prepared data, the first batches, the model and two optimizer steps. Each verdict comes"
-    " with its figures; each failure says what to do. It takes every option of `ftcli train`, so that the same line proves a run before"
-    " it starts. STAGE names the stages to check; all of them without.",
+    " with its figures; each failure says what to do. It accepts every option of `ftcli train`, so the same command line checks a run before"
+    " it starts. STAGE limits the checks to these stages.",
     (
         "ftcli verify --tokenizer-path tokenizer",
         "ftcli verify --tokenizer-path tokenizer --dataset prepared --model-config config.json",
@@ -56,26 +61,26 @@ VERIFY = CommandSpec(
     own=(
         Own("stage", "Stages to check; default: all.", "words", default=(), choices=STAGES),
         Own("stages", "The same as STAGE.", "list", ("--stages",), (), STAGES),
-        Own("level", "quick runs only the stages that need no torch.", "text", ("--level",), "full", ("quick", "full")),
+        Own("level", "quick runs only the stages that do not need torch.", "text", ("--level",), "full", ("quick", "full")),
         Own(
             "fail_on",
-            "The mildest verdict that ends with exit code 1; fail is error.",
+            "Lowest verdict that gives exit code 1; fail is the same as error.",
             "text",
             ("--fail-on",),
             "error",
             ("warn", "error", "fail"),
         ),
-        Own("select", "Only these checks, by id or its beginning.", "list", ("--select",), ()),
-        Own("format", "What is printed; json is --json.", "text", ("--format",), "table", ("table", "json", "junit", "html")),
-        Own("output", "Write what --format makes into this file instead.", "path", ("--output",)),
+        Own("select", "Only these checks, by id or id prefix.", "list", ("--select",), ()),
+        Own("format", "Output format; json is the same as --json.", "text", ("--format",), "table", ("table", "json", "junit", "html")),
+        Own("output", "Write that output to this file instead of stdout.", "path", ("--output",)),
         Own(
             "fix",
-            "Mend what can be mended safely in a copy of the tokenizer's or configuration's folder, show the difference, verify it.",
+            "Fix what can be fixed safely in a copy of the tokenizer's or configuration's folder, show the diff and verify the copy.",
             "switch",
             ("--fix",),
             False,
         ),
-        Own("explain", "Print the page of a check, and check nothing.", "text", ("--explain",)),
+        Own("explain", "Print a check's page and exit.", "text", ("--explain",)),
     ),
 )
 
@@ -84,7 +89,7 @@ TRAIN = CommandSpec(
     "Train a model on prepared data.",
     "Trains with the Hugging Face Trainer on what `ftcli tokenize` published, from a configuration or from weights; sources that are not"
     " prepared yet are tokenized first, by one process for all ranks. Every field of"
-    " TrainingArguments is an option under its own name. The loss is the true one whatever the accumulation; a run that cannot learn"
+    " TrainingArguments is an option under its own name. The loss is correct for any gradient accumulation; a run that cannot learn"
     " is stopped.",
     (
         "ftcli train --mode classify --dataset prepared --tokenizer-path tokenizer --model-config config.json --output-dir runs/first",
@@ -94,15 +99,15 @@ TRAIN = CommandSpec(
     ),
     shows=RUN,
     hides=NOT_OF_A_RUN,
-    again="Go on with the same command and --resume-from-checkpoint auto, without --overwrite.",
+    again="Resume with the same command plus --resume-from-checkpoint auto, without --overwrite.",
     launches=True,
 )
 
 MERGE = CommandSpec(
     "merge",
-    "Make one plain model of an adapter and its base.",
-    "Adds what LoRA learned to the weights of the base and saves a model that needs no peft. Its logits are compared with those of the adapter on"
-    " its base before it appears. Its weights have the type of the base's.",
+    "Merge a LoRA adapter into its base model.",
+    "Adds the LoRA weights to those of the base and saves a model that does not need peft. Before it is saved, its logits are compared with those of"
+    " the adapter on its base. Its weights keep the base's dtype.",
     ("ftcli merge runs/lora --output-dir merged", "ftcli merge runs/lora/checkpoint-500 --output-dir merged-500 --json"),
     shows=("tokenizer.trust_remote_code", "runtime.overwrite"),
     own=(
@@ -113,9 +118,9 @@ MERGE = CommandSpec(
 
 PREDICT = CommandSpec(
     "predict",
-    "Ask a trained model.",
-    "Labels with probabilities from a classifier, or what a language model goes on to say, for texts on the command line and in a file. Takes model"
-    " folders, adapters and hub ids; a text goes through the chat template where the tokenizer has one.",
+    "Run a trained model on texts.",
+    "Prints labels with probabilities (classifier) or a continuation (language model) for texts given on the command line or in a file. Accepts model"
+    " folders, adapters and hub ids; the chat template is applied where the tokenizer has one.",
     (
         "ftcli predict runs/first 'The parcel came damaged.' 'Where is my invoice?'",
         "ftcli predict runs/nli 'A man is dancing.' --pair 'Somebody moves.'",
@@ -135,30 +140,28 @@ PREDICT = CommandSpec(
     own=(
         Own("model", "Output directory of a run, adapter or hub id.", required=True),
         Own("texts", "Texts.", "words", default=()),
-        Own(
-            "pair", "Second text that each of the texts is judged together with, by a classifier of pairs.", "text", ("--pair",), once=True
-        ),
+        Own("pair", "Second text to pair with each of the texts, for a text-pair classifier.", "text", ("--pair",), once=True),
         Own(
             "file",
-            "File of any format that is prepared, or a folder of them: JSON lines, CSV, parquet … with the text column, messages or prompt.",
+            "File in any format that ftcli tokenize reads, or a folder of them: JSON lines, CSV, parquet … with a text column, messages or prompt.",
             "path",
             ("--input",),
         ),
-        Own("batch_size", "Texts at a time.", "int", ("--batch-size",), 16),
-        Own("max_new_tokens", "Tokens that a language model may say.", "int", ("--max-new-tokens",), 64),
-        Own("threshold", "Probability from which a label holds, where a text may have several.", "float", ("--threshold",), 0.5),
-        Own("top_k", "Labels of an answer at most, the likeliest first; 0: all.", "int", ("--top-k",), 5),
-        Own("plain", "No chat template.", "switch", ("--plain",), False),
-        Own("output", "Write the answers into this file as well, as JSON lines.", "path", ("--output",)),
+        Own("batch_size", "Texts per batch.", "int", ("--batch-size",), 16),
+        Own("max_new_tokens", "Maximum number of tokens a language model generates.", "int", ("--max-new-tokens",), 64),
+        Own("threshold", "Probability from which a label is predicted, for multi-label models.", "float", ("--threshold",), 0.5),
+        Own("top_k", "Maximum number of labels shown per text, most probable first; 0: all.", "int", ("--top-k",), 5),
+        Own("plain", "Do not apply the chat template.", "switch", ("--plain",), False),
+        Own("output", "Also write the predictions to this file, as JSON lines.", "path", ("--output",)),
     ),
     works=False,
 )
 
 INSPECT = CommandSpec(
     "inspect",
-    "Look at rows, token by token.",
-    "Shows rows of prepared data, or of sources as `ftcli tokenize` would write them with these options: every token with its text, which are learned,"
-    " special tokens, documents of packs, labels, and what was cut. Only the rows that are asked for are read of prepared data.",
+    "Show rows token by token.",
+    "Shows rows of prepared data, or of sources as `ftcli tokenize` would write them with these options: every token with its text, the tokens that are learned,"
+    " special tokens, documents of a pack, labels, and what was truncated. Of prepared data only the rows asked for are read.",
     (
         "ftcli inspect prepared",
         "ftcli inspect prepared --split validation --rows 0-4,17 --ids",
@@ -169,13 +172,13 @@ INSPECT = CommandSpec(
     hides=("dataset.output_dir", "dataset.num_proc", "dataset.batch_size", "dataset.writer_batch_size"),
     own=(
         Own("split", "The split; default: train.", "text", ("--split",)),
-        Own("rows", "Rows by number, from 0: 0-4,17. Default: the first 5.", "text", ("--rows",)),
-        Own("random", "So many random rows.", "int", ("--random",)),
+        Own("rows", "Row numbers, counted from 0: 0-4,17. Default: the first 5.", "text", ("--rows",)),
+        Own("random", "Show this many random rows.", "int", ("--random",)),
         Own("seed", "Seed of --random.", "int", ("--seed",), 0),
-        Own("ids", "The id of every token before its text.", "switch", ("--ids",), False),
-        Own("format", "What is printed; json is --json.", "text", ("--format",), "text", ("text", "html", "json")),
-        Own("output", "Write what --format makes into this file instead.", "path", ("--output",)),
-        Own("width", "Columns of a line; default: the terminal's, 100 in a pipe.", "int", ("--width",)),
+        Own("ids", "Show the id before each token.", "switch", ("--ids",), False),
+        Own("format", "Output format; json is the same as --json.", "text", ("--format",), "text", ("text", "html", "json")),
+        Own("output", "Write that output to this file instead of stdout.", "path", ("--output",)),
+        Own("width", "Line width in columns; default: the terminal's, 100 in a pipe.", "int", ("--width",)),
     ),
     sources=True,
     works=False,
@@ -186,8 +189,8 @@ BENCHMARK = CommandSpec(
     "benchmark",
     "Measure tokenizing, batching or training.",
     "Times the stages of the pipeline on your data and machine: warm-up, repeats, median with its spread, and the machine card."
-    " A difference inside the noise is called no difference. sweep tokenize|batch|train: the fastest settings for the same work. attribute BASE NEW: which difference of two configurations (or of two runs, by"
-    " their ftcli-run.json) costs how much. compare A.json B.json: exit code 1 when the second report is worse than the first beyond the noise.",
+    " A difference within the noise is reported as no difference. sweep tokenize|batch|train: finds the fastest settings for the same work. attribute BASE NEW: how much each difference between two configurations (or two runs, by"
+    " their ftcli-run.json) costs. compare A.json B.json: exit code 1 when the second report is worse than the first beyond the noise.",
     (
         "ftcli benchmark tokenize --dataset reviews.csv --tokenizer-path tokenizer --variants hf,gigatoken",
         "ftcli benchmark batch --dataset prepared --tokenizer-path tokenizer --variants dynamic,fixed",
@@ -198,7 +201,7 @@ BENCHMARK = CommandSpec(
     ),
     shows=(*RUN, "benchmark"),
     hides=("dataset.output_dir", "train.output_dir"),
-    again="A benchmark does not go on where it stopped: run it again, for example with a --budget in seconds.",
+    again="A benchmark cannot be resumed: run it again, for example with a --budget in seconds.",
     own=(
         Own("action", "What to measure.", choices=("tokenize", "batch", "train", "sweep", "attribute", "compare"), required=True),
         Own("what", "sweep: tokenize, batch or train. attribute: the two configurations. compare: the two reports.", "words", default=()),
@@ -227,15 +230,15 @@ TRAIN_TOKENIZER = CommandSpec(
         "train.mode",
     ),
     says=(
-        ("dataset.on_bad", "A bad row stops the command (strict), or is left out and counted (quarantine)."),
+        ("dataset.on_bad", "A bad row stops the command (strict), or is skipped and counted (quarantine)."),
         (
             "packing.max_length",
-            "The limit that the tokenizer is saved with (model_max_length); none where nothing is said. All of a text is learned from.",
+            "model_max_length to save with the tokenizer; default: no limit. Training the tokenizer always uses whole texts.",
         ),
     ),
     own=(
         Own("kind", "Byte-level BPE, WordPiece or Unigram.", "text", ("--kind",), "bpe", ("bpe", "wordpiece", "unigram")),
-        Own("vocab_size", "Entries of the vocabulary.", "int", ("--vocab-size",), 16_000),
+        Own("vocab_size", "Vocabulary size.", "int", ("--vocab-size",), 16_000),
         Own("output", "Folder to write.", "path", ("--output", "--output-dir"), required=True),
     ),
     sources=True,
@@ -244,8 +247,8 @@ TRAIN_TOKENIZER = CommandSpec(
 SAMPLE_DATA = CommandSpec(
     "sample-data",
     "Write a sample corpus to try things on.",
-    "Writes train, validation and test files of short Korean and English business texts with labels, made by a grammar: the same seed gives the"
-    " same rows, about 535 characters each, and millions are streamed.",
+    "Writes train, validation and test files of short labelled Korean and English business texts, generated by a grammar: the same seed gives the"
+    " same rows, about 535 characters each. Rows are streamed, so millions fit.",
     (
         "ftcli sample-data --output sample",
         "ftcli sample-data --output sample --rows 1000000 --labels 280 --seed 7",
@@ -264,7 +267,7 @@ EXPORT = CommandSpec(
     "export",
     "Write prepared data in the format of another trainer.",
     "jsonl: lines of JSON. megatron: .bin and .idx of Megatron-LM. mds: shards of MosaicML streaming. nanotron: .ds files of datatrove."
-    " arrow: a second directory of the same. Plugins offer more. The directory appears whole or not at all; the same store gives the same bytes.",
+    " arrow: a copy of the directory. Plugins offer more. The output directory appears complete or not at all; the same data give the same bytes.",
     (
         "ftcli export prepared --format jsonl --output rows --split validation",
         "ftcli export packed --format megatron --output megatron --json",
@@ -276,7 +279,7 @@ EXPORT = CommandSpec(
         Own("kind", "arrow, jsonl, mds, megatron, nanotron or a plugin's.", "text", ("--format",), required=True),
         Own("output", "Directory to write.", "path", ("--output", "--output-dir"), required=True),
         Own("splits", "Splits to write; default: all.", "list", ("--split", "--splits"), ()),
-        Own("tokens_only", "Leave the labels out.", "switch", ("--tokens-only",), False),
+        Own("tokens_only", "Leave out the labels.", "switch", ("--tokens-only",), False),
     ),
     computes=False,
 )
@@ -306,8 +309,8 @@ COMMON = (
     Own("config", "Settings file (.toml, .yaml, .json). [FTCLI_CONFIG]", "path", ("--config",)),
     Own("profile", "Hardware profile; auto detects one. [FTCLI_PROFILE]", "text", ("--profile",)),
     Own("set", "section.field=value for any setting; repeatable.", "text", ("--set",)),
-    Own("json", "End stdout with the report as one JSON line, and print nothing else there.", "switch", ("--json",), False),
-    Own("quiet", "No progress on stderr.", "switch", ("--quiet", "-q"), False),
+    Own("json", "Print nothing to stdout but the report, as one JSON line.", "switch", ("--json",), False),
+    Own("quiet", "Show no progress on stderr.", "switch", ("--quiet", "-q"), False),
     Own("verbose", "Log more, and show tracebacks.", "switch", ("--verbose", "-v"), False),
     Own("plugins_dir", "Folder whose *.py files are loaded as plugins. [FTCLI_PLUGINS_DIR]", "path", ("--plugins-dir",)),
     Own("no_plugins", "Load the built-in plugins only.", "switch", ("--no-plugins",), False),

@@ -9,8 +9,8 @@ from ftcli.cli.spec import CommandSpec, Own
 SETTINGS = CommandSpec(
     "settings",
     "Show settings, and where each value comes from.",
-    "show: prints every value that somebody set with its origin: command line, environment, config file or profile. import FILE: makes a"
-    " config file of one of axolotl, LLaMA-Factory or TRL, and lists every key that has no counterpart.",
+    "show: prints every value that was set, with its origin: command line, environment, config file or profile. import FILE: converts a"
+    " config file of axolotl, LLaMA-Factory or TRL, and lists every key that has no counterpart.",
     (
         "ftcli settings --all",
         "ftcli settings --config run.toml --profile highend",
@@ -21,10 +21,16 @@ SETTINGS = CommandSpec(
     own=(
         Own("action", "show or import FILE.", default="show", choices=("show", "import")),
         Own("file", "The file to import.", "path"),
-        Own("kind", "import: whose file it is; default: its keys tell.", "text", ("--from",), choices=("axolotl", "llama-factory", "trl")),
+        Own(
+            "kind",
+            "import: which trainer the file is from; default: detected from its keys.",
+            "text",
+            ("--from",),
+            choices=("axolotl", "llama-factory", "trl"),
+        ),
         Own("output", "import: .toml file to write; default: print it.", "path", ("--output",)),
         Own("show_all", "Defaults too.", "switch", ("--all",), False),
-        Own("export_env", "Print shell lines for what the environment hook computes.", "switch", ("--export-env",), False),
+        Own("export_env", "Print the variables that the environment hook computes as shell lines.", "switch", ("--export-env",), False),
     ),
     works=False,
     computes=False,
@@ -33,7 +39,7 @@ SETTINGS = CommandSpec(
 PROFILES = CommandSpec(
     "profiles",
     "List, show or detect hardware profiles.",
-    "A profile is a file of settings for a class of machines. Its counts are ceilings, cut to the cores that are really there. Your own go"
+    "A profile is a file of settings for a class of machines. Its worker counts are upper limits, reduced to the cores that are available. Your own go"
     " into ~/.config/ftcli/profiles/NAME.toml.",
     ("ftcli profiles", "ftcli profiles show highend", "ftcli profiles detect"),
     own=(
@@ -46,9 +52,9 @@ PROFILES = CommandSpec(
 
 PLUGINS = CommandSpec(
     "plugins",
-    "List, examine or start plugins.",
+    "List, check or create plugins.",
     "list: every plugin with version, origin, file hash and hooks. doctor: loads each one alone and all together and says what is wrong."
-    " new NAME: writes a plugin project that works, with its test.",
+    " new NAME: creates a working plugin project with tests.",
     ("ftcli plugins", "ftcli plugins doctor --plugins-dir my-plugins", "ftcli plugins new shortrows --output ."),
     own=(
         Own("action", "list, doctor or new NAME.", default="list", choices=("list", "doctor", "new")),
@@ -62,10 +68,10 @@ PLUGINS = CommandSpec(
 
 CACHE = CommandSpec(
     "cache",
-    "Check, list, compare or clear away prepared data.",
-    "verify: reads every byte of prepared directories and compares it with the manifest; lists all damages, exit code 1 when there are any."
-    " list (ls): what is prepared below a folder, and what is unfinished. why A B: which inputs of two fingerprints differ. clean (prune): removes what"
-    " dead runs left behind; a run that would go on with it starts anew. Prepared data are never removed.",
+    "Check, list, compare or clean up prepared data.",
+    "verify: reads every byte of prepared directories and compares it with the manifest; lists all damage, exit code 1 if there is any."
+    " list (ls): shows what is prepared or unfinished below a folder. why A B: shows which inputs of two fingerprints differ. clean (prune): removes what"
+    " dead runs left behind; a run that could have resumed from it starts over. Prepared data are never removed.",
     (
         "ftcli cache ls",
         "ftcli cache verify prepared",
@@ -81,11 +87,11 @@ CACHE = CommandSpec(
         ),
         Own(
             "folders",
-            "Prepared directories (verify, why; why takes beginnings of fingerprints as well), or folders to look through; default: here.",
+            "Prepared directories (verify, why; why also accepts fingerprint prefixes), or folders to search; default: the current one.",
             "paths",
             default=(),
         ),
-        Own("dry_run", "Say what clean would remove, and remove nothing.", "switch", ("--dry-run",), False),
+        Own("dry_run", "Show what clean would remove, without removing it.", "switch", ("--dry-run",), False),
     ),
     works=False,
     computes=False,
@@ -95,13 +101,13 @@ DOCTOR = CommandSpec(
     "doctor",
     "Describe this installation, to paste into an issue.",
     "Prints what a bug report needs: versions, machine, libraries, torch, engines, plugins, settings that are set, variables and the checks of"
-    " `ftcli verify env`. Without secrets: tokens, passwords and user names are masked. Each part is examined for itself, so that a broken"
-    " one is a line. Exit code 1 when something is broken.",
+    " `ftcli verify env`. Tokens, passwords and user names are masked. Each part is checked separately, so a broken"
+    " one takes one line. Exit code 1 when something is broken.",
     (
         "ftcli doctor",
         "ftcli doctor --quick --json",
         "ftcli doctor --config run.toml --plugins-dir my-plugins",
     ),
-    own=(Own("quick", "Import neither torch nor the engines: their versions only.", "switch", ("--quick",), False),),
+    own=(Own("quick", "Show only the versions of torch and the engines, without importing them.", "switch", ("--quick",), False),),
     alone=True,
 )

@@ -78,7 +78,7 @@ def _decodable(words: list[str]) -> None:
                 refuse_undecodable(word)
             raise UsageError(
                 f"{repr(os.fsencode(word))[2:-1]}: not UTF-8",
-                "Names and texts have to be. All names below a folder: convmv -f CP949 -t UTF-8 -r --notest FOLDER",
+                "Names and texts must be UTF-8. To convert all names below a folder: convmv -f CP949 -t UTF-8 -r --notest FOLDER",
             )
 
 

@@ -112,7 +112,7 @@ def _checks(report: Report, stream: TextIO, *, verbose: bool) -> list[str]:
         if report.command == "verify" and (bad or verbose):
             lines += [colour(f"{'':<7}  {'':<{wide}}    {line}", "dim", stream) for line in evidence_lines(check.evidence)]
     if named := [check.id for check in shown if check.page and check.status in {"fail", "error", "warn"}]:
-        lines.append(f"More about it: {'; '.join(f'ftcli verify --explain {name}' for name in named[:5])}")
+        lines.append(f"More: {'; '.join(f'ftcli verify --explain {name}' for name in named[:5])}")
     return lines
 
 
@@ -141,11 +141,11 @@ def _mended(mended: Mapping[str, Any], stream: TextIO) -> list[str]:
     if not mended["copies"]:
         return [
             "",
-            "--fix: there is nothing that can be mended safely" + (f"; {', '.join(mended['left'])} need you." if mended["left"] else "."),
+            "--fix: nothing can be fixed safely" + (f"; left to you: {', '.join(mended['left'])}." if mended["left"] else "."),
         ]
     lines = []
     for copy in mended["copies"]:
-        lines += ["", f"Mended in a copy of {copy['source']}: {copy['copy']}", ""]
+        lines += ["", f"Fixed in a copy of {copy['source']}: {copy['copy']}", ""]
         tones = {"+": "pass", "-": "fail", "@": "dim"}
         lines += [f"  {colour(line, tones.get(line[:1], ''), stream)}" for line in copy["diff"].splitlines()]
         lines += ["", *(f"  {key}: {reason}" for key, reason in copy["reasons"].items())]
@@ -173,7 +173,7 @@ def _read_back(report: Report) -> list[str]:
         label = "" if row.get("label") is None else f", label {row['label']}"
         added = "".join(f", {key} {row[key]}" for key in ("mask", "positions", "targets") if key in row)
         lines += [f"row {row['row']}: {row['tokens']} tokens{label}{added}", f"  {json.dumps(row['text'], ensure_ascii=False)}"]
-    return _block(f"The first batch, read back (the report has all {len(rows or ())} rows)", lines)
+    return _block(f"The first batch, decoded (the report has all {len(rows or ())} rows)", lines)
 
 
 def _figures(report: Report) -> list[str]:

@@ -116,7 +116,7 @@ def _value(option: Option, flag: str, following: str | None, options: Mapping[st
         near = difflib.get_close_matches(following.partition("=")[0].replace("_", "-"), options, n=1)
         meant = f"Did you mean {near[0]}? " if near else ""
         raise UsageError(
-            f"{flag} needs a value, and {following} looks like an option that does not exist",
+            f"{flag} needs a value, but {following} looks like an unknown option",
             f"{meant}Where it is the value: {flag}={following}",
         )
     return following, 1
@@ -156,7 +156,7 @@ def _convert(spec: CommandSpec, parsed: Parsed) -> None:
             parsed.arguments[own.name] = tuple(_converted(own, value, flag) for value in values)
         else:
             if own.once and len(values) > 1:
-                raise UsageError(f"{flag} is given more than once: {', '.join(values)}", "It takes one value.")
+                raise UsageError(f"{flag} is given more than once: {', '.join(values)}", "It takes a single value.")
             parsed.arguments[own.name] = tuple(values) if own.kind == "list" else _converted(own, values[-1], flag)
     for own in COMMON:
         if own.name in parsed.given and own.kind == "path":

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"ok": 0, "failed": 1, "interrupted": 3}
 REFUSALS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO}
-EXITED = "Code that is loaded must raise an error instead of calling sys.exit: mend the plugin or the model's code, or leave it out."
+EXITED = "Loaded code must raise an error instead of calling sys.exit: fix or remove the plugin or the model's code."
 
 
 def _repeats(spec: CommandSpec, environ: Mapping[str, str]) -> bool:
@@ -123,7 +123,7 @@ class Invocation:
         except KeyboardInterrupt:
             failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", self.spec.again if self.spec.works else "")
         except SystemExit as error:  # of a plugin or a model's own code; its code 0 would say that the command did its work
-            failure = FtcliError(f"the command was ended from within: {reason_of(error)}", EXITED)
+            failure = FtcliError(f"the command was terminated by its own code: {reason_of(error)}", EXITED)
         except GeneratorExit:
             raise
         except OSError as error:
@@ -207,7 +207,7 @@ class Invocation:
         self.progress.close()
         ended = launch.run(self.context, plan, (self.spec.name, *self.parsed.typed))
         if not ended.told:
-            raise ended.error or FtcliError("the ranks ended without a report", "Look at what they wrote above.")
+            raise ended.error or FtcliError("the ranks ended without a report", "See their output above.")
         self.ended = ended.code
         if ended.error is not None:
             output.write_error(as_dict(ended.error), sys.stderr)
@@ -240,7 +240,7 @@ class Invocation:
         where = (
             f"The traceback is in {path}; please report it, with the output of ftcli doctor."
             if path
-            else "Run it with --verbose for the traceback, and report it."
+            else "Run it with --verbose to get the traceback, and please report it."
         )
         return BugError(f"this is a bug in ftcli: {type(error).__name__}: {error}", where)
 

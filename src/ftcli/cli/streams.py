@@ -36,7 +36,9 @@ def emit(text: str, stream: TextIO) -> None:
         detach(stream)
         if stream is sys.stderr:
             return
-        raise PublishError(f"the output cannot be written: {error.strerror}", "Free space there, or send it elsewhere.") from error
+        raise PublishError(
+            f"the output cannot be written: {error.strerror}", "Free space there, or redirect the output elsewhere."
+        ) from error
 
 
 def detach(stream: TextIO) -> None:

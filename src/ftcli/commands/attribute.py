@@ -40,7 +40,7 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
     """
     if len(files) != 2:
         raise UsageError(
-            f"benchmark attribute compares two configurations, {len(files)} are given",
+            f"benchmark attribute compares two configurations, but {len(files)} are given",
             "Write: ftcli benchmark attribute BASE.toml NEW.toml",
         )
     paths = [Path(file) for file in files]
@@ -59,8 +59,8 @@ def measure_attribution(context: Context, files: Sequence[str], pace: Pace) -> t
         refuse_equal(context, bench.difference, plan)
         settings = context.settings.benchmark
         context.note(
-            f"{len(first_setups(plan))} configurations a round, each in a fresh process: {number(settings.rows)} texts at most, {settings.steps} steps; "
-            f"preparing and steps are timed, starting is not"
+            f"{len(first_setups(plan))} configurations per round, each in a fresh process: {number(settings.rows)} texts at most, {settings.steps} steps; "
+            f"preparation and steps are timed, startup is not"
         )
         rounds, table = attribute(
             plan,
@@ -121,10 +121,10 @@ def refuse_equal(context: Context, difference: Difference, plan: Plan) -> None:
     words = ", ".join(f"{key} ({old} and {volume.new[key]})" for key, old in volume.base.items())
     if not plan.factors:
         raise UsageError(
-            f"the configurations differ in nothing that changes a run: {words}, and as many texts are trained on",
-            "Compare two configurations that do; train.max_steps counts above the epochs.",
+            f"no difference between the configurations changes a run: {words}, and both train on the same number of texts",
+            "Compare two configurations that do; train.max_steps overrides the epochs.",
         )
-    context.note(f"no difference: {words}: as many texts are trained on")
+    context.note(f"no difference: {words}: both train on the same number of texts")
 
 
 class Bench:
@@ -157,7 +157,7 @@ class Bench:
             return max(counts), difference
         if any(factor.name == hands.WORKERS for factor in difference.factors) and counts[0] != counts[1]:
             return max(counts), factors.without(difference, hands.WORKERS, few)
-        self.context.note(f"texts are prepared by fewer workers than in the whole run: {few}")
+        self.context.note(f"texts are prepared with fewer workers than in the whole run: {few}")
         return max(counts), difference
 
     def marks(self) -> dict[str, str]:
@@ -202,7 +202,7 @@ class Bench:
         """Go on with factors that cannot be run apart as one."""
         self.plan, self.difference = plan, factors.merged(self.difference, names)
         self.found.clear()
-        self.context.note(f"measured as one, since one without the other cannot be run: {', '.join(names)} ({why.message})")
+        self.context.note(f"measured together, because one cannot run without the other: {', '.join(names)} ({why.message})")
 
     def planned(self, base: Measured, new: Measured) -> Plan:
         first = full_path.volume_of(self.difference.base, self._base_texts, base)

@@ -14,7 +14,7 @@ from ftcli.core.reports.report import filed
 from ftcli.errors import InterruptedRun, UsageError
 from ftcli.records import Measurement, Report, RunStatus
 
-ANEW = "A benchmark does not go on where it stopped: run it again for the rest, for example with a --budget in seconds."
+ANEW = "A benchmark cannot be resumed: run it again for the rest, for example with a --budget in seconds."
 UNSTEADY = 0.1
 """Drift of the fixed loop that is worth a note."""
 
@@ -32,7 +32,7 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
     asked = context.settings.benchmark
     if action != "compare" and asked.repeats < LEAST_RUNS and asked.budget is None:
         context.note(
-            f"{asked.repeats} repeat{'s decide' if asked.repeats != 1 else ' decides'} nothing: a difference is called one from {LEAST_RUNS} runs on (--repeats {LEAST_RUNS})"
+            f"{asked.repeats} repeat{'s decide' if asked.repeats != 1 else ' decides'} nothing: a verdict needs at least {LEAST_RUNS} runs (--repeats {LEAST_RUNS})"
         )
     if action == "attribute":
         from ftcli.commands.attribute import measure_attribution
@@ -59,7 +59,7 @@ def run(context: Context, action: str, what: Sequence[str] = ()) -> Report:
         raise UsageError(f"benchmark {action} takes no {what[0]!r}", f"Data are given as --dataset {what[0]}.")
     makers: Mapping[str, Callable[[Context], Sequence[Variant]]] = {"tokenize": _engines, "batch": _collators, "train": _steps}
     if action not in makers:
-        raise UsageError(f"there is nothing to measure called {action!r}", f"Measure {', '.join(makers)}.")
+        raise UsageError(f"there is nothing to measure called {action!r}", f"Choose from: {', '.join(makers)}.")
     context = opened(context)
     settings = context.settings.benchmark
     variants = makers[action](context)
@@ -100,21 +100,19 @@ def say_machine(context: Context, pace: Pace) -> None:
     load = context.machine.load_average
     if load is not None and load > context.machine.cores:
         context.note(
-            f"the machine was busy when this began (load {load:.1f} on {context.machine.cores} cores): the intervals say how much that matters"
+            f"the machine was busy when this began (load {load:.1f} on {context.machine.cores} cores): the intervals include the effect"
         )
     if pace.others is not None and pace.others > CROWDED:
-        context.note(
-            f"other processes took {percent(pace.others)} of the CPUs' time meanwhile: the intervals hold what that did to every round"
-        )
+        context.note(f"other processes took {percent(pace.others)} of the CPU time meanwhile: the intervals include the effect")
     if pace.drift is not None and pace.drift > UNSTEADY:
-        context.note(f"a fixed loop took up to {pace.drift:.0%} longer in some rounds than in others: the machine did not keep its pace")
+        context.note(f"a fixed loop took up to {pace.drift:.0%} longer in some rounds than in others: the machine's speed varied")
 
 
 def written(context: Context, action: str, metrics: Mapping[str, Any], details: Mapping[str, Any], status: RunStatus = "ok") -> Report:
     """The report, with its HTML and JSON in the report folder."""
     error = None
     if status == "interrupted":
-        error = InterruptedRun(f"ftcli benchmark {action} was interrupted: the report holds what was complete by then", ANEW)
+        error = InterruptedRun(f"ftcli benchmark {action} was interrupted: the report has what was complete by then", ANEW)
     report = context.report(f"benchmark {action}", metrics, details=details, status=status, error=error)
     return filed(report, context.settings.runtime.report_dir, f"benchmark {action}".replace(" ", "-"), context.note)
 

@@ -53,11 +53,9 @@ def run(context: Context, action: str, folders: Sequence[Path], dry_run: bool) -
         return _why(context, folders)
     for path in folders:
         if (url := url_of(path)) is not None:
-            raise UsageError(
-                f"ftcli cache {action} looks through folders of this machine, {url} is none", "verify and why take a set by its address."
-            )
+            raise UsageError(f"ftcli cache {action} searches local folders, which {url} is not", "verify and why accept such an address.")
         if not path.is_dir():
-            raise StoreError(f"{path} is no directory", "Name a folder to look through.")
+            raise StoreError(f"{path} is no directory", "Give a folder to search.")
     return (_clean if action == "clean" else _list)(context, folders or [Path()], dry_run)
 
 
@@ -86,7 +84,7 @@ def _verify(context: Context, folders: Sequence[Path]) -> Report:
         rows += [[f"{base}/{damage.path}", damage.kind, str(damage.expected), str(damage.found)] for damage in found]
         checks.append(_verdict(folder, manifest, found, STORE_HINT if remote else HINT))
         if remote is None and (others := unlisted(Path(folder), manifest)):
-            context.note(f"{folder}: {len(others):,} files are not of the prepared data, such as {others[0]}")
+            context.note(f"{folder}: {len(others):,} files do not belong to the prepared data, such as {others[0]}")
     context.progress.close()
     metrics = {"files": files, "bytes": read, "seconds": time.perf_counter() - clock, "damaged": len(rows)}
     table = {"head": ["damaged file", "kind", "expected", "found"], "rows": rows}
@@ -124,7 +122,7 @@ def _verdict(folder: str, manifest: Mapping[str, Any], found: Sequence[Damage], 
         words = f"{len(found):,} {'not compared' if unread else 'damaged'}: {found[0].path} {found[0].words}"
         return Check(f"cache:{folder}", "data", "fail", words, evidence, found[0].hint if unread else hint)
     files = manifest["files"]
-    whole = f"{len(files):,} files, {size(sum(entry['bytes'] for entry in files))}: all as they were published"
+    whole = f"{len(files):,} files, {size(sum(entry['bytes'] for entry in files))}: all unchanged since publishing"
     return Check(f"cache:{folder}", "data", "pass", whole, {"content_hash": manifest["content_hash"]})
 
 
@@ -151,11 +149,11 @@ def _why(context: Context, named: Sequence[Path]) -> Report:
         title += "." if same else ", but their files do not have the same content: see ftcli cache verify."
         found = []
     elif found is None:
-        title = "The fingerprints differ, but a manifest does not say what went into its own: it is of an older ftcli."
+        title = "The fingerprints differ, but one manifest, written by an older ftcli, does not record its inputs."
     elif found:
         title = f"{len(found):,} input{'' if len(found) == 1 else 's'} differ{'s' if len(found) == 1 else ''}."
     else:
-        title = "The fingerprints differ, but no input that the manifests tell does: a version of ftcli in between gave one another name."
+        title = "The fingerprints differ, but no recorded input does: an ftcli version in between renamed one."
     rows = [list(row) for row in found or ()]
     metrics = {"fingerprints": fingerprints, "differences": len(rows)}
     wide = ["input", *(url_of(folder) or str(folder) for folder in folders)]
@@ -185,9 +183,9 @@ def _named(context: Context, path: Path) -> Path:
             if manifest is not None and manifest["fingerprint"].startswith(str(path)):
                 found.setdefault(manifest["fingerprint"], folder)
     if len(found) > 1:
-        raise UsageError(f"{path} is the beginning of {len(found)} fingerprints: {', '.join(found)}", "Give more of it.")
+        raise UsageError(f"{path} is a prefix of {len(found)} fingerprints: {', '.join(found)}", "Give a longer prefix.")
     if not found:
-        raise StoreError(f"no data prepared below here has a fingerprint that begins with {path}", "List them: ftcli cache ls FOLDER")
+        raise StoreError(f"no data prepared below here has a fingerprint starting with {path}", "List them: ftcli cache ls FOLDER")
     return next(iter(found.values()))
 
 

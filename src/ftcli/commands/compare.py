@@ -24,7 +24,7 @@ def compare_reports(context: Context, files: Sequence[str]) -> tuple[dict[str, A
     first, second = (against.read_report(Path(file)) for file in files)
     rows, alone = against.compare(first, second, context.settings.benchmark.tolerance)
     if alone:
-        context.note(f"in one report only, and not compared: {'; '.join(alone)}")
+        context.note(f"only in one report, so not compared: {'; '.join(alone)}")
     cards = against.cards_differ(first, second)
     if cards:
         context.note(
@@ -33,11 +33,11 @@ def compare_reports(context: Context, files: Sequence[str]) -> tuple[dict[str, A
     changed = against.work_differs(first, second)
     if changed:
         words = "; ".join(f"{key}: {old} and {new}" for key, old, new in changed)
-        context.note(f"the work of the reports is not the same: {words}")
+        context.note(f"the reports measured different work: {words}")
     busy = [f"{load:.1f}" for each in (first, second) if (load := (each.get("machine") or {}).get("load_average")) is not None]
-    context.note(f"load when they began: {' and '.join(busy)}" if busy else "the reports say nothing of the load")
+    context.note(f"load when they began: {' and '.join(busy)}" if busy else "the reports do not record the load")
     if crowd := against.crowded(first, second):
-        context.note(f"{crowd}: what differs is not told from them; measure on a quiet machine")
+        context.note(f"{crowd}: this cannot be told apart from a real difference; measure on an idle machine")
     regressions = [f"{row['name']}, {row['unit']}" for row in rows if row["regression"]]
     metrics = {
         "measurements": [],

@@ -48,22 +48,22 @@ def run(
     if format not in FORMATS:
         raise UsageError(f"there is no format {format!r}", f"--format takes {', '.join(FORMATS)}.")
     if width is not None and width < 20:
-        raise UsageError(f"--width {width}: too narrow for tokens", "Give 20 columns at least.")
+        raise UsageError(f"--width {width}: too narrow for tokens", "Give at least 20 columns.")
     context = opened(context)
     sources = context.settings.dataset.sources or []
     if not sources:
-        raise UsageError("nothing to look at: name prepared data or sources", "Example: ftcli inspect prepared --rows 0-4")
+        raise UsageError("nothing to inspect: give prepared data or sources", "Example: ftcli inspect prepared --rows 0-4")
     if output is not None:
         check_document(output, read=sources)
     picked = Picked.of_words(rows, random, seed)
     named = sources[0].partition("=")[2] if sources[0].partition("=")[0] in SPLITS else sources[0]
     first = Path(named)
     if not context.settings.tokenizer.path and url_of(named) is None and not first.exists():
-        raise StoreError(f"{first} is not there", "Name prepared data, or sources together with --tokenizer-path.")
+        raise StoreError(f"{first} does not exist", "Give prepared data, or sources together with --tokenizer-path.")
     counts: dict[str, int] = {}
     ready = [source for source in sources if is_prepared(Path(source))]
     if ready and len(sources) > 1:
-        raise UsageError(f"{ready[0]} is prepared, and {len(sources)} things are named", "Look at one prepared directory at a time.")
+        raise UsageError(f"{ready[0]} is prepared, but {len(sources)} paths are given", "Inspect one prepared directory at a time.")
     prepared = bool(ready)
     if prepared:
         store = Store.open(Path(sources[0]))

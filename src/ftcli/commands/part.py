@@ -43,11 +43,11 @@ def run_part(
         if lost := hashes.keep():
             context.note(lost)
         if not shards:
-            context.note(f"nothing falls to the part {part}: there are {len(recipe.plan.shards)} shards")
+            context.note(f"the part {part} is empty: there are only {len(recipe.plan.shards)} shards")
         else:
             labelled = recipe.plan.columns.label is not None and not recipe.plan.columns.number and not context.settings.dataset.label_names
             if labelled and not (desk.directory / "labels").exists():
-                context.note("the labels of all sources are collected first: --label-names leaves that out")
+                context.note("the labels of all sources are collected first; --label-names avoids that")
             work = make_shards(context, executor, early, recipe, shards, desk, footprint)
             tally = Tally.of([*work.resumed, *work.made])
             made = sum(recipe.plan.shards[record["shard"]].size for record in work.made)
@@ -77,8 +77,8 @@ def refuse_today(context: Context, recipe: Recipe) -> None:
     """Raises `UsageError` where every part would write the date of its own clock into conversations."""
     if recipe.day and not context.settings.tokenizer.template_date:
         raise UsageError(
-            "the chat template writes today's date into conversations, and parts that are made on different days or in different time zones would differ",
-            f"Give one date to every --shard and to --finish: --template-date {recipe.day}",
+            "the chat template inserts today's date into conversations, so parts prepared on different days or in different time zones would differ",
+            f"Give the same date to every --shard and to --finish: --template-date {recipe.day}",
         )
 
 
@@ -100,5 +100,5 @@ def _say_who_sees_it(context: Context, recipe: Recipe) -> None:
     if kind in {"ssd", "hdd", "memory"}:
         where = "in the memory" if kind == "memory" else f"on an {kind.upper()}"
         context.note(
-            f"{recipe.output} lies {where} of this machine: all parts and --finish must run here, or take an output (for an object store: a --cache-dir) that all machines see"
+            f"{recipe.output} lies {where} of this machine: all parts and --finish must run here, or use an output (for an object store: a --cache-dir) that all machines see"
         )

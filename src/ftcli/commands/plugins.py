@@ -90,9 +90,9 @@ def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: 
         checks = plugins.registry("check").items() if "check" in kinds else ()
         broken = [problem for name, kind in checks for problem in _check_problems(name, kind)]
     except FtcliError as error:
-        return Check(f"plugin:{title}", "env", "fail", error.message, fix=error.hint or "Mend or remove it.")
+        return Check(f"plugin:{title}", "env", "fail", error.message, fix=error.hint or "Fix or remove it.")
     if broken:
-        return Check(f"plugin:{title}", "env", "fail", "; ".join(broken), fix="Mend the registered check.")
+        return Check(f"plugin:{title}", "env", "fail", "; ".join(broken), fix="Fix the registered check.")
     outside = plugins.describe()[len(BUILT_INS) :]
     idle = [info.name for info in outside if not info.hooks]
     if idle:

@@ -22,8 +22,8 @@ from ftcli.records import RUN_NAME, Report
 
 SHOWN = 60
 """Characters of a text in the table."""
-ANSWERS = "the file with the answers"
-PRINTED = "They are printed all the same, whole with --json. Free space there, or name another file."
+ANSWERS = "the file with the predictions"
+PRINTED = "They are still printed (in full with --json). Free space there, or choose another file."
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
         if value < 1:
             raise UsageError(f"{name} = {value}", "It must be 1 at least.")
     if top_k < 0:
-        raise UsageError(f"top_k = {top_k}", "It is a number of labels; 0 stands for all.")
+        raise UsageError(f"top_k = {top_k}", "It must be a number of labels; 0 means all.")
     if output is not None:
         check_document(output, ANSWERS, read=() if file is None else (file,))
         if not context.settings.runtime.overwrite and output.is_file() and output.stat().st_size and own_stream(output) is None:
@@ -57,11 +57,11 @@ def run(
     if not 0 < threshold < 1:
         raise UsageError(f"threshold = {threshold}", "It is a probability between 0 and 1.")
     if "-" in texts:
-        raise UsageError("- is no text, and predict reads no stdin", "Give the texts as words, or a file of them: --input rows.txt")
+        raise UsageError("- is not a text; predict does not read stdin", "Give the texts as words, or a file of them: --input rows.txt")
     for text in texts:
         with suppress(OSError, ValueError):  # a text may be no possible name of a file
             if Path(text).is_file():
-                context.note(f"{text} is asked as a text, and there is a file of that name: --input {text} asks its rows")
+                context.note(f"{text} is taken as a text, but a file of that name exists: --input {text} predicts its rows")
     asked: list[Asked] = [text if pair is None else (text, pair) for text in texts]
     asked += read_asked(file, context.settings, context.plugins.registry("source"), context.note) if file is not None else ()
     with libraries(compute_threads(context.settings.runtime.threads, context.machine.cores).value):
@@ -72,9 +72,9 @@ def run(
         if words := _unlike(learned, asked):
             context.note(words)
         if as_it_is:
-            context.note("texts are gone on with as they are: the run learned plain texts, without the tokenizer's chat template")
+            context.note("the chat template is not applied: the model was trained on plain texts")
         if threshold != THRESHOLD and not loaded.several:
-            context.note(f"threshold = {threshold} is for runs whose texts may have several labels, and not for this one")
+            context.note(f"threshold = {threshold} is only for multi-label models, which this is not")
         context.progress.start("predict", len(asked), "rows")
         clock = time.perf_counter()
         found = predict(
@@ -161,9 +161,9 @@ def _unlike(learned: str | None, asked: Sequence[Asked]) -> str:
     pairs = sum(isinstance(one, tuple) for one in asked)
     if learned == "pairs" and pairs < len(asked):
         return (
-            f"the run learned pairs of texts, and {len(asked) - pairs:,} of {len(asked):,} are asked as one text, which says little: "
-            "give the second with --pair, or with --input and --text-pair-column"
+            f"the model was trained on text pairs, but {len(asked) - pairs:,} of {len(asked):,} are single texts, so their predictions mean little: "
+            "give the second text with --pair, or with --input and --text-pair-column"
         )
     if learned == "texts" and pairs:
-        return f"the run learned single texts, and {pairs:,} of {len(asked):,} are asked as pairs, which says little"
+        return f"the model was trained on single texts, but {pairs:,} of {len(asked):,} are pairs, so their predictions mean little"
     return ""

@@ -74,7 +74,7 @@ def load(name: str) -> Profile:
             text=text,
         )
     except (OSError, tomllib.TOMLDecodeError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise SettingsError(f"profile {name!r} ({path}) cannot be read: {error}", "Mend the file.") from error
+        raise SettingsError(f"profile {name!r} ({path}) cannot be read: {error}", "Fix the file.") from error
 
 
 def choose(machine: Machine) -> Choice:

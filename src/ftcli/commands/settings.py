@@ -59,7 +59,9 @@ def export_lines(context: Context) -> list[str]:
         if not yours:
             lines.append(f"export {variable}={shlex.quote(tweak.value)}  # {_one_line(tweak.reason)}")
         elif yours != tweak.value:
-            lines.append(f"# {variable} stays {_one_line(yours)}, which is yours; ftcli would set {tweak.value}: {_one_line(tweak.reason)}")
+            lines.append(
+                f"# {variable} stays {_one_line(yours)}, which is already set; ftcli would set {tweak.value}: {_one_line(tweak.reason)}"
+            )
     return lines
 
 

@@ -44,7 +44,7 @@ def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, 
     save = settings.benchmark.save_profile
     path = saved_profile.check_name(save, overwrite=settings.runtime.overwrite) if save else None
     if not settings.dataset.sources or not settings.tokenizer.path:
-        raise UsageError(f"benchmark sweep {what[0]} needs --dataset and --tokenizer-path", "Give what the run itself would get.")
+        raise UsageError(f"benchmark sweep {what[0]} needs --dataset and --tokenizer-path", "Give the same options as for the run.")
     with tempfile.TemporaryDirectory(prefix="ftcli-sweep-") as folder:
         grid, run, data = _work(context, what[0], Path(folder))
         context.note(
@@ -79,7 +79,7 @@ def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, 
     best = {**{key: get(settings, key) for key in swept}, **grid[found.best]}
     metrics, details = _result(found, best)
     if sizes := [key for key in grid[found.best] if key.startswith("train.") and what[0] == "batch"]:
-        context.note(f"{', '.join(sizes)}: that makes other optimizer steps, not only batches sooner")
+        context.note(f"{', '.join(sizes)}: that changes the optimizer steps, not only how fast batches come")
     status: RunStatus = "interrupted" if found.interrupted else "ok"
     if path is not None and save and metrics["rungs"] and status == "ok":
         saved_profile.write(path, f"Measured: benchmark sweep {what[0]}", _justified(context, found), best)
@@ -92,7 +92,7 @@ def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, 
 
 def _untried(found: Found, candidates: int, budget: float | None) -> str:
     """How many were not tried and why, in words."""
-    words = f"{number(len(found.untried))} of {number(candidates)} candidates were not tried, those that change the most"
+    words = f"{number(len(found.untried))} of {number(candidates)} candidates were not tried (those furthest from the present settings)"
     if budget is None or found.interrupted:
         return words
     whole = whole_budget(candidates, found.seconds, found.first)
@@ -124,7 +124,7 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
     if what == "tokenize":
         if (few := hands.too_few(texts, most)) or most == 1:
             grid = without(grid, hands.WORKERS)
-            context.note(f"the number of workers is not tried: {few or 'the sources are so small that one prepares them'}")
+            context.note(f"the number of workers is not tried: {few or 'the sources are so small that one worker prepares them'}")
 
         def tokenize(settings: Settings) -> Mapping[str, float]:
             made, known = hands.given(settings, texts, cores, bounds, most)
@@ -151,8 +151,8 @@ def _no_fuller(load: Run) -> Run:
         first.append(slots)
         if slots > first[0] * ROOM:
             raise SettingsError(
-                f"it leaves {percent(1 - 1 / slots)} of the slots empty, the present settings {percent(1 - 1 / first[0])}: the model would compute them",
-                "How long the steps take is for ftcli benchmark train to say.",
+                f"it leaves {percent(1 - 1 / slots)} of the slots empty, the present settings {percent(1 - 1 / first[0])}: the model would compute these slots",
+                "To time the steps use ftcli benchmark train.",
             )
         return done
 

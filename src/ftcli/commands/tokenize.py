@@ -61,7 +61,9 @@ def run(context: Context, shard: str | None = None, finish: bool = False) -> Rep
     """
     part = None if shard is None else Part.parse(shard)
     if part is not None and finish:
-        raise UsageError("--shard makes a part and --finish publishes all of them: one at a time", "First every --shard, then --finish.")
+        raise UsageError(
+            "--shard makes a part and --finish publishes all of them: one at a time", "Run every --shard first, then --finish."
+        )
     url = None if context.settings.dataset.output_dir is None else output_of(context.settings.dataset.output_dir)
     if url is None:
         return _run(context, part, finish, lambda recipe: refuse_other_data(context, recipe, part, finish))
@@ -181,7 +183,7 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
 def _reused(context: Context, manifest: Mapping[str, Any]) -> Report:
     output = context.settings.dataset.output_dir
     assert output is not None
-    context.note(f"{url_of(output) or output} holds these data already (fingerprint {manifest['fingerprint']}): nothing to do")
+    context.note(f"{url_of(output) or output} already holds these data (fingerprint {manifest['fingerprint']}): nothing to do")
     return _report(context, manifest, reused=True)
 
 

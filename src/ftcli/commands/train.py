@@ -62,7 +62,7 @@ def _run(context: Context, claim: Claim) -> Report:
         group.leave()
     error = outcome.failure
     if outcome.status == "interrupted":
-        resume = "Go on with the same command and --resume-from-checkpoint auto, without --overwrite."
+        resume = "Resume with the same command plus --resume-from-checkpoint auto, without --overwrite."
         step = outcome.metrics["steps"]
         error = InterruptedRun(f"stopped by {signals.received} after step {step}; {_left(outcome.paths.get('checkpoint'), step)}", resume)
     report = context.report(
@@ -119,7 +119,7 @@ def _prepared(context: Context, claim: Claim) -> Context:
     target = output / "prepared"
     made = (target / MANIFEST_NAME).exists()
     if not made:
-        context.note(f"{', '.join(sources)}: not prepared yet, so tokenized first into {target}")
+        context.note(f"{', '.join(sources)}: not prepared yet, so they are tokenized into {target} first")
     going_on = made and settings.train.resume_from_checkpoint is not None and any(output.glob(f"checkpoint-*/{CHECKPOINT}"))
     # what a checkpoint was trained on has no other copy
     inner = context.with_settings(update(settings, {"dataset.output_dir": target} | ({"runtime.overwrite": False} if going_on else {})))
@@ -127,7 +127,7 @@ def _prepared(context: Context, claim: Claim) -> Context:
         tokenize.run(inner)
     except (DataError, PublishError, UsageError) as error:
         if going_on:
-            error.hint = f"To go on with the data of that run: --dataset {target}. For other data start a new run in another --output-dir."
+            error.hint = f"To continue with that run's data: --dataset {target}. For other data start a new run in another --output-dir."
         raise
     context.notes[:] = inner.notes
     return replace(context.with_settings(update(settings, {"dataset.sources": [str(target)]})), notes=context.notes)

@@ -62,7 +62,7 @@ def run(
     if format not in FORMATS:
         raise UsageError(f"there is no format {format!r}", f"--format takes {', '.join(FORMATS)}.")
     if output is not None and format == "table":
-        raise UsageError("--output needs a format that can be written", "Add --format junit, html or json; the table goes to stdout.")
+        raise UsageError("--output does not work with the format table", "Add --format junit, html or json; the table goes to stdout.")
     registry = context.plugins.registry("check")
     if explain is not None:
         return context.report("verify", {}, details={"lines": _explained(registry, explain)})
@@ -202,5 +202,5 @@ def _explained(registry: Registry[CheckKind], name: str) -> list[str]:
     page = page_of(kinds[name])
     if page is None:
         owner = registry.owner(name)
-        raise UsageError(f"plugin {owner!r} has written nothing about its check {name}", "Ask its author for a page (CheckKind.page).")
+        raise UsageError(f"plugin {owner!r} has no page for its check {name}", "Ask its author for a page (CheckKind.page).")
     return check_page(kinds[name], page).splitlines()

@@ -53,6 +53,8 @@ def offline() -> bool:
 def advice() -> str:
     """What to do where the hub did not give what was asked for."""
     if not offline():
-        return f"Check the name, the network and HF_TOKEN; without a network give a folder, or set {VARIABLE}=1 to take what is in the cache at once."
-    why = f"no name server here knows {host}" if (host := unknown_host()) else f"{VARIABLE}=1 forbids asking the hub"
+        return (
+            f"Check the name, the network and HF_TOKEN; without a network give a folder, or set {VARIABLE}=1 to use the cache immediately."
+        )
+    why = f"{host} cannot be resolved here" if (host := unknown_host()) else f"{VARIABLE}=1 forbids asking the hub"
     return f"Run this once where there is a network, with the same HF_HOME, or give a folder: {why}, and the cache does not have it."

@@ -87,7 +87,7 @@ def shortage(error: BaseException) -> LimitError | None:
     ]  # numpy's has 25
     if isinstance(error, MemoryError) or _MEMORY.search(reason):
         address = _address_space()
-        hint = "Raise it (ulimit -v unlimited)" if address else "Free some, or have more of it"
+        hint = "Raise it (ulimit -v unlimited)" if address else "Free some, or get more of it"
         return LimitError(f"memory ran out: {reason}{address and f'; {address}'}", f"{hint}{LESS}")
     return _of_threads(reason, LESS) if _THREADS.search(reason) else None
 
@@ -113,14 +113,14 @@ def _limits() -> tuple[str, str]:
         if limit - have < _NEAR:
             return (
                 f"the user {user} may have {limit:,} at once (ulimit -u) and has {have:,}",
-                "End what this user need not run (ps -L -u $USER), or have the limit raised (ulimit -u, nproc in /etc/security/limits.conf)",
+                "Stop processes this user does not need (ps -L -u $USER), or have the limit raised (ulimit -u, nproc in /etc/security/limits.conf)",
             )
     if most := cgroup_limits()[2]:
         return (
             f"the container or cgroup may have {most:,} at once (pids.max)",
             "Have it raised (docker run --pids-limit, TasksMax= of systemd)",
         )
-    return "the machine has no more", "End what need not run, or raise kernel.threads-max and kernel.pid_max"
+    return "the machine has no more", "Stop processes that are not needed, or raise kernel.threads-max and kernel.pid_max"
 
 
 def _address_space() -> str:

@@ -60,7 +60,7 @@ def collate(collator: Collator, name: str, rows: Rows) -> Mapping[str, torch.Ten
     except FtcliError:
         raise
     except Exception as error:  # a plugin's collator may raise anything
-        raise DataError(f"the collator {name} breaks: {reason_of(error)}", "Use one of ftcli's, or mend the plugin.") from error
+        raise DataError(f"the collator {name} breaks: {reason_of(error)}", "Use one of ftcli's, or fix the plugin.") from error
     if not isinstance(batch, Mapping):
         raise DataError(f"the collator {name} makes an unusable batch: it is {type(batch).__name__}", USABLE)
     wanted = [key for key in ("input_ids", "labels") if key not in batch]

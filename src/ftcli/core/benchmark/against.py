@@ -46,11 +46,9 @@ def read_report(path: Path) -> Mapping[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}", "Give the .json that ftcli benchmark wrote beside its page.") from error
+        raise DataError(f"{path} cannot be read: {error}", "Give the .json report of ftcli benchmark.") from error
     if not _whole(document):
-        raise DataError(
-            f"{path} is no report of ftcli benchmark, or a damaged one", "Give the .json that ftcli benchmark wrote beside its page."
-        )
+        raise DataError(f"{path} is not a report of ftcli benchmark, or is damaged", "Give the .json report of ftcli benchmark.")
     return document  # type: ignore[no-any-return]  # a dict, by `_whole`
 
 
@@ -146,7 +144,7 @@ def crowded(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     """When other processes took a good part of the CPUs' time, in words; empty where they did not, or where the reports do not say."""
     pairs = zip(("first", "second"), map(_others, (first, second)), strict=True)
     found = [f"{percent(share)} of it during the {name}" for name, share in pairs if share > CROWDED]
-    return f"other processes took part of the CPUs' time, {' and '.join(found)} report" if found else ""
+    return f"other processes used part of the CPU time, {' and '.join(found)} report" if found else ""
 
 
 def _explained(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[float, float]:
@@ -186,7 +184,7 @@ def _samples(document: Mapping[str, Any]) -> dict[Key, NDArray[np.float64]]:
         samples = np.array(row.get("samples") or [row["median"]], np.float64)
         if not (np.isfinite(samples) & (samples > 0)).all():
             raise DataError(
-                f"{row['name']} has figures in {row['unit']} that are none: {samples.tolist()[:5]}", "Measure it again: ftcli benchmark."
+                f"{row['name']} has invalid figures in {row['unit']}: {samples.tolist()[:5]}", "Measure it again: ftcli benchmark."
             )
         found[row["name"], row["unit"]] = samples
     return found

@@ -35,7 +35,7 @@ def variants(context: Context) -> list[Variant]:
     settings = context.settings
     if not settings.dataset.sources or not settings.tokenizer.path:
         raise UsageError(
-            "benchmark tokenize needs --dataset SOURCE and --tokenizer-path DIR", "Any file that `ftcli tokenize` reads will do."
+            "benchmark tokenize needs --dataset SOURCE and --tokenizer-path DIR", "Any file that `ftcli tokenize` reads works."
         )
     tokenizer = context.plugins.load_tokenizer(settings)
     taken = _taken(context, tokenizer)
@@ -66,7 +66,7 @@ def variants(context: Context) -> list[Variant]:
             context.note(f"{name} is left out: {error.message}")
     found = [_variant(name, choice, context, taken) for name, choice in choices.items()]
     context.note(
-        f"{taken.rows:,} rows{taken.words}, {text_bytes(texts) / 1e6:.1f} MB of text in memory; ids compared on all of them; the same rows in every run, so that what an engine caches is warm; {context.machine.cores} threads"
+        f"{taken.rows:,} rows{taken.words}, {text_bytes(texts) / 1e6:.1f} MB of text in memory; ids compared on all of them; every run uses the same rows, so engine caches are warm; {context.machine.cores} threads"
     )
     return found
 

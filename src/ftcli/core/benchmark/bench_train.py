@@ -59,7 +59,7 @@ def variants(context: Context) -> list[Variant]:
     ]
     context.note(f"{'bf16 and fp32' if has_bf16 else 'fp32'} on {device}: {reason}")
     if other := [f"{key} = {get(settings, key)}" for key, plain in PLAIN.items() if get(settings, key) not in plain]:
-        context.note(f"measured are plain steps, without {', '.join(other)}: a run's own steps are timed by ftcli benchmark sweep train")
+        context.note(f"plain steps are measured, without {', '.join(other)}; to time a run's actual steps use ftcli benchmark sweep train")
     torch.set_num_threads(compute_threads(settings.runtime.threads, context.machine.cores).value)
     model = adapt(context, build(context, probe.task, probe.store, probe.tokenizer), probe.task).to(device).train()
     start = {name: value.clone() for name, value in model.state_dict().items()}

@@ -88,8 +88,8 @@ RHYTHM = frozenset(
 )  # fmt: skip
 WHY_NOT = (
     (PLACES, "names a place"),
-    (LEARNING, "changes what is learned, and is taken to change no speed"),
-    (RHYTHM, "evaluations, checkpoints and trackers come at their own times: the report of a run has their seconds (time_*)"),
+    (LEARNING, "changes what is learned, and is assumed not to change the speed"),
+    (RHYTHM, "evaluations, checkpoints and trackers run on their own schedule: a run's report has their seconds (time_*)"),
 )
 
 
@@ -129,7 +129,9 @@ def read_settings(path: Path, over: Mapping[str, Any]) -> Settings:
     if recorded is None:
         return resolve(laid, path, environ={}).settings
     if not recorded:
-        raise SettingsError(f"{path} holds no settings of a run", "Give a run's ftcli-run.json or report.json, or a configuration.")
+        raise SettingsError(
+            f"{path} does not contain the settings of a run", "Give a run's ftcli-run.json or report.json, or a configuration."
+        )
     return resolve({**{key: (item["value"], f"{path}") for key, item in recorded.items()}, **laid}, environ={}).settings
 
 
@@ -145,13 +147,13 @@ def _recorded(path: Path) -> dict[str, Mapping[str, Any]] | None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}", "Mend the file.") from error
+        raise SettingsError(f"{path} cannot be read: {error}", "Fix the file.") from error
     if not isinstance(document, dict) or "schema" not in document:
         return None
     known, settings = {f"{section}.{name}" for section, name, _ in walk()}, document.get("settings") or {}
     if not isinstance(settings, dict) or not all(isinstance(item, dict) and {"value", "origin"} <= set(item) for item in settings.values()):
         raise SettingsError(
-            f"{path} is no report of a run, or a damaged one: its settings are not all a value with its origin",
+            f"{path} is not a run's report, or is damaged: not every setting has a value and an origin",
             "Give a run's ftcli-run.json or report.json, or a configuration.",
         )
     return {key: item for key, item in settings.items() if item["origin"] != "default" and key in known}
@@ -217,4 +219,4 @@ def refuse_nothing(difference: Difference, paths: Sequence[Path]) -> None:
     if not difference.factors:
         also = "; ".join(f"{key}, which is not measured ({why})" for key, (_, _, why) in difference.unmeasured.items())
         also = also and f" but {also}"
-        raise UsageError(f"{paths[0]} and {paths[1]} do not differ in any setting{also}", "Compare two configurations that do.")
+        raise UsageError(f"{paths[0]} and {paths[1]} have the same settings{also}", "Compare two configurations that do.")

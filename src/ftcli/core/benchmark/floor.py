@@ -184,7 +184,7 @@ def limit(stages: Mapping[str, float], disk_share: float | None, *, templated: b
     """Which stage limits the run, in words: the one that took the most of a worker's time; `templated`: a chat template is rendered for every row."""
     most = max(stages, key=lambda stage: stages[stage])
     if most == "wait":
-        return f"the workers waited {_percent(stages['wait'] / sum(stages.values()))} of the time"
+        return f"the workers waited for data {_percent(stages['wait'] / sum(stages.values()))} of the time"
     if most == "write" and disk_share is not None and disk_share > 0.7:
         return "the disk is the limit"
     encoding = "the chat template and the engine are the limit" if templated else "the engine is the limit"

@@ -83,13 +83,13 @@ def cut(context: Context, settings: Settings, folder: Path, rows: int) -> Texts:
         return Texts(Path(sources[0]), total, _taught(made), exact=True, prepared=True)
     if not sources:
         raise UsageError(
-            "a configuration names no data: dataset.sources is unset", 'Add [dataset] sources = ["corpus.jsonl"], or give --dataset.'
+            "a configuration has no data: dataset.sources is unset", 'Add [dataset] sources = ["corpus.jsonl"], or give --dataset.'
         )
     more = "conversations" if settings.train.mode == "sft" else "several label columns" if settings.dataset.label_columns else None
     if more is not None:
         raise UsageError(
-            f"a benchmark writes the texts that it measures anew, with one label at most, and these sources hold {more}",
-            "Prepare them (ftcli tokenize) and give that directory; sweep tokenize measures plain texts: leave that setting out there.",
+            f"a benchmark rewrites the texts it measures, with at most one label, but these sources have {more}",
+            "Prepare them (ftcli tokenize) and give that directory; for sweep tokenize, which measures plain texts, remove that setting.",
         )
     formats = context.plugins.registry("source")
     plan = make_plan(settings, formats)
@@ -228,7 +228,7 @@ def run_child(
         document = json.loads(done.stdout.splitlines()[-1])
     if done.returncode:
         error = document.get("error") or {"message": (done.stderr.strip() or "no words").splitlines()[-1], "hint": ""}
-        raise TrainError(f"a configuration cannot be run: {error['message']}", error["hint"] or "Try it with ftcli train.")
+        raise TrainError(f"a configuration does not run: {error['message']}", error["hint"] or "Try it with ftcli train.")
     return document
 
 

@@ -38,7 +38,7 @@ def too_few(texts: Texts, most: int) -> str | None:
     if most == 1 or texts.bytes >= needed:
         return None
     rows = -(-needed * texts.cut // max(1, texts.bytes))
-    return f"{texts.cut:,} rows are {texts.bytes / 1e6:.1f} MB, too few for {most} workers: --rows {rows} would do"
+    return f"{texts.cut:,} rows are {texts.bytes / 1e6:.1f} MB, too few for {most} workers: use --rows {rows}"
 
 
 def given(settings: Settings, texts: Texts, cores: int, known: Ceilings, most: int) -> tuple[Settings, Ceilings]:

@@ -38,7 +38,7 @@ class Limit:
     @property
     def words(self) -> str:
         figures = f"{number(self.reached)} of {number(self.best)} {self.unit} ({self.what})"
-        return f"{self.name} is at {self.share:.2g} of what this machine can do: {figures}"
+        return f"{self.name} is at {self.share:.2g} of this machine's limit: {figures}"
 
     def to_json(self) -> dict[str, Any]:
         """A row of `metrics.limits`."""

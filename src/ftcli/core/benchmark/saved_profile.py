@@ -17,10 +17,10 @@ def check_name(name: str, *, overwrite: bool) -> Path:
     """Where the profile goes.
 
     Raises:
-        UsageError: it is no plain name, or there is such a profile already.
+        UsageError: it is not a valid name, or there is such a profile already.
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or name.endswith(".toml"):
-        raise UsageError(f"--save-profile {name!r} is no plain name", "Letters, digits, - and _: --save-profile fast")
+        raise UsageError(f"--save-profile {name!r} is not a valid name", "Use letters, digits, - and _: --save-profile fast")
     path = user_profiles() / f"{name}.toml"
     if path.exists() and not overwrite:
         raise UsageError(f"there is a profile {name!r} already ({path})", "Choose another name, or replace it with --overwrite.")
@@ -52,5 +52,7 @@ def write(path: Path, description: str, measured: Sequence[str], values: Mapping
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise PublishError(f"the profile {path} cannot be written: {error.strerror}", "Choose a folder by XDG_CONFIG_HOME.") from error
+        raise PublishError(
+            f"the profile {path} cannot be written: {error.strerror}", "Set XDG_CONFIG_HOME to a writable folder."
+        ) from error
     profile_layer(str(path))

@@ -70,9 +70,7 @@ class Agent:
                     if patient and now - began > MEETING_SECONDS:
                         patient = False
                         if not self._beats():
-                            self._note(
-                                f"no rank begins before all {self.plan.nodes} machines are at {self.plan.endpoint}: waiting for them"
-                            )
+                            self._note(f"waiting for all {self.plan.nodes} machines at {self.plan.endpoint}: no rank starts before")
                     if stall is None:
                         stall = self._stalls.look(now - before, self._beats(), self._ends())
                         if stall is not None:
@@ -128,7 +126,7 @@ class Agent:
         if isinstance(self._failure, RendezvousError | DistError) and {*self._beats(), *self._ends()}:
             raise RankError(
                 "the connection to the other machines of the job was lost: the command or a rank of one of them has ended",
-                f"Look at the logs of the other machines, which say why. {AGAIN}",
+                f"See the logs of the other machines for the cause. {AGAIN}",
             ) from self._failure
         if isinstance(self._failure, RendezvousError | DistError):
             raise RankError(

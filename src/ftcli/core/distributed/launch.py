@@ -54,13 +54,13 @@ def plan(settings: Settings, machine: Machine, environ: Mapping[str, str]) -> Pl
     asked = settings.launch
     if inside := [name for name in OF_A_LAUNCHER if name in environ]:
         raise UsageError(
-            f"launch.nproc_per_node = {asked.nproc_per_node}, but {inside[0]} says that a launcher has started this process already",
-            "Start ftcli without torchrun, or leave --nproc-per-node out.",
+            f"launch.nproc_per_node = {asked.nproc_per_node}, but {inside[0]} shows that a launcher already started this process",
+            "Start ftcli without torchrun, or remove --nproc-per-node.",
         )
     gpus = 0 if settings.train.use_cpu else len(machine.gpus)
     ranks = max(1, gpus) if asked.nproc_per_node == "auto" else 1 if asked.nproc_per_node is None else int(asked.nproc_per_node)
     if ranks < 1:
-        raise UsageError(f"launch.nproc_per_node = {ranks}: no process is no run", "Give 1 or more, or auto.")
+        raise UsageError(f"launch.nproc_per_node = {ranks}: at least one process is needed", "Give 1 or more, or auto.")
     if gpus and ranks > gpus:
         raise UsageError(
             f"launch.nproc_per_node = {ranks}, but {gpus} GPUs are visible ({machine.how.get('gpus', 'counted')})",
@@ -152,8 +152,8 @@ def judge(ends: Mapping[int, End], deaths: list[Death], stall: Stall | None, ask
 
 UNPREPARED = {1, 3, -signal.SIGINT, -signal.SIGTERM, -signal.SIGUSR1, -signal.SIGHUP}
 """How a process ends by a signal before it can say so: in its first imports (Python itself ends with 1), in those of the command line, and by the signal."""
-AGAIN = "Go on with the same command and --resume-from-checkpoint auto, without --overwrite."
-MEMORY = "SIGKILL mostly comes from the kernel when memory ran out."
+AGAIN = "Resume with the same command plus --resume-from-checkpoint auto, without --overwrite."
+MEMORY = "SIGKILL usually comes from the kernel when memory runs out."
 
 
 def _as_error(error: Mapping[str, str], message: str, code: int) -> FtcliError:

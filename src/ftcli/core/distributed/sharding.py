@@ -32,7 +32,7 @@ def sharding(train: TrainSettings, *, on_gpu: bool, ranks: int) -> dict[str, Any
     wanted = {"fsdp": fsdp, "deepspeed": train.deepspeed}
     chosen = [name for name, value in wanted.items() if value]
     if len(chosen) > 1:
-        raise SettingsError("train.fsdp and train.deepspeed are both set", "Choose one: both divide the weights among the ranks.")
+        raise SettingsError("train.fsdp and train.deepspeed are both set", "Choose one: both shard the weights over the ranks.")
     if not chosen:
         if train.fsdp_config is not None:
             raise SettingsError("train.fsdp_config is set, and train.fsdp is not", "Add --fsdp full_shard.")
@@ -43,11 +43,11 @@ def sharding(train: TrainSettings, *, on_gpu: bool, ranks: int) -> dict[str, Any
         raise MissingExtraError("--deepspeed needs the package deepspeed", adding("deepspeed"))
     if not on_gpu:
         raise SettingsError(
-            f"train.{name} is set, but the run is on CPUs: it divides the weights among GPUs",
+            f"train.{name} is set, but the run is on CPUs: it shards weights over GPUs",
             "Leave it out: --nproc-per-node alone works here.",
         )
     if ranks == 1 and name == "fsdp":
-        raise SettingsError("train.fsdp is set, but there is one process to shard over", "Add --nproc-per-node auto, or leave it out.")
+        raise SettingsError("train.fsdp is set, but there is only one process to shard over", "Add --nproc-per-node auto, or leave it out.")
     if name == "deepspeed":
         return {"deepspeed": _gathered(document)}
     config = {} if train.fsdp_config is None else {"fsdp_config": _document(train.fsdp_config, "train.fsdp_config")}
@@ -66,7 +66,7 @@ def _gathered(config: dict[str, Any]) -> dict[str, Any]:
     zero = {GATHER: True, **zero}
     if zero[GATHER] is False:
         raise SettingsError(
-            f"train.deepspeed has zero_optimization.{GATHER} = false: the run would end without a model",
+            f"train.deepspeed has zero_optimization.{GATHER} = false: the run would end without a saved model",
             "Leave it out: ftcli sets it, and needs the memory for one copy of the weights on rank 0 while it saves.",
         )
     return {**config, "zero_optimization": zero}

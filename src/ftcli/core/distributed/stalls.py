@@ -50,9 +50,7 @@ class Stalls:
         silent = {rank: self._of(self._silent, rank).look(passed, beat.beats) for rank, beat in live.items()}
         for rank, beat in live.items():
             if silent[rank] >= self.limit + (0.0 if beat.watched else START_SECONDS):
-                return Stall(
-                    (rank,), f"{_name(beat)} has shown no sign of life for {silent[rank]:.0f} s ({self._why}): it was {beat.where}"
-                )
+                return Stall((rank,), f"{_name(beat)} has sent no heartbeat for {silent[rank]:.0f} s ({self._why}): it was {beat.where}")
         idle = {rank: self._of(self._idle, rank).look(passed, (beat.marks, beat.watched)) for rank, beat in live.items()}
         over = [seconds for rank, seconds in idle.items() if live[rank].watched and seconds >= self.limit]
         if over:

@@ -73,7 +73,7 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str, revi
             probes = _known(lambda texts: tokenizer(texts, add_special_tokens=True, **options), probes)
             plain, whole = (tokenizer(probes, add_special_tokens=special, **options)["input_ids"] for special in (False, True))
         if not problem and [encoding.ids for encoding in _live(tokenizer).encode_batch_fast(probes, add_special_tokens=False)] != plain:
-            problem = f"{type(tokenizer).__name__} gives other ids than its own backend"
+            problem = f"{type(tokenizer).__name__} gives different ids from its own backend"
     affixes, ends = _affixes(plain, whole), None
     if affixes is None and (eos := tokenizer.eos_token_id) is not None and whole == [ended(row, eos) for row in plain]:
         affixes, ends = ((), ()), int(eos)
@@ -81,7 +81,7 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str, revi
         notes.append(f"{problem}: only the reference engine hf can encode with it")
     if affixes is None:
         notes.append(
-            "the post-processor adds more than a fixed beginning and end: the reference encodes whole rows, truncation may cut these tokens"
+            "the post-processor adds more than a fixed prefix and suffix: the reference encodes whole rows, and truncation may cut these tokens"
         )
     prefix, suffix = affixes or ((), ())
     return Backend(
@@ -164,7 +164,7 @@ def _python_only(tokenizer: PreTrainedTokenizerBase) -> str:
     if not tokenizer.is_fast:
         return f"{type(tokenizer).__name__} is a slow tokenizer without a backend (`ftcli train-tokenizer` makes a fast one)"
     if tokenizer.split_special_tokens:
-        return "split_special_tokens is set, which the serialised backend does not hold"
+        return "split_special_tokens is set, which the serialised backend does not store"
     return ""
 
 
@@ -176,11 +176,11 @@ def _serialise(tokenizer: PreTrainedTokenizerBase) -> tuple[str, list[str], bool
     dropout = getattr(backend.model, "dropout", None)
     notes = []
     if backend.truncation is not None:
-        notes.append(f"the tokenizer's own truncation ({backend.truncation['max_length']} tokens) is left out: packing.max_length decides")
+        notes.append(f"the tokenizer's own truncation ({backend.truncation['max_length']} tokens) is ignored: packing.max_length decides")
     if backend.padding is not None:
-        notes.append("the tokenizer's own padding is left out: the collator pads")
+        notes.append("the tokenizer's own padding is ignored: the collator pads")
     if dropout:
-        notes.append(f"the tokenizer's BPE dropout ({dropout}) is left out: prepared ids must not be random")
+        notes.append(f"the tokenizer's BPE dropout ({dropout}) is turned off: prepared ids must not be random")
     with stripped(backend, dropout):
         return str(backend.to_str()), notes, bool(dropout)
 

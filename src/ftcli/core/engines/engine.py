@@ -301,7 +301,7 @@ def _prove(
 def _refused(name: str, difference: Difference, where: str = "") -> EngineError:
     return EngineError(
         f"{name} differs from the reference on {difference.words()}{where}",
-        "Use --tokenizer-engine auto, which takes an engine that is equal.",
+        "Use --tokenizer-engine auto, which only uses an engine proved equal.",
     )
 
 

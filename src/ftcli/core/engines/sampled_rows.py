@@ -99,8 +99,8 @@ class SampledRows:
         plain = with_affixes(self._encode(self.texts.slice(row, 1), special=False), *self._affixes)
         if row_of(self._expected, row).tolist() != plain.ids.tolist():
             raise EngineError(
-                f"the tokenizer adds other special tokens to row {row} of the data than to other texts: {self.texts[row].as_py()[:80]!r}",
-                "Use --no-add-special-tokens, or a tokenizer whose post-processor adds a fixed beginning and end.",
+                f"the tokenizer adds different special tokens to row {row} of the data than to other texts: {self.texts[row].as_py()[:80]!r}",
+                "Use --no-add-special-tokens, or a tokenizer whose post-processor adds a fixed prefix and suffix.",
             )
 
     def confirmed(self, threads: int) -> Backend:
@@ -109,11 +109,11 @@ class SampledRows:
         Raises:
             EngineError: only the folder can be used, and it holds another tokenizer than the one in use.
         """
-        note = "the tokenizer's Python class gives other ids than its backend: it encodes, slowly"
+        note = "the tokenizer's Python class gives different ids from its backend, so the (slow) class encodes"
         for backend in (self.backend, replace(self.backend, json="", notes=(*self.backend.notes, note))):
             if self.difference(backend.reference(threads, self._whole), "the reference") is None:
                 return backend
         raise EngineError(
-            f"the tokenizer in use and the one in {self.backend.folder} give other ids for a row of the data",
+            f"the tokenizer in use and the one in {self.backend.folder} give different ids for a row of the data",
             "Save the tokenizer with save_pretrained and give that folder.",
         )

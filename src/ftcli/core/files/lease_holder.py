@@ -129,7 +129,7 @@ class Note:
         if self.host != socket.gethostname():
             return f"On {self.host}: kill -9 {self.pid}; {again}"
         if self.state is None:
-            return f"That process is gone and another one holds its lock: fuser -v {path} names it; end it, {again}"
+            return f"That process is gone and another one holds its lock: find it with fuser -v {path} and end it, {again}"
         if self.state in "Tt":
             return f"It is stopped: kill -CONT {self.pid} continues it, kill -9 {self.pid} ends it; {again}"
         return f"kill -9 {self.pid} ends it; {again}"

@@ -95,9 +95,9 @@ class Watch:
                 raise self._refusal(note)
         elif silent > self._patience or idle > max(HANG_SECONDS, self._patience):
             owner = owner_of(self._path)
-            remedy = f"fuser -v {self._path} names it." if note is None else note.remedy(self._path)
+            remedy = f"Find it with fuser -v {self._path}." if note is None else note.remedy(self._path)
             raise PublishError(
-                f"no progress for {max(silent, idle):.0f} s from {who}, which prepares {self._output} and holds {self._path}",
+                f"no progress for {max(silent, idle):.0f} s from {who}, which is preparing {self._output} and holds {self._path}",
                 WAY_ON.format(owner=owner) if owner else remedy,
             )
         return Sight(note, silent, self._path)

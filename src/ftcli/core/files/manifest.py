@@ -23,7 +23,7 @@ MANY_FILES = 512
 """From here on files are compared by several threads: a cold disk answers them together. 5,000 warm ones take 0.15 s either way."""
 THREADS = 8
 _REBUILD = "Prepare it again with the same settings and --overwrite."
-_AGAIN = "Its disk or server failed: run the same command again, and prepare it again with --overwrite only if it stays so."
+_AGAIN = "Its disk or server failed: run the same command again, and prepare it again with --overwrite only if the error persists."
 _UNREADABLE = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "This user may not read it: change its permissions."),
     errno.ENAMETOOLONG: "Check the path: no name is that long.",
@@ -167,7 +167,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     """
     document = json.loads(data)
     if not isinstance(document, dict) or _render(document, readable=data.startswith(b"{\n")) != data:
-        raise ValueError("it is not as ftcli wrote it")
+        raise ValueError("it was changed after ftcli wrote it")
     if document.pop("seal", None) != fingerprint(document):
         raise ValueError("its seal does not match its content")
     return document

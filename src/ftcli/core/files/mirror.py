@@ -137,7 +137,7 @@ def _download(store: ObjectStore, listed: Object, root: Path, beat: Callable[[],
         for _ in range(READS):
             one = store.info(url)
             if one is None:
-                raise DataError(f"{url} was removed while it was to be copied", AGAIN)
+                raise DataError(f"{url} was removed while it was being copied", AGAIN)
             with part.open("wb") as file:
                 for block in store.blocks(one):
                     file.write(block)

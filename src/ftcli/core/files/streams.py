@@ -102,9 +102,7 @@ def data_errors(path: str) -> Iterator[None]:
     except lzma.LZMAError as error:
         raise DataError(f"{path}: damaged or not xz data ({error})", "Copy it again, or correct its suffix.") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter for names of columns
-        raise DataError(
-            f"{path}: {str(error).splitlines()[0]}", "Check that the file is whole and that its suffix tells the truth."
-        ) from error
+        raise DataError(f"{path}: {str(error).splitlines()[0]}", "Check that the file is complete and that its suffix is right.") from error
 
 
 def head(path: str, size: int = 1 << 20) -> bytes:
@@ -122,7 +120,7 @@ def head(path: str, size: int = 1 << 20) -> bytes:
                 start = b"".join(_chunks(stream, size))
     if start.startswith(tuple(MAGIC)):
         kind = next(kind for magic, kind in MAGIC.items() if start.startswith(magic))
-        raise DataError(f"{path}: the content is {kind}, which the suffix does not say", "Rename the file, or unpack it.")
+        raise DataError(f"{path}: the content is {kind}, which does not match the suffix", "Rename the file, or unpack it.")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}: the text is UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
     if b"\0" in start[:4096].partition(b"\n")[0]:
@@ -230,7 +228,7 @@ def _pass_over(path: str, stream: pa.NativeFile | None, start: int, data: bytes,
     digest.update(data[: max(end, 0)])
     size += max(end, 0)
     reason = f"a line of {size:,} bytes, more than max_line_bytes {longest:,}"
-    hint = CR_ALONE if in_crs(raw) else "Is this really a file of lines? If so, raise --max-line-bytes."
+    hint = CR_ALONE if in_crs(raw) else "Check that this is a line-based file; if so, raise --max-line-bytes."
     reject(BadRow(path, "line-too-long", reason, start=start, size=size, raw=raw, sha256=digest.hexdigest(), hint=hint))
     return size + (end >= 0), data[end + 1 :]
 

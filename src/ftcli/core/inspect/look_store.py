@@ -77,7 +77,7 @@ def spelling_of(context: Context, store: Store, rows: Rows) -> Spelling | None:
         )
         return None
     if known.get("hash") and tokenizer_hash(tokenizer, str(path)) != known["hash"]:
-        context.note(f"{path} is another tokenizer than the one that these data were prepared with: the texts of tokens may be wrong")
+        context.note(f"{path} is not the tokenizer these data were prepared with: the texts of the tokens may be wrong")
     return Spelling(tokenizer, rows.input_ids.values)
 
 

@@ -45,7 +45,9 @@ class Picked:
         for part in rows.split(","):
             match = RANGE.fullmatch(part.strip())
             if match is None or (match[2] and int(match[2]) < int(match[1])):
-                raise UsageError(f"--rows {rows}: {part.strip()!r} is no row and no range", "Write --rows 0-4,17: rows are counted from 0.")
+                raise UsageError(
+                    f"--rows {rows}: {part.strip()!r} is neither a row nor a range", "Write --rows 0-4,17: rows are counted from 0."
+                )
             low, high = int(match[1]), int(match[2] or match[1])
             if high - low >= MOST_ROWS or len(numbers := numbers | set(range(low, high + 1))) > MOST_ROWS:
                 raise UsageError(f"--rows {rows} are more than {MOST_ROWS:,} rows", "Ask for fewer at a time.")

@@ -139,9 +139,9 @@ def _legend(rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
     if any(row["special"] for row in rows):
         parts.append(f"{SPECIAL[0]}…{SPECIAL[1]} special token")
     if CODE[0] in said:
-        parts.append(f"{CODE[0]}U+200B{CODE[1]} a character that is not seen, or is a mark here")
-        parts.append(f"{CODE[0]}EB B0{CODE[1]} bytes of a part of a character")
-        parts.append(f"{CODE[0]}B0=배{CODE[1]} with the one that they complete")
+        parts.append(f"{CODE[0]}U+200B{CODE[1]} invisible character, or one used as a mark here")
+        parts.append(f"{CODE[0]}EB B0{CODE[1]} bytes of an incomplete character")
+        parts.append(f"{CODE[0]}B0=배{CODE[1]} with the character they complete")
     line = ""
     for part in parts:
         if line and columns_of(line) + 3 + columns_of(part) > width:

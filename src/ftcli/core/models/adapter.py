@@ -47,29 +47,30 @@ def check_choice(settings: Settings, task: Task | None) -> None:
         raise UsageError(f"model.{given[0]} without model.lora_r", "Add --lora-r, for example 16.")
     if model.lora_r is not None and is_adapter(settings):
         raise UsageError(
-            f"{model.name_or_path} is an adapter already, and --lora-r asks for another",
-            "Leave --lora-r out to train on, or merge it first: ftcli merge ADAPTER --output-dir DIR.",
+            f"{model.name_or_path} is already an adapter, and --lora-r asks for a new one",
+            "Remove --lora-r to continue training it, or merge it first: ftcli merge ADAPTER --output-dir DIR.",
         )
     if lora and importlib.util.find_spec("peft") is None:
         raise MissingExtraError("LoRA needs the package peft", adding("peft"))
     if model.lora_r is not None and model.config is not None:
         raise UsageError(
-            "LoRA on random weights learns next to nothing, and the base would be lost", "Give trained ones: --model-name-or-path."
+            "LoRA on random weights learns almost nothing, and the base would not be saved",
+            "Give a pretrained model: --model-name-or-path.",
         )
     if model.freeze_backbone and lora:
-        raise UsageError("model.freeze_backbone: LoRA freezes the backbone by itself", "Leave --freeze-backbone out.")
+        raise UsageError("model.freeze_backbone: LoRA already freezes the backbone", "Leave --freeze-backbone out.")
     if model.freeze_backbone and task is not None and not task.needs_labels:
-        raise UsageError(f"model.freeze_backbone: mode {task.name} has no head of its own to learn", "Leave --freeze-backbone out.")
+        raise UsageError(f"model.freeze_backbone: mode {task.name} has no separate head to train", "Leave --freeze-backbone out.")
     if model.freeze_backbone and model.config is not None:
         raise UsageError(
-            "model.freeze_backbone: a head on a frozen backbone of random weights learns next to nothing",
-            "Give trained ones: --model-name-or-path.",
+            "model.freeze_backbone: a head on a frozen backbone of random weights learns almost nothing",
+            "Give a pretrained model: --model-name-or-path.",
         )
     if model.load_in_4bit:
         if not lora:
-            raise UsageError("model.load_in_4bit: weights of 4 bits cannot be trained themselves", "Add --lora-r, for example 16.")
+            raise UsageError("model.load_in_4bit: 4-bit weights cannot be trained directly", "Add --lora-r, for example 16.")
         if not torch.cuda.is_available():
-            raise UsageError("model.load_in_4bit needs an NVIDIA GPU, and this machine shows none", "Leave it out: LoRA works without.")
+            raise UsageError("model.load_in_4bit needs an NVIDIA GPU, and none was found", "Remove it: LoRA works without it.")
         if importlib.util.find_spec("bitsandbytes") is None:
             raise MissingExtraError("model.load_in_4bit needs the package bitsandbytes", "Run: pip install bitsandbytes")
 
@@ -103,7 +104,7 @@ def adapt(context: Context, model: PreTrainedModel, task: Task) -> Any:
         return model
     learned = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     every = sum(parameter.numel() for parameter in model.parameters())
-    context.note(f"{learned:,} of {every:,} weights are learned ({learned / every:.2%}); the others are frozen")
+    context.note(f"{learned:,} of {every:,} weights are trained ({learned / every:.2%}); the others are frozen")
     if context.settings.train.gradient_checkpointing or context.settings.train.activation_checkpointing:
         model.enable_input_require_grads()  # else nothing before the first adapter needs a gradient, and reentrant checkpoints give none
     return model
@@ -222,5 +223,5 @@ def _loaded(context: Context, model: PreTrainedModel) -> Any:
             f"the adapter {folder} does not fit its base model: {' '.join(str(error).split())[:300]}",
             "Give the adapter of a run with the same task and labels.",
         ) from error
-    context.note(f"going on from the adapter {folder}")
+    context.note(f"continuing from the adapter {folder}")
     return adapted

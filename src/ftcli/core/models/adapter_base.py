@@ -45,8 +45,8 @@ def refuse_absent(name: str) -> None:
     """
     if (base := base_of(name)) != name and not Path(base).exists() and only_here(base):
         raise ModelError(
-            f"the base of the adapter {name} is not there: {base}",
-            f"Put it back, or say where it is now: base_model_name_or_path in {Path(name) / ADAPTER_CONFIG}.",
+            f"the base model of the adapter {name} does not exist: {base}",
+            f"Restore it, or set its new path as base_model_name_or_path in {Path(name) / ADAPTER_CONFIG}.",
         )
     if not Path(name).exists() and only_here(name):
         beside = Path(name).parent
@@ -80,7 +80,7 @@ def unavailable(name: str, error: Exception) -> ModelError | None:
     if Path(name).exists() or not any(words in text for words in NOWHERE):
         return None
     return ModelError(
-        f"{name} is neither a folder here nor to be had from the hub: {text[:200]}",
+        f"{name} is neither a local folder nor available on the hub: {text[:200]}",
         hub.advice(),
     )
 

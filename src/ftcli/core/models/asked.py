@@ -132,7 +132,7 @@ def read_texts(path: Path, column: str, pair: str | None = None, renamed: Mappin
             try:
                 row = json.loads(line.decode())
                 if not isinstance(row, dict):
-                    raise DataError(f"{where} is no object", "One object a line, in UTF-8.")
+                    raise DataError(f"{where} is not an object", "One object a line, in UTF-8.")
                 row = {(renamed or {}).get(name, name): value for name, value in row.items()}
                 found = _asked(row, column)
             except BadValue as bad:
@@ -141,7 +141,7 @@ def read_texts(path: Path, column: str, pair: str | None = None, renamed: Mappin
                 what = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
                 hint = CR_ALONE if in_crs(line) else "One object a line, in UTF-8."
                 raise DataError(f"{where} is no{'t' if what == 'UTF-8' else ''} {what}: {error}", hint) from error
-            other = "" if column not in row else f": {column} is {repr(row[column])[:MOST]}, and no text"
+            other = "" if column not in row else f": {column} is {repr(row[column])[:MOST]}, not a text"
             if found is None:
                 raise DataError(f"{where}{other or f': neither messages, conversations, instruction, {column} nor prompt'}", NAMED)
             if pair is not None and not isinstance(found, str):

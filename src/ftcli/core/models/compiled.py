@@ -145,12 +145,14 @@ def compiled(trial: Trial, before: bool | None, note: Callable[[str], None]) -> 
     finally:
         found.layers.take()
         if found.missed >= MISSED:
-            note(f"torch.compile: the code did not fit {found.missed:.0%} of the layers' calls, by their shapes; they ran as without it")
+            note(
+                f"torch.compile: the compiled code did not fit {found.missed:.0%} of the layers' calls because of their shapes; these ran uncompiled"
+            )
 
 
 def _decided(trial: Trial, before: bool | None) -> Compiled:
     if before is False:
-        return Compiled(False, "so the run decided that this one goes on from")
+        return Compiled(False, "as decided by the run that this one resumes")
     if reason := _anyones(compiled_layers.why_not(trial.model, trial.arguments, backend=trial.backend, mode=trial.mode)):
         return Compiled(False, reason)
     with _untouched(trial.model):
@@ -158,7 +160,7 @@ def _decided(trial: Trial, before: bool | None) -> Compiled:
             return _again(trial)
         left = trial.left()
         if left < FEWEST:
-            return Compiled(False, f"{left:,} batches are left, which cannot pay the cold cost: nothing was tried", batches_left=left)
+            return Compiled(False, f"{left:,} batches are left, too few to pay for compiling: nothing was tried", batches_left=left)
         return _tried(trial, left)
 
 
@@ -173,8 +175,8 @@ def _again(trial: Trial) -> Compiled:
     try:
         layers, seconds = _on_all(compile_all)
     except _Cannot as reason:
-        return Compiled(False, f"{reason}; the run before was compiled, so that the weights may differ in their last bits")
-    return Compiled(True, "so the run decided that this one goes on from", cold_seconds=seconds, layers=layers)
+        return Compiled(False, f"{reason}; the earlier run was compiled, so the weights may differ in their last bits")
+    return Compiled(True, "as decided by the run that this one resumes", cold_seconds=seconds, layers=layers)
 
 
 def _tried(trial: Trial, left: int) -> Compiled:
@@ -189,7 +191,7 @@ def _tried(trial: Trial, left: int) -> Compiled:
         usual = gathered(statistics.median(eager))[0]
         cold, gain = (COLD_GPU, GAIN_GPU) if trial.arguments.device.type == "cuda" else (COLD, GAIN)
         if usual * left * gain <= cold:
-            words = f"the {left:,} batches that are left take {usual * left:.3g} s, which cannot pay the cold cost of some {cold:.0f} s"
+            words = f"the {left:,} remaining batches take {usual * left:.3g} s, which cannot pay the cold cost of some {cold:.0f} s"
             return Compiled(False, f"{words}: nothing was compiled", eager_seconds=usual, batches_left=left)
         layers, cold, pairs = _on_all(lambda: _both(trial, batches, sum(eager)))
     except _Cannot as reason:
@@ -200,7 +202,7 @@ def _tried(trial: Trial, left: int) -> Compiled:
     times = f"a batch takes {fast:.3g} s compiled and {usual:.3g} s without; compiling took {cold:.3g} s"
     if not _faster(pairs):
         return Compiled(False, f"not faster: {times}", batches_left=left, **figures)
-    saved = f"the {left:,} batches that are left save {(usual - fast) * left:.3g} s"
+    saved = f"the {left:,} remaining batches save {(usual - fast) * left:.3g} s"
     return Compiled(True, f"{times}, and {saved}", batches_left=left, layers=layers, **figures)
 
 
@@ -225,7 +227,7 @@ def _both(trial: Trial, batches: Sequence[Batch], eager: float) -> tuple[Compile
             layers.put()
             pairs.append((without, trial.seconds(batch)))
         if layers.missed:
-            raise _Cannot("compiled code does not fit the very batches that it was compiled for")
+            raise _Cannot("compiled code does not fit the batches it was compiled for")
         for batch in batches[:2]:
             found = []
             for form in (layers.take, layers.put):
@@ -233,7 +235,7 @@ def _both(trial: Trial, batches: Sequence[Batch], eager: float) -> tuple[Compile
                 with trial.autocast():
                     found.append(computed(trial.model, trial.task, batch, trial.head, drops=True))
             if words := difference(found[0], found[1], HALF if trial.sixteen_bits else EXACT):
-                raise _Cannot(f"compiled code gives something else: {words}")
+                raise _Cannot(f"compiled code gives different results: {words}")
     return layers, max(cold, 0.0), pairs
 
 

@@ -104,7 +104,7 @@ def why_not(model: PreTrainedModel, arguments: TrainingArguments, *, backend: st
     """Why the layers cannot be compiled; None: it can be tried."""
     for name in ("fsdp", "deepspeed", "use_liger_kernel"):
         if getattr(arguments, name, None):
-            return f"{name} replaces the model's code itself"
+            return f"{name} itself replaces the model's code"
     device = arguments.device.type
     if device not in {"cpu", "cuda"}:
         return f"it is for CPUs and NVIDIA's and AMD's GPUs, and the device is {device}"

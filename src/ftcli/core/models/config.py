@@ -74,7 +74,7 @@ def from_file(path: Path, overrides: str | None, note: Note) -> Any:
         near = difflib.get_close_matches(str(model_type), list(CONFIG_MAPPING), n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
         raise ModelError(
-            f"{path}: model_type = {model_type!r} is no model type of transformers", f"For example qwen3, llama or bert.{meant}"
+            f"{path}: model_type = {model_type!r} is not a model type of transformers", f"For example qwen3, llama or bert.{meant}"
         )
     values = {key: value for key, value in values.items() if key not in LEFTOVERS}
     plain = _build(model_type, values, path)
@@ -82,7 +82,7 @@ def from_file(path: Path, overrides: str | None, note: Note) -> Any:
     unknown = sorted(key for key in values if key in vars(plain) and key not in known)
     if unknown:
         note(
-            f"{path}: left out {', '.join(unknown)}: {model_type} does not know {'it' if len(unknown) == 1 else 'them'}.{_nearest(unknown, known)}"
+            f"{path}: ignored {', '.join(unknown)}: {model_type} does not know {'it' if len(unknown) == 1 else 'them'}.{_nearest(unknown, known)}"
         )
     values = {key: value for key, value in values.items() if key not in unknown}
     if not overrides:
@@ -161,12 +161,12 @@ def _load(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() and os.access(path.parent, os.R_OK) else []
         near = difflib.get_close_matches(path.name, beside, n=1)
-        hint = f"Did you mean {str(path.parent / near[0])!r}?" if near else "Give --model-config a config.json."
+        hint = f"Did you mean {str(path.parent / near[0])!r}?" if near else "Set --model-config to a config.json."
         raise ModelError(f"the model configuration {path} does not exist", hint) from error
     except (OSError, ValueError) as error:
-        raise ModelError(f"the model configuration {path} cannot be read: {error}", "Give --model-config a config.json.") from error
+        raise ModelError(f"the model configuration {path} cannot be read: {error}", "Set --model-config to a config.json.") from error
     if not isinstance(values, dict):
-        raise ModelError(f"{path} holds no JSON object", "Give --model-config a config.json.")
+        raise ModelError(f"{path} does not contain a JSON object", "Set --model-config to a config.json.")
     return values
 
 
@@ -180,7 +180,7 @@ def _build(model_type: str, values: Mapping[str, Any], path: Path) -> Any:
         return AutoConfig.for_model(model_type, **values)
     except Exception as error:  # every model type checks its values in its own way
         raise ModelError(
-            f"{path} and its overrides are no valid {model_type} configuration: {_first_line(error)}", "Change the value."
+            f"{path} with its overrides is not a valid {model_type} configuration: {_first_line(error)}", "Change the value."
         ) from error
 
 

@@ -90,8 +90,8 @@ def refuse_other_base(adapter: str) -> None:
         base = base_of(adapter)
         if (now := content_of(base, revision_of(adapter))) != learned:
             raise ModelError(
-                f"{base} is not the model that the adapter {adapter} was learned on: its content was {learned}, and is {now}",
-                f"Put that model back, or name where it is in {Path(adapter) / ADAPTER_CONFIG}; else learn the adapter again.",
+                f"{base} is not the model that the adapter {adapter} was trained on: its content was {learned}, and is now {now}",
+                f"Restore that model, or set its path in {Path(adapter) / ADAPTER_CONFIG}; otherwise train the adapter again.",
             )
 
 

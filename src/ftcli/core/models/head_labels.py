@@ -49,14 +49,14 @@ def settle(model: Any, name: str, before: Sequence[str], note: Callable[[str], N
         return
     if sorted(before) != sorted(now):
         note(
-            f"{name}: the head was learned for the labels {_shown(before)}, and goes on as one for {_shown(now)}: it answers as if they were those until it has"
-            " learned otherwise"
+            f"{name}: the head was trained for the labels {_shown(before)} and is now used for {_shown(now)}: until it is retrained it predicts as if they were"
+            " the old ones"
         )
         return
     layer = None if (Path(name) / ADAPTER_CONFIG).is_file() else _layer(model, len(now))
     if layer is None:
         raise ModelError(
-            f"{name}: the head was learned for the labels of these data in another order: {_shown(before)}",
+            f"{name}: the head was trained for the labels of these data in another order: {_shown(before)}",
             f"Prepare the data with --label-names {','.join(before)}.",
         )
     order = torch.tensor([before.index(one) for one in now])
@@ -64,7 +64,7 @@ def settle(model: Any, name: str, before: Sequence[str], note: Callable[[str], N
         for weights in (layer.weight, layer.bias):
             if weights is not None:
                 weights.copy_(weights[order.to(weights.device)])
-    note(f"{name}: the head's labels are put in the order of the data, {_shown(now)}; it was learned with {_shown(before)}")
+    note(f"{name}: the head's labels are reordered to match the data, {_shown(now)}; it was trained with {_shown(before)}")
 
 
 def _layer(model: Any, labels: int) -> torch.nn.Linear | None:

@@ -56,7 +56,7 @@ def lean(
     Raises:
         SettingsError: padding is to be left out, and cannot be.
     """
-    reason = "train.lean_step says so" if wanted == "off" else _ruled_out(arguments)
+    reason = "turned off by train.lean_step" if wanted == "off" else _ruled_out(arguments)
     if reason:
         _need(texts, reason)
         yield f"lean step off: {reason}"
@@ -145,7 +145,7 @@ def _in_pieces(
     """
     reason = lean_head.why_not(model, task) or _searched(arguments)
     if reason is None and (arguments.fp16 or model.dtype == torch.float16):
-        reason = "in float16 gradients vanish unless the loss is scaled before they are computed"
+        reason = "in float16 gradients vanish unless the loss is scaled first"
     if reason:
         return None, _words(reason)
     head = LeanHead(model)
@@ -184,7 +184,7 @@ def _beside(
     forwards: Forwards = {}
     reason = side_by_side.why_not(model, batches, texts, sixteen_bits=sixteen_bits)
     if texts.unpad and arguments.neftune_noise_alpha is not None:
-        reason = "the noise of NEFTune grows with what a batch holds, padding included"
+        reason = "the noise of NEFTune depends on the batch's size, padding included"
     if reason is None:
         forwards = side_by_side.forwards(model, unpad=texts.unpad)
         kind = torch.float16 if arguments.fp16 else torch.bfloat16
@@ -205,7 +205,7 @@ def _words(reason: str | None) -> str:
 def _need(texts: Texts | None, reason: str | None) -> None:
     if texts is not None and texts.unpad and texts.needed and reason is not None:
         raise SettingsError(
-            f"loader.collator = packed computes rows side by side without padding, which this run cannot: {reason}",
+            f"loader.collator = packed computes rows side by side without padding, which this run cannot do: {reason}",
             "Leave loader.collator unset: batches of similar length leave about 1 % of the slots empty.",
         )
 
@@ -217,16 +217,16 @@ def _not_here(model: PreTrainedModel, arguments: TrainingArguments) -> str | Non
     if arguments.fp16:
         return "float16 on a CPU is 30 to 100 times slower than float32"
     if arguments.activation_checkpointing or getattr(model, "is_activation_checkpointing", False):
-        return "activation_checkpointing replaces the model's code itself"
+        return "activation_checkpointing itself replaces the model's code"
     if model.dtype != torch.float32:
-        return f"the weights are {str(model.dtype).removeprefix('torch.')}, and equality is proved in float32"
+        return f"the weights are {str(model.dtype).removeprefix('torch.')}, but equality is only proved in float32"
     return None
 
 
 def _ruled_out(arguments: TrainingArguments) -> str | None:
     for name in ("torch_compile", "fsdp", "deepspeed"):
         if getattr(arguments, name, None):
-            return f"{name} replaces the model's code itself"
+            return f"{name} itself replaces the model's code"
     return None
 
 
@@ -249,4 +249,6 @@ def _parts(model: PreTrainedModel, batches: Sequence[Batch], *, unpadded: bool) 
 def _searched(arguments: TrainingArguments) -> str | None:
     """DistributedDataParallel takes a weight for unused, and fails, when only the loss uses it and it searches the graph of what `forward` gave."""
     searching = arguments.world_size > 1 and arguments.ddp_find_unused_parameters is not False
-    return "ddp_find_unused_parameters searches what forward gives, and the loss uses the output layer after it" if searching else None
+    return (
+        "ddp_find_unused_parameters only looks at the output of forward, but the loss uses the output layer after it" if searching else None
+    )

@@ -61,8 +61,8 @@ def _in_pieces(hidden: Tensor, weight: Tensor, targets: Tensor, share: Tensor | 
         lowest, highest = (int(target) for target in targets.aminmax())
         if lowest < 0 or highest >= len(weight):
             raise ModelError(
-                f"a token to learn has the id {lowest if lowest < 0 else highest:,}, the model's output layer has {len(weight):,} rows",
-                f"Use the model's own tokenizer; tokens that are not to be learned have the label {IGNORED}.",
+                f"a target token has the id {lowest if lowest < 0 else highest:,}, but the model's output layer has {len(weight):,} rows",
+                f"Use the model's own tokenizer; label tokens that should not be learned with {IGNORED}.",
             )
     total = torch.zeros((), dtype=torch.float64, device=hidden.device)
     kinds = {each.dtype for each in (hidden, weight, ahead, outer) if each is not None}
@@ -121,7 +121,7 @@ def why_not(model: PreTrainedModel, task: Task) -> str | None:
     """Why the loss cannot be computed in pieces; None: it can be tried."""
     layer: Any = model.get_output_embeddings()
     if task.needs_labels or getattr(type(task), "loss", None) is not Pretrain.loss or hasattr(task, "training_loss"):
-        return "its loss is not the next token's"
+        return "its loss is not next-token prediction"
     if type(layer) is not nn.Linear or layer.bias is not None:
         return "the output layer is not a plain matrix"
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)

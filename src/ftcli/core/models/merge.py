@@ -52,7 +52,7 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
     except (ValueError, RuntimeError, OSError, KeyError, ImportError) as error:
         raise ModelError(
             f"the adapter {folder} cannot be loaded on its base {base}: {' '.join(str(error).split())[:300]}",
-            OWN_CODE if "trust_remote_code" in str(error) else "Check that the base is where adapter_config.json says.",
+            OWN_CODE if "trust_remote_code" in str(error) else "Check that the base is at the path in adapter_config.json.",
         ) from error
 
 
@@ -108,7 +108,7 @@ def merge(folder: Path, output: Path, *, trust: bool = False, overwrite: bool = 
         PublishError: it cannot be written.
     """
     if not (folder / ADAPTER_CONFIG).is_file():
-        raise UsageError(f"{folder} is no adapter: {ADAPTER_CONFIG} is missing", "Give the output directory of a run with --lora-r.")
+        raise UsageError(f"{folder} is not an adapter: {ADAPTER_CONFIG} is missing", "Give the output directory of a run with --lora-r.")
     _refuse_output(folder, output, overwrite=overwrite)
     place = output.resolve()
     tokenizer, model = tokenizer_of(folder, trust=trust), load_adapted(folder, trust=trust)
@@ -152,15 +152,15 @@ def _refuse_output(folder: Path, output: Path, *, overwrite: bool) -> None:
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not overwrite:
-        raise UsageError(f"{output} is there already", "Name another --output-dir, or replace an earlier merged model with --overwrite.")
+        raise UsageError(f"{output} already exists", "Choose another --output-dir, or replace an earlier merged model with --overwrite.")
     place = output.resolve()
     for read in (folder, Path(base_of(str(folder)))):
         if read.exists() and place in (read.resolve(), *read.resolve().parents):
-            raise UsageError(f"{output} is to be replaced, and {read} is read from there", "Name another --output-dir.")
+            raise UsageError(f"{output} would be replaced, but {read} is read from it", "Choose another --output-dir.")
     own = {place / name for name in (staging.MODEL_MANIFEST, *staging.listed(place))}
     if (other := next((path for path in sorted(place.rglob("*")) if path.is_file() and path not in own), None)) or not _is_merged(place):
-        what = f"{other} is not of a merged model" if other and _is_merged(place) else f"{output} is no merged model"
-        raise UsageError(f"{what}: --overwrite replaces nothing else", "Name another --output-dir.")
+        what = f"{other} is not of a merged model" if other and _is_merged(place) else f"{output} is not a merged model"
+        raise UsageError(f"{what}: --overwrite only replaces merged models", "Choose another --output-dir.")
 
 
 def _is_merged(place: Path) -> bool:
@@ -194,7 +194,7 @@ def _differ(found: torch.Tensor, wanted: torch.Tensor, largest: float) -> float:
     """Raises `ModelError` where logits differ by more than rounding in float32."""
     difference = float((found - wanted).abs().max())
     if not difference <= ALIKE * largest:
-        raise ModelError(f"the merged model's logits differ by {difference:.3g}: nothing was written", "Report this adapter.")
+        raise ModelError(f"the merged model's logits differ by {difference:.3g}: nothing was written", "Please report this adapter.")
     return difference
 
 

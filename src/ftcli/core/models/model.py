@@ -24,7 +24,7 @@ HEADS = ("pooler", "score", "classifier", "classification_head", "pre_classifier
 
 LOADED = ("missing_keys", "mismatched_keys", "unexpected_keys")
 """What transformers says of loaded weights: `model.ftcli_loaded`, for `verify`."""
-OWN_CODE = "The model brings Python code of its own. Read it, then add --trust-remote-code on the command line."
+OWN_CODE = "The model brings its own Python code. Read it, then add --trust-remote-code on the command line."
 POOLED_BY_SUMMARY = frozenset({"xlnet", "xlm", "flaubert"})
 """Families whose classifiers pool by `summary_type`, which but for "first" looks at padding too. XLNet's is "last"."""
 WRAPPERS = ("_orig_mod.", "module.", "_fsdp_wrapped_module.", "base_model.model.")
@@ -50,7 +50,7 @@ def build(context: Context, task: Task, store: Store, tokenizer: PreTrainedToken
             f"what is saved is loaded by {type(model).__name__}.from_pretrained: {family.__name__} does not know {model.config.model_type}"
         )
     if getattr(model.config.get_text_config(), "output_router_logits", False):
-        context.note("output_router_logits is on, but the loss is the task's alone: the router's auxiliary loss is not added")
+        context.note("output_router_logits is on, but the loss is only the task's: the router's auxiliary loss is not added")
     return model
 
 
@@ -62,7 +62,7 @@ def check_given(settings: Settings) -> None:
             "no model: neither --model-config nor --model-name-or-path is given"
             if none
             else "two models: both --model-config and --model-name-or-path are given",
-            "Give --model-config FILE.json for random weights, or --model-name-or-path for trained ones.",
+            "Give --model-config FILE.json for random weights, or --model-name-or-path for pretrained ones.",
         )
 
 
@@ -70,14 +70,14 @@ def check_kind(config: Any, what: str) -> None:
     """Raises `ModelError` for a model that `what` ("mode sft") does not train."""
     if config.is_encoder_decoder:
         raise ModelError(
-            f"{config.model_type} is an encoder-decoder model, which {what} does not train",
+            f"{config.model_type} is an encoder-decoder model, which {what} does not support",
             "Use a decoder (qwen3, llama, gpt2 …) or, to classify, an encoder (bert, modernbert …).",
         )
     if _rows(config) is None:
-        raise ModelError(f"{config.model_type} is no text model: it has no vocabulary", "For example qwen3, llama or bert.")
+        raise ModelError(f"{config.model_type} is not a text model: it has no vocabulary", "For example qwen3, llama or bert.")
     if config.model_type in POOLED_BY_SUMMARY and (pooled := getattr(config, "summary_type", "last")) != "first":
         raise ModelError(
-            f"{config.model_type} pools by summary_type = {pooled}, which takes a row's last slots for its text: rows are padded on the right here, and "
+            f"{config.model_type} pools by summary_type = {pooled}, which takes the end of a row for text: rows are padded on the right here, so "
             "padding would be pooled",
             "Use an encoder that pools the first token or leaves padding out (bert, deberta-v2, modernbert …).",
         )
@@ -88,8 +88,8 @@ def check_vocabulary(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     rows = _rows(config)
     if rows is not None and len(tokenizer) > rows:
         raise ModelError(
-            f"the tokenizer has {len(tokenizer):,} ids, the model's embedding {rows:,} rows: an id would have no vector",
-            f"With --model-config add --config-overrides vocab_size={len(tokenizer)}; a trained model needs the tokenizer it was trained with.",
+            f"the tokenizer has {len(tokenizer):,} ids, but the model's embedding has {rows:,} rows: some ids would have no vector",
+            f"With --model-config add --config-overrides vocab_size={len(tokenizer)}; a pretrained model needs the tokenizer it was trained with.",
         )
 
 
@@ -181,12 +181,12 @@ def _check_loaded(context: Context, source: str, model: PreTrainedModel, loaded:
         hint = "Check that the weights belong to this configuration, and that no config override changes a shape."
         wrapped = next((start for start in WRAPPERS for key in loaded["unexpected_keys"] if str(key).startswith(start)), None)
         if wrapped:
-            hint = f"The names in the file begin with {wrapped}: they were saved from a wrapped model. Save the inner one, or rename them."
-        raise ModelError(f"{source}: {len(lost)} weights of the model itself are not in the file, first {lost[0]} ({reason})", hint)
+            hint = f"The names in the file start with {wrapped}: a wrapped model was saved. Save the inner model, or rename the weights."
+        raise ModelError(f"{source}: {len(lost)} weights of the base model are missing from the file, first {lost[0]} ({reason})", hint)
     if missing or mismatched:
         context.note(f"{source}: new random head ({', '.join([*missing, *mismatched])}); all other weights were loaded")
     if unused := sorted(map(str, loaded["unexpected_keys"])):
-        context.note(f"{source}: {len(unused)} weights that this model has no place for were left out, first {unused[0]}")
+        context.note(f"{source}: {len(unused)} weights that do not exist in this model were ignored, first {unused[0]}")
 
 
 def _in_head(key: str, prefix: str) -> bool:
@@ -228,7 +228,7 @@ def _hint(message: str) -> str:
     if "Unrecognized configuration class" in message:
         return "Choose a model type that has such a head."
     if any(word in message.lower() for word in ("attn_implementation", "attention implementation", "flash", "sdpa", "flex_attention")):
-        return "Leave out --attn-implementation, or choose sdpa or eager."
+        return "Remove --attn-implementation, or choose sdpa or eager."
     return (
         "Check --model-name-or-path (a folder with config.json and model.safetensors, or a hub id), --model-config or --config-overrides."
     )

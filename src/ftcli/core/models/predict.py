@@ -139,7 +139,7 @@ def predict(
     largest, known = max((max(row, default=0) for row in rows), default=0), embedding_rows(loaded.model)
     if largest >= known:
         raise ModelError(
-            f"the tokenizer gives the id {largest:,}, the model knows {known:,}", "The folder's tokenizer belongs to another model."
+            f"the tokenizer gives the id {largest:,}, the model knows {known:,}", "The folder's tokenizer belongs to a different model."
         )
     answers: list[dict[str, Any]] = [{}] * len(rows)
     order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
@@ -161,7 +161,7 @@ def _sides(asked: Sequence[Asked]) -> list[list[str]]:
         return [[str(one) for one in asked]]
     alone = next((number for number, one in enumerate(asked, 1) if not isinstance(one, tuple)), None)
     if alone is not None:
-        raise UsageError(f"text {alone} has no second text, and others have", "Ask them apart.")
+        raise UsageError(f"text {alone} has no second text, but others do", "Predict them separately.")
     return [[one[side] for one in asked if isinstance(one, tuple)] for side in (0, 1)]
 
 
@@ -169,7 +169,7 @@ def _prompt(loaded: Loaded, asked: Asked, number: int, *, chat: bool) -> tuple[s
     """The text to encode, and whether the tokenizer adds its special tokens."""
     if isinstance(asked, tuple):
         if not loaded.classifies:
-            raise UsageError(f"row {number} holds two texts, and a language model goes on with one", "Leave out the second.")
+            raise UsageError(f"row {number} holds two texts, but a language model continues a single text", "Leave out the second.")
         return asked[0], True
     if isinstance(asked, str) and not asked.strip():
         raise UsageError(f"text {number} is empty", "Leave it out.")
@@ -189,7 +189,7 @@ def _prompt(loaded: Loaded, asked: Asked, number: int, *, chat: bool) -> tuple[s
         return str(text), False
     except Exception as error:  # a template is a program
         raise UsageError(
-            f"the chat template refuses row {number}: {' '.join(str(error).split())[:200]}", "Correct it, or use --plain."
+            f"the chat template rejects row {number}: {' '.join(str(error).split())[:200]}", "Correct it, or use --plain."
         ) from error
 
 

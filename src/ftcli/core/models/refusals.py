@@ -43,5 +43,5 @@ def of_the_model(model: Any, what: str) -> Iterator[None]:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ModelError(
             f"{type(model).__name__} cannot {what}: {reason} ({Path(last.filename).name}, line {last.lineno})",
-            "Check the configuration: sizes that do not fit each other show only when the model computes.",
+            "Check the configuration: incompatible sizes only show when the model runs.",
         ) from error

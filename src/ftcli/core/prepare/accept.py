@@ -23,7 +23,7 @@ from ftcli.core.reading.label_numbers import label_numbers
 from ftcli.core.reading.reject import Fault
 from ftcli.core.reading.said_again import only_splits
 
-FLAG_HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
+FLAG_HINT = "Correct the row, or quarantine such rows with --on-bad quarantine."
 TEXTS = "Labels of this table are text, also where they look like numbers: --label-names {} names them, or leave it out."
 UNLABELLED = "-1 says of a row that it has no label. Name the splits that have labels ({}), or put such rows aside with --on-bad quarantine and --max-bad."
 Accepted = tuple[Encoded, Documents, Labels | None, Counts, dict[int, Fault]]
@@ -88,7 +88,7 @@ def _too_long(job: Job, rows: pa.RecordBatch, row: int, tokens: int, limit: int,
         "too-many-tokens",
         f"the text has {tokens:,} tokens, {limit:,} fit into {setting}: {rows.column('text')[row].as_py()[:60]!r}…",
         job.columns.text,
-        "Raise the limit, choose another --truncation-strategy, or put such rows aside with --on-bad quarantine.",
+        "Raise the limit, choose another --truncation-strategy, or quarantine such rows with --on-bad quarantine.",
     )
 
 
@@ -122,13 +122,15 @@ def _ids(column: pa.Array, label_ids: Mapping[str | int, int], job: Job) -> tupl
     if (found < 0).any():
         known = [*label_ids]
         unlabelled = cache(partial(_unlabelled, job))
-        hint = "Add it to --label-names, leave that out to take all labels, or put such rows aside with --on-bad quarantine."
+        hint = "Add it to --label-names, remove that option to accept all labels, or quarantine such rows with --on-bad quarantine."
         by_id = TEXTS.format(",".join(f"{place}={name}" for place, name in enumerate(known[:10])) + ",…" * (len(known) > 10))
         for row in np.flatnonzero(found < 0).tolist():
             label = column[row].as_py()
             if job.columns.flags:
                 name, _, value = label.partition(BETWEEN)
-                faults[row] = Fault("wrong-type", f"{name!r} is {value}; a label's column says 0 or 1, or false or true", name, FLAG_HINT)
+                faults[row] = Fault(
+                    "wrong-type", f"{name!r} is {value}; a label column must hold 0 or 1, or false or true", name, FLAG_HINT
+                )
                 continue
             reason = f"the label {shown(label).rpartition(' (')[0]} is not among the label names"
             way = (

@@ -37,15 +37,17 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
     found = {**prove(template, tokenizer, documents[: 4 * PROVED]), **({"day": template.day} if template.day else {})}
     words = ", ".join(f"{shape} ({count})" for shape, count in shapes.most_common())
     how = {"generation": "by {% generation %}", "prompts": "by rendering what comes before each answer", None: "without a chat template"}
-    context.note(f"conversations of the shape {words} among the first {len(documents)} rows; what is learned is known {how[found['mask']]}")
+    context.note(
+        f"conversations of the shape {words} among the first {len(documents)} rows; the learned tokens are found {how[found['mask']]}"
+    )
     _note_day(context, template)
     if unread := unread_note(plan.columns, plan.beside, shapes):
         context.note(unread)
     if found["mask"] is not None and any(template.habits.renames(conversation_of(json.loads(document))) for document in documents):
-        context.note("what 'developer' says is given to the chat template as 'system', which it knows, and it does not know the other")
+        context.note("messages of 'developer' are passed to the chat template as 'system', because it only knows that role")
     offering = sum("tools" in json.loads(document) for document in documents)
     if offering and found["mask"] is not None and template.habits.hides_tools():
-        context.note(f"{offering} of them offer tools, of which the chat template says nothing: the model does not learn what it may call")
+        context.note(f"{offering} of them offer tools, which the chat template does not render: the model does not learn what it may call")
     return found
 
 
@@ -53,9 +55,9 @@ def _note_day(context: Context, template: Template) -> None:
     asked = context.settings.tokenizer.template_date
     if asked and template.day is None:
         raise UsageError(
-            f"template_date = {asked} is for chat templates that ask for today's date, and that of {template.name} does not",
+            f"template_date = {asked} is for chat templates that insert today's date, which that of {template.name} does not",
             "Leave out --template-date.",
         )
     if template.day is not None:
-        today = "the date given" if asked else f"today's; to prepare or go on with the same on another day: --template-date {template.day}"
-        context.note(f"the chat template writes a date into conversations, {template.day}: {today}")
+        today = "the date given" if asked else f"today's; to reproduce or resume this on another day: --template-date {template.day}"
+        context.note(f"the chat template inserts a date into conversations, {template.day}: {today}")

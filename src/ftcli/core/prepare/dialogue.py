@@ -100,5 +100,5 @@ def _locate(tokenizer: Any) -> Locate | None:
 def _faults(job: Job, rendered: Rendered, lost: Sequence[int]) -> dict[int, Fault]:
     name, hint = job.columns.text, "Correct the row or the template, or put such rows aside with --on-bad quarantine."
     faults = {row: Fault("template", reason, name, hint) for row, reason in rendered.faults.items()}
-    reason = "a token lies across the border of what is learned, and the tokenizer does not say which characters its tokens come from"
+    reason = "a token crosses the boundary of what is learned, and the tokenizer does not report its tokens' character offsets"
     return {**dict.fromkeys(lost, Fault("template", reason, name, hint)), **faults}

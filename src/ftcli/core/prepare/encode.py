@@ -138,7 +138,9 @@ class Rescue:
         if spec.engine == REFERENCE or shard.index in self._rescued:
             raise died
         self._rescued.add(shard.index)
-        self._note(f"{died.message}; the engine {spec.engine} {spec.version} is taken for the cause, the reference encodes that shard")
+        self._note(
+            f"{died.message}; the engine {spec.engine} {spec.version} is assumed to be the cause; the reference engine encodes that shard"
+        )
         return partial(encode_shard, replace(self._job, encoder=spec.by_reference()))
 
 

@@ -148,7 +148,7 @@ class Early:
         except Late:
             self._executor.close()
             self._executor.start(self._workers)
-            raise EngineError(f"{name} gave no answer within {PATIENCE:.0f} s", hint) from None
+            raise EngineError(f"{name} did not answer within {PATIENCE:.0f} s", hint) from None
         except WorkerDied as died:
             if arriving and not arriving.arrived():
                 raise
@@ -181,7 +181,7 @@ class _InWorkers:
         found = self._early.each(self._name, partial(encode_early, batch.serialize().to_pybytes(), batch.schema))
         first, *others = cast("list[Encoded]", found)
         if any(len(differing_rows(first, other)) for other in others):
-            raise EngineError(f"{self._name} gives other ids in one worker than in another", "Use --tokenizer-engine hf.")
+            raise EngineError(f"{self._name} gives different ids in different workers", "Use --tokenizer-engine hf.")
         return first
 
 
@@ -205,7 +205,7 @@ class _ApartEncoder:
         child.call(function, *arguments)  # type: ignore[arg-type]
         if not child.pipe.poll(PATIENCE):
             self.close()
-            raise EngineError(f"{self._name} gave no answer within {PATIENCE:.0f} s", "Use --tokenizer-engine auto or another engine.")
+            raise EngineError(f"{self._name} did not answer within {PATIENCE:.0f} s", "Use --tokenizer-engine auto or another engine.")
         try:
             return child.receive()[1]
         except ChildDied as died:

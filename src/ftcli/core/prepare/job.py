@@ -93,7 +93,7 @@ def plugins_at(plugins_dir: Path | None, allow: tuple[str, ...] | None, expected
     changed = sorted({info.name for info in set(plugins.describe()) ^ set(expected)})
     if changed:
         raise PluginError(
-            f"the plugin {changed[0]!r} is not the one that the run was planned with",
-            "Leave plugins alone while a run goes on; run it again.",
+            f"the plugin {changed[0]!r} has changed since the run was planned",
+            "Do not change plugins during a run; run it again.",
         )
     return plugins

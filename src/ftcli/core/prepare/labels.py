@@ -87,7 +87,7 @@ def label_map(
     if len(names) < 2:
         raise DataError(
             f"the column {dataset.label_column!r} holds {len(names)} distinct label(s): {', '.join(map(repr, names))}",
-            "A classifier needs two; check --label-column.",
+            "A classifier needs at least two; check --label-column.",
         )
     moved = next((label for label, place in ids.items() if isinstance(label, int) and label != place), None)
     if moved is not None:
@@ -107,7 +107,7 @@ def _note_strange(context: Context, found: Found) -> None:
     for split, labels in found.items():
         if "train" in found and (strange := sorted(map(str, labels - found["train"]))):
             words = f"{', '.join(map(repr, strange[:5]))}{' …' if len(strange) > 5 else ''}"
-            context.note(f"{len(strange):,} of {len(labels):,} labels of {split} have no train row, and are not learned: {words}")
+            context.note(f"{len(strange):,} of {len(labels):,} labels of {split} have no train row and will not be learned: {words}")
 
 
 def _note_odd(context: Context, names: list[str]) -> None:
@@ -119,7 +119,7 @@ def _note_odd(context: Context, names: list[str]) -> None:
     elif names != (by_value := sorted(names, key=lambda name: (len(name), name))) and all(map(str.isdigit, names)):
         moved = next(name for place, name in enumerate(names) if by_value[place] != name)
         context.note(
-            f"the {len(names)} labels are digits in the order of text ({moved} has the id {names.index(moved)}): to keep the order of numbers, "
+            f"the {len(names)} labels are numbers sorted as text ({moved} has the id {names.index(moved)}): to keep the order of numbers, "
             "name them with --label-names"
         )
     elif mark := next((mark for mark in ",|;" if _joins(mark, names)), ""):
@@ -133,12 +133,12 @@ def _note_odd(context: Context, names: list[str]) -> None:
         if (other := seen.setdefault(" ".join(name.split()), name)) is not name:
             column = json.dumps(context.settings.dataset.label_column)
             context.note(
-                f"the labels {other!r} and {name!r} differ by spaces only, and are two classes: if they mean the same, correct the sources, as pandas does "
+                f"the labels {other!r} and {name!r} differ only in spaces, but are two classes: if they mean the same, correct the sources, as pandas does "
                 f"by .str.split().str.join(' '), or {shlex.join(['jq', '-c', JOINED.format(column)])} OLD > NEW.jsonl"
             )
             return
         if len(name) > 1 and (other := folded.setdefault(name.casefold(), name)) is not name:
-            context.note(f"the labels {other!r} and {name!r} differ by case only, and are two classes")
+            context.note(f"the labels {other!r} and {name!r} differ only in case, but are two classes")
             return
 
 
@@ -161,9 +161,9 @@ def unlabelled_note(names: Sequence[str], rows: Mapping[int, int], read: int) ->
     if not marks or len(others) < 2 or any(name.startswith("-") and NUMBER.fullmatch(name) for name in others):
         return None
     count = sum(rows.get(names.index(mark), 0) for mark in marks)
-    words = f"{count:,} of {read:,} rows have the label {' or '.join(marks)}, a class as any other; it marks rows without a label in many data sets"
+    words = f"{count:,} of {read:,} rows have the label {' or '.join(marks)}, which counts as a class; many data sets use it for rows without a label"
     if len(others) > MANY_NAMES or any("," in name or name != name.strip() or not name for name in others):
-        return f"{words}: if it does here, leave them out of the sources"
+        return f"{words}: if this one does, remove these rows from the sources"
     share = min(100, ceil(100 * count / read) + 1)
     return f"{words}. To leave them out: --label-names {shlex.quote(','.join(others))} --on-bad quarantine --max-bad {share}%"
 
@@ -201,8 +201,8 @@ def _refuse_unlabelled(found: Found, only: Callable[[list[str]], str]) -> None:
     rest = {split: labels for split, labels in found.items() if split not in bare}
     if bare and rest and {-1, "-1"}.isdisjoint(set().union(*rest.values())):
         raise DataError(
-            f"every label of {' and '.join(sorted(bare))} is -1, and none of {' and '.join(sorted(rest))}: that is how data sets mark rows without a label",
-            f"Leave {'it' if len(bare) == 1 else 'them'} out by naming the others: {only(sorted(rest))}."
+            f"every label of {' and '.join(sorted(bare))} is -1, and none of {' and '.join(sorted(rest))}: many data sets mark rows without a label like that",
+            f"Leave {'it' if len(bare) == 1 else 'them'} out by listing the others: {only(sorted(rest))}."
             " The trained model labels such texts: ftcli predict.",
         )
 
@@ -265,10 +265,15 @@ def by_name(names: Sequence[str], *, integers: bool) -> dict[Label, int]:
         labels = [int(name) for name in names] if all(map(INTEGER.fullmatch, names)) else range(len(names))
     ids = {label: place for place, label in enumerate(labels)}
     if len(ids) < len(names) or len(set(names)) < len(names):
-        raise UsageError(f"dataset.label_names names a label twice: {', '.join(names)[:200]}", "Name each label once.")
+        raise UsageError(f"dataset.label_names names a label twice: {', '.join(names)[:200]}", "List each label once.")
     if len(ids) < 2:
         file = "".join(names)
-        hint = "A file is not read: write the names themselves, with commas." if os.path.isfile(file) else "A classifier needs two."  # noqa: PTH113 - a name may be too long for a path
+        is_file = os.path.isfile(file)  # noqa: PTH113 - a name may be too long for a path
+        hint = (
+            "File names are not accepted: write the labels themselves, separated by commas."
+            if is_file
+            else "A classifier needs at least two."
+        )
         raise UsageError(f"dataset.label_names names {len(ids)} label: {', '.join(names)}", hint)
     return ids
 

@@ -36,7 +36,7 @@ def refuse_unusable(recipe: Recipe, tally: Tally, rejects: Sequence[str], advice
     if "train" in empty and (kept := {split: tally.rows[split] for split in recipe.splits() if tally.rows[split]}):
         raise DataError(
             f"no train row is left: {', '.join(f'{split} has {rows:,}' for split, rows in kept.items())}, and equal texts stay on one side",
-            "Another --split-seed or a smaller fraction leaves some, or a file of their own: validation=PATH.",
+            "Use another --split-seed, a smaller fraction, or a separate file: validation=PATH.",
         )
     if "train" in empty or len(empty) == len(recipe.splits()):
         rejected = counts["rows_rejected"] > counts["rows_filtered"]
@@ -45,7 +45,7 @@ def refuse_unusable(recipe: Recipe, tally: Tally, rejects: Sequence[str], advice
             f"{counts['rows_untargeted']:,} of them without a token to learn": counts["rows_untargeted"],
         }
         raise DataError(
-            f"no row was left to write: {counts['rows_read']} read, {counts['rows_rejected']} rejected, {counts['rows_filtered']} filtered"
+            f"no row is left to write: {counts['rows_read']} read, {counts['rows_rejected']} rejected, {counts['rows_filtered']} filtered"
             + "".join(f", {words}" for words, count in parts.items() if count)
             + (f". The first: {rejects[0]}" if rejected else ""),
             (advice or ROW_HINT)
@@ -54,7 +54,7 @@ def refuse_unusable(recipe: Recipe, tally: Tally, rejects: Sequence[str], advice
             if counts["rows_too_long"]
             else "No row has an answer."
             if counts["rows_unanswered"] == counts["rows_untargeted"] > 0
-            else "Raise --max-length: the answers lie behind what is kept."
+            else "Raise --max-length: truncation cuts the answers off."
             if counts["rows_untargeted"]
             else "Check --text-column and --min-length.",
         )
@@ -64,7 +64,7 @@ def note_outcome(context: Context, recipe: Recipe, tally: Tally, names: Sequence
     """Say what came out empty, or not as planned."""
     _note_left_out(context, recipe, tally)
     if (unnamed := [number for number, name in enumerate(names or ()) if not name.strip()]) and tally.labels[unnamed[0]]:
-        context.note(f"{tally.labels[unnamed[0]]:,} rows have an empty label, which is a class of its own")
+        context.note(f"{tally.labels[unnamed[0]]:,} rows have an empty label, which counts as a class")
     named = context.settings.dataset.label_names or context.settings.dataset.label_columns or recipe.plan.label_names
     if names and not named and (note := unlabelled_note(names, tally.labels, tally.counts["rows_read"])):
         context.note(note)
@@ -80,7 +80,7 @@ def note_outcome(context: Context, recipe: Recipe, tally: Tally, names: Sequence
     for words in tally.failures[:3]:
         context.note(words)
     if len(tally.failures) > 3:
-        context.note(f"… and {len(tally.failures) - 3} more such failures of the engine")
+        context.note(f"… and {len(tally.failures) - 3} more such engine failures")
 
 
 def _note_left_out(context: Context, recipe: Recipe, tally: Tally) -> None:

@@ -37,14 +37,14 @@ def _fault(packs: Any, lengths: Ints, max_length: int) -> str | None:
     arrays = {name: getattr(packs, name) for name in ("document", "start", "length", "pack_offsets")}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-            return f"returned a {name} that is no array of whole numbers"
+            return f"returned a {name} that is not an integer array"
     document, start, length, offsets = arrays.values()
     if not len(document) == len(start) == len(length):
         return f"returned {len(document)} documents, {len(start)} starts and {len(length)} lengths"
     if not len(offsets) or offsets[0] or offsets[-1] != len(document) or (np.diff(offsets) < 0).any():
-        return f"returned pack_offsets that do not go from 0 to its {len(document)} parts"
+        return f"returned pack_offsets that do not run from 0 to its {len(document)} parts"
     if ((document < 0) | (document >= len(lengths))).any():
-        return f"names a document that is not among the {len(lengths)}"
+        return f"refers to a document that is not among the {len(lengths)}"
     order = np.lexsort((start, document))
     parts, begins = length[order].astype(np.int64), start[order]
     first = np.diff(document[order], prepend=-1) != 0

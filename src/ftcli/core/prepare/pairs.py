@@ -96,8 +96,8 @@ def _around(first: Sequence[list[int]], second: Sequence[list[int]], both: Seque
         if all([*before, *one, *between, *other, *behind] == whole for one, other, whole in zip(first, second, both, strict=True)):
             return before, between, behind
     raise TokenizerError(
-        "the tokenizer puts other tokens around one pair of texts than around another",
-        "Join the two texts in one column, or take another tokenizer.",
+        "the tokenizer adds different special tokens to different text pairs",
+        "Join the two texts in one column, or use another tokenizer.",
     )
 
 

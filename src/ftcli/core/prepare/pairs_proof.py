@@ -27,7 +27,7 @@ def proved_pairs(context: Context, plan: Plan, tokenizer: Any, backend: Backend)
     special = context.settings.tokenizer.add_special_tokens
     if special and (not backend.constant or backend.ends is not None):
         raise TokenizerError(
-            "the tokenizer does not add the same beginning and end to every text: pairs cannot be prepared with it",
+            "the tokenizer does not add the same prefix and suffix to every text, so it cannot prepare text pairs",
             "Use --no-add-special-tokens, or join the two texts in one column.",
         )
     rows: list[tuple[str, str]] = []
@@ -38,8 +38,8 @@ def proved_pairs(context: Context, plan: Plan, tokenizer: Any, backend: Backend)
     template = template_of_pairs(tokenizer, rows, special=special)
     between = tokenizer.convert_ids_to_tokens(unmarked(np.array(template.middle, np.int32)).tolist())
     if between:
-        types = "; token_type_ids say which token is whose" if template.types else ""
-        context.note(f"pairs of texts: {' '.join(between)} between them{types}")
+        types = "; token_type_ids tell the two texts apart" if template.types else ""
+        context.note(f"text pairs: {' '.join(between)} between them{types}")
     else:
         context.note(
             "pairs of texts: this tokenizer puts nothing between them, so that the model cannot see where the second begins; "

@@ -66,7 +66,7 @@ class Part:
         number, count = (int(match[1]), int(match[2])) if match else (0, 16)
         if not 1 <= number <= count:
             raise UsageError(
-                f"--shard {text!r} is no part: the first is 1/{count}, the last {count}/{count}",
+                f"--shard {text!r} is not a valid part: parts are 1/{count} to {count}/{count}",
                 f"For a Slurm array: sbatch --array=1-{count}, and --shard $SLURM_ARRAY_TASK_ID/{count}.",
             )
         return cls(number, count)
@@ -172,7 +172,7 @@ class PartDesk:
         if stale:
             shutil.rmtree(self.directory / "labels", ignore_errors=True)
             context.note(
-                f"{len(stale)} sources of this part are not the files that it read before, such as {min(stale)}: their shards are made again"
+                f"{len(stale)} sources of this part have changed since it read them, such as {min(stale)}: their shards are rebuilt"
             )
         self._write(seen, complete=False)
         return seen
@@ -239,7 +239,7 @@ def adopt(context: Context, recipe: Recipe, hashes: SourceHashes, check: Callabl
             return whole
         others = _others(recipe)
         raise PublishError(
-            f"{recipe.output}: no part of this job is there" + (f", only of {others}" if others else ""),
+            f"{recipe.output}: no part of this job exists" + (f", only of {others}" if others else ""),
             "--finish takes the same sources and options as each --shard 1/N … N/N before it, and an output directory (for an object store: a --cache-dir) that all of them see.",
         )
     count, patience = int(read_plan(directory)["count"]), context.settings.runtime.lease_timeout
@@ -265,7 +265,7 @@ def adopt(context: Context, recipe: Recipe, hashes: SourceHashes, check: Callabl
         whole = _with_hashes(context, recipe, agreed)
         check(whole)
         _become(attempt_of(target, whole.fingerprint), directory, recipe, count)
-    context.note(f"{count} parts are there, with {len(recipe.plan.shards)} shards")
+    context.note(f"{count} parts exist, with {len(recipe.plan.shards)} shards")
     return whole
 
 
@@ -275,7 +275,7 @@ def _become(attempt: Path, directory: Path, recipe: Recipe, count: int) -> None:
             lease = Lease.attempt(attempt)
             if lease is None:
                 raise PublishError(
-                    f"{recipe.output} is being prepared by a process of its own, beside its {count} parts",
+                    f"{recipe.output} is being prepared by another process, besides its {count} parts",
                     f"Stop it: fuser -v {attempt}/lease",
                 )
             lease.remove()
@@ -305,8 +305,8 @@ def _claim(directory: Path, part: Part, recipe: Recipe) -> None:
     count = read_plan(directory)["count"]
     if count != part.count:
         raise PublishError(
-            f"{recipe.output} is being made in {count} parts, --shard {part} is of {part.count}",
-            f"Go on with --shard {part.number}/{count}, or begin anew: rm -r {directory}",
+            f"{recipe.output} is being prepared in {count} parts, but --shard {part} is of {part.count}",
+            f"Continue with --shard {part.number}/{count}, or begin anew: rm -r {directory}",
         )
 
 
@@ -335,7 +335,7 @@ def _refuse_unfinished(directory: Path, recipe: Recipe, count: int) -> None:
     raise PublishError(
         f"{recipe.output}: {len(left)} of {count} parts are not finished: {', '.join(words)}{more}"
         + (f". Parts of another job lie in {others}" if others else ""),
-        f"Run each of them, such as --shard {next(iter(left))}, then --finish again: nothing is published before all are there.",
+        f"Run each of them, such as --shard {next(iter(left))}, then --finish again: nothing is published before all parts exist.",
     )
 
 

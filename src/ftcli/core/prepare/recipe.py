@@ -107,7 +107,7 @@ def settle(
     if not settings.tokenizer.path:
         raise UsageError("no tokenizer: --tokenizer-path is missing", "Give a tokenizer folder, or make one: ftcli train-tokenizer")
     if settings.dataset.output_dir is None:
-        raise UsageError("no output: --output-dir is missing", "Name a directory for the prepared data.")
+        raise UsageError("no output: --output-dir is missing", "Give a directory for the prepared data.")
     _refuse_unread(context)
     packing = _packing(context)
     hashes = hashes or SourceHashes(None)
@@ -116,7 +116,7 @@ def settle(
     task, needs_labels = task_of(context, plan.found[0].path)
     if plan.columns.pair is not None and not needs_labels:
         raise UsageError(
-            f"text_pair_column = {plan.columns.pair!r} is for classification, and the task is {task}",
+            f"text_pair_column = {plan.columns.pair!r} is for classification, but the task is {task}",
             "Name the labels with --label-column.",
         )
     if lost := hashes.keep():
@@ -178,10 +178,10 @@ def _fractions(context: Context, plan: Plan) -> tuple[float, float]:
         raise UsageError(f"validation_fraction + test_fraction = {sum(fractions)} leaves nothing to train on", "Their sum must be under 1.")
     for split, share in zip(SPLITS[1:], fractions, strict=True):
         if share and any(shard.split == split for shard in plan.shards):
-            raise UsageError(f"{split}_fraction = {share}, but the sources have a {split} split of their own", "Leave out one of the two.")
+            raise UsageError(f"{split}_fraction = {share}, but the sources already have a {split} split", "Remove one of the two.")
     if any(fractions):
         shares = " and ".join(f"{share:.1%} {split}" for split, share in zip(SPLITS[1:], fractions, strict=True) if share)
-        context.note(f"of the train rows {shares}, chosen by a hash of their tokens and seed {dataset.seed}: equal texts stay on one side")
+        context.note(f"of the train rows {shares}, chosen by a hash of their tokens and seed {dataset.seed}: equal texts stay in one split")
     return fractions
 
 
@@ -191,17 +191,17 @@ def _refuse_unread(context: Context) -> None:
     said = [name for name in ("label_names", "label_separator") if getattr(dataset, name) and not dataset.labelled]
     if said and mode != MODE:
         raise UsageError(
-            f"{' and '.join(said)}: no column of labels is named, and the texts would be prepared without labels",
+            f"{' and '.join(said)}: no label column is given, so the texts would be prepared without labels",
             f"Name it with --label-column, or leave {' and '.join(said)} out.",
         )
     if dataset.rename_columns and mode != MODE:
         raise UsageError(
-            f"rename_columns = {', '.join(dataset.rename_columns)} is for conversations, and the mode is {mode or 'not sft'}",
-            f"For conversations: --mode {MODE}. Columns of texts and labels are named by --text-column and --label-column.",
+            f"rename_columns = {', '.join(dataset.rename_columns)} is for conversations, but the mode is {mode or 'not sft'}",
+            f"For conversations: --mode {MODE}. Text and label columns are set by --text-column and --label-column.",
         )
     if (day := context.settings.tokenizer.template_date) and mode != MODE:
         raise UsageError(
-            f"template_date = {day} is for conversations, and the mode is {mode or f'not {MODE}'}",
+            f"template_date = {day} is for conversations, but the mode is {mode or f'not {MODE}'}",
             f"For conversations: --mode {MODE}. Else leave out --template-date.",
         )
 
@@ -215,7 +215,7 @@ def _packing(context: Context) -> str:
         asked = f"label_column = {column!r}" if column else f"label_columns = {', '.join(several or ())}"
         raise UsageError(
             f"packing = {packing} and {asked} contradict each other: a packed row has no single label",
-            "Leave out --packing for classification (batches of similar length waste about 1 %), or --label-column for pretrain.",
+            "Remove --packing for classification (batches of similar length waste about 1 %), or --label-column for pretraining.",
         )
     return packing
 
@@ -236,16 +236,16 @@ def _policy(context: Context, tokenizer: Any, backend: Backend, task: str, packi
                 if packed
                 else f"the tokenizer's limit is {limit:,}"
                 if limit < NO_LIMIT
-                else "the tokenizer names no limit"
+                else "the tokenizer has no limit"
             )
         )
     truncation: Truncation = settings.packing.truncation_strategy or ("split" if packed and not chat else "keep_start")
     if chat and truncation == "split":
-        raise UsageError("truncation_strategy = split would part an answer from what was asked", "Use keep_start, keep_end, drop or error.")
+        raise UsageError("truncation_strategy = split separates answers from questions", "Use keep_start, keep_end, drop or error.")
     if chat and packed and context.plugins.registry("packer").get(packing)().splits:
-        raise UsageError(f"packing = {packing} cuts conversations anywhere", "Use --packing bfd, which keeps them whole.")
+        raise UsageError(f"packing = {packing} cuts conversations at arbitrary places", "Use --packing bfd, which keeps them whole.")
     if pair is not None and truncation == "split":
-        raise UsageError("truncation_strategy = split would part one text from the other", "Use keep_start, keep_end, drop or error.")
+        raise UsageError("truncation_strategy = split would separate the two texts", "Use keep_start, keep_end, drop or error.")
     eos = backend.ends if special and pair is None else None
     if eos is None and not chat:
         eos = _eos(context, tokenizer, task, suffix if pair is None else pair.ending)
@@ -275,14 +275,14 @@ def _eos(context: Context, tokenizer: Any, task: str, suffix: tuple[int, ...]) -
     if eos is None:
         if wanted:
             raise UsageError(
-                "tokenizer.add_eos is set, but the tokenizer has no EOS token", "Leave out --add-eos or name an eos_token in its config."
+                "tokenizer.add_eos is set, but the tokenizer has no EOS token", "Remove --add-eos, or set an eos_token in its config."
             )
         context.note("no EOS between texts: the tokenizer has none")
         return None
     if suffix and suffix[-1] == eos:
         return None
     if wanted is None:
-        context.note(f"every text ends with {tokenizer.eos_token!r} ({eos}), so that the model learns to stop; --no-add-eos leaves it out")
+        context.note(f"every text ends with {tokenizer.eos_token!r} ({eos}), so that the model learns to stop; turn off with --no-add-eos")
     return int(eos)
 
 

@@ -114,6 +114,6 @@ class Shortage:
         free = free_bytes(self._directory)
         if free < TOLERANCE * need:
             raise PublishError(
-                f"{self._directory} needs about {need:,} more bytes by what was written so far, only {free:,} are free there",
-                "Free space or move the output: finished shards are kept, and the same command goes on.",
+                f"{self._directory} needs about {need:,} more bytes, judging by what was written so far; only {free:,} are free there",
+                "Free space or move the output: finished shards are kept, and the same command continues.",
             )

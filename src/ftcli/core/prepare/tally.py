@@ -171,7 +171,7 @@ def _words(counts: Mapping[str, int]) -> str:
 
 
 def _lost(what: str) -> DataError:
-    return DataError(f"the rows do not add up: {what}", "This is a bug in ftcli or in a plugin; nothing was published.")
+    return DataError(f"the row counts do not add up: {what}", "This is a bug in ftcli or in a plugin; nothing was published.")
 
 
 def rating(examples_per_second: float | None, tokens_per_text: float, rows: int) -> str | None:

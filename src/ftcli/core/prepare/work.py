@@ -100,7 +100,7 @@ def _encode(
                 over = budget.spend(record, shard.size)
             desk.beat()
     if records:
-        context.note(f"going on after {len(records)} of {len(shards)} shards that an earlier run finished")
+        context.note(f"resuming after {len(records)} of {len(shards)} shards finished by an earlier run")
     progress.start("tokenize", sum(shard.size for shard in waiting), "B")
     figures = {"rows": 0, "tokens": 0, "workers": min(workers, len(waiting))}
     total, left = sum(shard.size for shard in shards), sum(shard.size for shard in waiting)

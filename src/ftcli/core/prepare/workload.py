@@ -124,9 +124,9 @@ def worker_count(context: Context, plan: Plan) -> Choice:
     fit = max(1, context.machine.memory_available_bytes // WORKER_BYTES)
     if fit < choice.value and not by_user and room is None:
         free = f"{context.machine.memory_available_bytes / 2**30:.1f} GB of memory are free"
-        choice = Choice(fit, f"{choice.reason}, {fit} used: {free}, a worker may take {WORKER_BYTES / 1e6:.0f} MB")
+        choice = Choice(fit, f"{choice.reason}, {fit} used: {free}, and a worker may take {WORKER_BYTES / 1e6:.0f} MB")
     if (asked is None or origin == "default") and is_small(plan.bytes, len(plan.files)) and choice.value > 1:
-        choice = Choice(1, f"{choice.reason}, 1 used: {plan.bytes / 1e6:.1f} MB are done before a second process has started")
+        choice = Choice(1, f"{choice.reason}, 1 used: {plan.bytes / 1e6:.1f} MB are processed before a second process would have started")
     return choice
 
 

@@ -149,7 +149,7 @@ def _fetch(context: Context, shelf: Shelf, folder: Path, beat: Callable[[], None
             if damage is not None:
                 raise StoreError(
                     f"{shelf.place(shelf.manifest, entry['path'])} {damage.words}",
-                    f"Name every damage: ftcli cache verify {shelf.url}. To mend it, remove that object and prepare the same again.",
+                    f"List all damage: ftcli cache verify {shelf.url}. To repair it, remove that object and prepare the same data again.",
                 )
             context.progress.advance(entry["bytes"])
     finally:

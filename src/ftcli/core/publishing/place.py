@@ -46,7 +46,7 @@ def read_plan(directory: Path) -> dict[str, Any]:
     try:
         return unseal(plan.read_bytes())
     except (OSError, ValueError) as error:
-        raise PublishError(f"{plan} is missing or damaged: {error}", f"Begin anew: rm -r {directory}") from error
+        raise PublishError(f"{plan} is missing or damaged: {error}", f"Start over: rm -r {directory}") from error
 
 
 def aside_of(target: Path) -> Path:
@@ -83,9 +83,7 @@ def refuse_foreign(output: Path) -> bool:
     if not os.path.lexists(target):
         return False
     if (here := Path.cwd()) == target or target in here.parents:
-        raise PublishError(
-            f"{output} is where you stand ({here}), and the output is a directory that appears as a whole in its place", BELOW
-        )
+        raise PublishError(f"{output} is the current directory ({here}), but the output is a directory that is created as a whole", BELOW)
     if not target.is_dir():
         raise PublishError(f"{output} exists and is not a directory", CHOOSE)
     entries = sum(1 for _ in target.iterdir())

@@ -109,7 +109,7 @@ class Shelf:
             self.store.remove(url)
         if not kept:
             raise PublishError(
-                f"{self.url}: this store does not keep conditions (If-None-Match, If-Match)"
+                f"{self.url}: this store ignores conditions (If-None-Match, If-Match)"
                 + (f", it answers {first}" if first else ": it replaced an object that was not to be replaced"),
                 "Two runs that publish at once could both win. Publish to a store that has conditional writes, or to a directory and copy that.",
             )
@@ -175,7 +175,7 @@ class Shelf:
 
     def _lost(self, now: Shelf, manifest: Mapping[str, Any]) -> PublishError:
         if now.version is None:
-            return PublishError(f"{self.url}: somebody removed the manifest while this run worked", f"Look who did; {MINE}.")
+            return PublishError(f"{self.url}: somebody removed the manifest while this run worked", f"Find out who did; {MINE}.")
         there = (now.manifest or {}).get("fingerprint", "unknown")
         who = self.store.signer(f"{self.url}/{MANIFEST_NAME}") or "somebody"
         return PublishError(

@@ -65,7 +65,7 @@ def need_key(role: Role, name: str, existing: Iterable[str], *, flags: bool = Fa
     flag = "--text-pair-column" if role == "pair" else f"--{role}-column{'s' if flags and role == 'label' else ''}"
     meant = f"Did you mean {flag} {' or '.join(map(as_argument, near))}?" if near else f"Name one with {flag}."
     if same:
-        meant += " It looks the same and is written otherwise (as macOS takes letters apart, NFD): copy it from here."
+        meant += " It looks the same but is encoded differently (macOS decomposes letters, NFD): copy it from here."
     elif role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
         meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
     elif {"title", "paragraphs"} <= {*names}:
@@ -73,9 +73,9 @@ def need_key(role: Role, name: str, existing: Iterable[str], *, flags: bool = Fa
     elif len(names) > 1 and all(map(role_of, names)):
         meant = f"These are splits: write each as a file of its own (of a .json: jq .{names[0]} OLD > {names[0]}.json; of a pickle: json.dump of each)."
     elif "input_ids" in names:
-        meant = "These are token ids already, and ftcli tokenize takes the texts; data that it prepared are given to ftcli train --dataset."
+        meant = "These are already token ids, but ftcli tokenize needs texts; give data it prepared to ftcli train --dataset."
     elif names and names == [str(number) for number in range(len(names))]:
-        meant = "The columns have no names and are counted: --text-column 0 --label-column 1."
+        meant = "The columns have no names, so use their numbers: --text-column 0 --label-column 1."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
 

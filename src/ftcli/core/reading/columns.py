@@ -34,7 +34,7 @@ PYTHON: dict[Kind, type] = {"int": int, "string": str, "bool": bool, "float": fl
 REGRESS = "regress"
 """The mode in which labels are numbers that are to be predicted."""
 CONVERT: dict[Kind | None, str] = {
-    "float": f"Nothing is coerced: convert it; or, where the number itself is to be predicted: --mode {REGRESS}.",
+    "float": f"Nothing is coerced: convert it; or, to predict the number itself: --mode {REGRESS}.",
     None: "Nothing is coerced: convert it.",
 }
 MUST: dict[Kind, str] = {

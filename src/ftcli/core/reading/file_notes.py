@@ -41,7 +41,7 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
     tables = [file.path for file in files if file.format == "csv"]
     if isinstance(reader := formats["csv"], Tables):
         if settings.dataset.text_column.isdecimal() and any(not reader.found_columns(path, settings) for path in tables):
-            notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
+            notes.append("columns are counted from 0: the .csv, .tsv and .txt files are assumed to have no header line")
         notes += [note for path in tables[:LOOKED_AT] if (note := reader.quoting_note(path, settings))]
     lines = [file.path for file in files if file.format == "text" and settings.dataset.sample_by == "line"]
     notes += [

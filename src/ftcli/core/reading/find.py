@@ -277,7 +277,7 @@ class Finder:
             return found
         if told - {"train"}:
             held = [path for path, role in roles.items() if role not in {None, "train"}]
-            self.notes.append(f"read as train, because no file is called train: {_names(held)} (SPLIT=PATH names the split)")
+            self.notes.append(f"read as train, because no file is named train: {_names(held)} (SPLIT=PATH names the split)")
         return [file if file.split else replace(file, split="train") for file in found]
 
     def _unique(self, found: list[Found]) -> list[Found]:
@@ -294,7 +294,7 @@ class Finder:
                 raise DataError(f"{file.path} is named for {first.split} and for {file.split}", "Name every file for one split.")
             again.append(file.path)
         if again:
-            self.notes.append(f"named more than once, read once: {_names(again)}")
+            self.notes.append(f"given more than once, read once: {_names(again)}")
         return list(seen.values())
 
 
@@ -320,7 +320,7 @@ def missing(path: str) -> DataError:
     near = difflib.get_close_matches(Path(path).name, siblings, n=1) or difflib.get_close_matches(prefix, ALIASES, n=1)
     hint = f"Did you mean {near[0]}?" if near else "Check the path."
     if path == "-":
-        return DataError("-: what is piped in is not read", "Write the data to a file: they are read twice.")
+        return DataError("-: stdin is not read", "Write the data to a file: they are read twice.")
     if "://" in path:
         hint = in_small_letters(path) or "Download it first (curl -LO); a data set of the hub is named ORG/NAME."
     return DataError(f"{path}: no such file or directory", hint)

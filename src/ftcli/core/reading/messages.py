@@ -128,7 +128,7 @@ def _calls(where: str, name: str, value: object) -> list[dict[str, Any]]:
             found = json.loads(value)
     calls: list[Any] = found if isinstance(found, list) else [found]
     if not calls or not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) and "arguments" in call for call in calls):
-        raise BadValue(0, "wrong-type", f"{where} is no JSON of a call with name and arguments: {shown(value)}", name)
+        raise BadValue(0, "wrong-type", f"{where} is not a JSON call with name and arguments: {shown(value)}", name)
     return [{"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}} for call in calls]
 
 
@@ -138,8 +138,6 @@ def _joined(where: str, name: str, parts: Sequence[Any]) -> str:
     for part in parts:
         text = part.get("text", part.get("value")) if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(text, str):
-            raise BadValue(
-                0, "wrong-type", f"{where} holds something else than text: {shown(part)}", name, "Only text can be trained here."
-            )
+            raise BadValue(0, "wrong-type", f"{where} holds something other than text: {shown(part)}", name, "Only text is supported.")
         texts.append(text)
     return "".join(texts)

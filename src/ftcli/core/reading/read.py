@@ -184,7 +184,7 @@ def make_plan(
     names, said_in = names_in(filled, finder.formats, unnamed)
     if names:
         shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-        finder.notes.append(f"the labels 0 to {len(names) - 1} are called as {said_in} says: {shown} (--label-names gives other names)")
+        finder.notes.append(f"the labels 0 to {len(names) - 1} are named by {said_in}: {shown} (--label-names sets other names)")
     taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
     finder.notes.extend(notes_on_copies(found, taken))
     return Plan(
@@ -293,7 +293,7 @@ def _label_kind(
     if len(first) > 1 and settings.dataset.on_bad == "strict":
         raise DataError(
             f"the label column {label!r} holds {' and '.join(f'{WORDS[kind]} in {path}' for kind, path in sorted(first.items()))}",
-            "Make them of one kind: nothing is coerced.",
+            "Convert them to one kind: nothing is coerced.",
         )
     held: Kind = next(iter(first), "float" if number else "string")
     if held not in {"float", "string"} if number else flag and held not in {"bool", "int", "string"}:

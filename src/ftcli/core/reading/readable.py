@@ -24,7 +24,7 @@ def check_file(path: str) -> int:
     except OSError as error:
         if Path(path).is_symlink():
             raise DataError(
-                f"{path}: a link to {Path(path).readlink()}, which cannot be followed ({error.strerror})", "Mend the link."
+                f"{path}: a link to {Path(path).readlink()}, which cannot be followed ({error.strerror})", "Fix the link."
             ) from None
         raise DataError(f"{path}: {error.strerror}", "Check the path and its permissions.") from None
     mode = status.st_mode

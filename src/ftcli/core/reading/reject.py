@@ -31,7 +31,7 @@ TRIED = 100
 """Rows at the beginning of a file of which one must be good."""
 RAW_BYTES = 4096
 """Of a bad row's bytes so many are kept; the hash is of all of them."""
-HINT = "Correct or remove the row, or put such rows aside with --on-bad quarantine: nothing is coerced."
+HINT = "Correct or remove the row, or quarantine such rows with --on-bad quarantine: nothing is coerced."
 DENSER = 2
 """The early stop allows for a rest with so many times more rows a byte, all good."""
 
@@ -283,7 +283,7 @@ def accept(manifest: Mapping[str, Any], settings: Settings, output: Path) -> Non
     if rejected > limit * read:
         raise DataError(
             f"{output} holds these data, but without {rejected:,} of {read:,} rows ({rejected / read:.4%}), which {output / REJECTS} lists",
-            f"Take them as they are with --on-bad quarantine --max-bad {math.ceil(rejected / read * 1e6) / 1e6:g}, or correct the sources.",
+            f"Accept them with --on-bad quarantine --max-bad {math.ceil(rejected / read * 1e6) / 1e6:g}, or correct the sources.",
         )
 
 

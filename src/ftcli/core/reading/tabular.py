@@ -70,7 +70,7 @@ class Table:
             self._columns = [self._column(name, loaded[keys[name]]) for _, name, _ in wanted]
             lengths = list(map(len, self._columns))
             if len(set(lengths)) > 1:
-                raise DataError(f"{path}: the columns have different lengths: {', '.join(map(str, lengths))}", "Mend the table.")
+                raise DataError(f"{path}: the columns have different lengths: {', '.join(map(str, lengths))}", "Fix the table.")
             self.rows = lengths[0]
         else:
             raise DataError(f"{path}: holds a {type(loaded).__name__}, not a table", SHAPES)

@@ -44,11 +44,11 @@ def lede(doc: Mapping[str, Any]) -> str:
         if bad:
             return f"{len(bad)} of {len(doc['checks'])} checks failed: {', '.join(bad)}."
         none = "the only check did not fail" if len(doc["checks"]) == 1 else f"none of {len(doc['checks'])} checks failed"
-        return f"Nothing stands in the way of a run: {none}." if doc["checks"] else ""
+        return f"Ready to train: {none}." if doc["checks"] else ""
     if kind == "tokenize" and metrics.get("reused"):
         return "The prepared data of an earlier run with the same fingerprint was used; nothing was written."
     if kind == "tokenize" and metrics.get("rows_written") is not None:
-        return f"{number(metrics['rows_written'])} rows became {number(metrics.get('tokens'))} tokens in {seconds(doc['seconds'])}."
+        return f"{number(metrics['rows_written'])} rows tokenized to {number(metrics.get('tokens'))} tokens in {seconds(doc['seconds'])}."
     if kind == "train" and metrics.get("steps"):
         went = f"{_span(doc)}; the loss went from {number(metrics.get('first_loss'))} to {number(metrics.get('final_loss'))}."
         ended = [check["summary"] for check in doc["checks"] if check["id"] in ENDINGS]
@@ -71,7 +71,7 @@ def _span(doc: Mapping[str, Any]) -> str:
         return f"{number(steps)} steps ({epochs} epochs) in {lasted}"
     more = steps - begun
     if more <= 0:
-        return f"No further step, at {number(steps)} ({epochs} epochs), in {lasted}"
+        return f"No further steps, at {number(steps)} ({epochs} epochs), in {lasted}"
     return f"{number(more)} further step{'s' if more > 1 else ''}, to {number(steps)} ({epochs} epochs), in {lasted}"
 
 
@@ -91,7 +91,7 @@ def _tokenize(doc: Mapping[str, Any]) -> list[Card]:
         Card("Speed", quantity(m("examples_per_second"), "examples/s"), speed or rating),
         Card("Token rate", quantity(m("tokens_per_second"), "tokens/s"), f"{quantity(m('megabytes_per_second'), 'MB/s')} of the sources"),
         Card("Rows written", number(rows), f"of {number(m('rows_read'))} read: {lost}"),
-        Card("Tokens", number(tokens), f"{number(tokens / rows)} a row" if rows and tokens is not None else ""),
+        Card("Tokens", number(tokens), f"{number(tokens / rows)} per row" if rows and tokens is not None else ""),
         Card("Rows truncated", number(cut), _share(cut, rows, f" of rows, {number(m('tokens_cut'))} tokens cut")),
         *([Card("Packing waste", percent(m("packing_waste")))] if m("packing_waste") is not None else []),
         Card("Peak memory", megabytes(m("peak_rss_mb")), "all processes together"),
@@ -129,7 +129,7 @@ def _train(doc: Mapping[str, Any]) -> list[Card]:
         Card(
             "Waiting for data",
             percent(m("data_wait_share")),
-            "of the time" + ("" if beside is None else f"; {percent(beside)} goes into steps beside the model"),
+            "of the time" + ("" if beside is None else f"; {percent(beside)} is overhead outside the model"),
         ),
         Card("Peak memory", megabytes(m("peak_rss_mb")), "" if m("peak_gpu_mb") is None else f"GPU {megabytes(m('peak_gpu_mb'))}"),
     ]
@@ -146,18 +146,16 @@ def _held_out(m: Callable[[str], Any]) -> list[Card]:
     if m("eval_micro_f1") is not None:
         right = percent(m("eval_exact_match"))
         return [
-            Card(
-                "Held-out F1", percent(m("eval_micro_f1")), test("micro_f1", percent, f"over all labels; all right in {right} of the rows")
-            ),
+            Card("Held-out F1", percent(m("eval_micro_f1")), test("micro_f1", percent, f"over all labels; exact match {right}")),
             Card("Held-out loss", number(loss), test("loss", number)),
         ]
     if m("eval_pearson") is not None:
         return [
-            Card("Held-out correlation", number(m("eval_pearson")), test("pearson", number, "Pearson, of the answers with the numbers")),
-            Card("Held-out error", number(m("eval_rmse")), test("rmse", number, "root of the mean square")),
+            Card("Held-out correlation", number(m("eval_pearson")), test("pearson", number, "Pearson, predictions against labels")),
+            Card("Held-out error", number(m("eval_rmse")), test("rmse", number, "RMSE")),
         ]
     if m("chance_accuracy") is not None:
-        commonest = "" if m("majority_accuracy") is None else f", the commonest label {percent(m('majority_accuracy'))}"
+        commonest = "" if m("majority_accuracy") is None else f", majority class {percent(m('majority_accuracy'))}"
         return [
             Card(
                 "Held-out accuracy",

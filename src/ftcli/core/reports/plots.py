@@ -172,7 +172,7 @@ def waterfall(title: str, falls: Sequence[Fall], caption: str, legend: tuple[Key
         ax.grid(visible=True, axis="x")
 
     told = "; ".join(
-        f"{fall.label} from {quantity(fall.first, '×')} to {quantity(fall.last, '×')}{'' if fall.sure else ' (inside the noise)'}"
+        f"{fall.label} from {quantity(fall.first, '×')} to {quantity(fall.last, '×')}{'' if fall.sure else ' (within the noise)'}"
         for fall in falls
     )
     return _plot("factors", title, caption, told, draw, span="full", height=height, legend=legend, margins=(14, 26, 14, 4))

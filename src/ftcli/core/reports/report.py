@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from ftcli.core.reports.plots import Fall
 
 PAGE = "report.html.jinja"
-FALLS = "Time of a whole run in multiples of the base's, the factors added one after another, the largest first."
-NOISE = "alone inside the noise: no difference was found"
+FALLS = "Time of a whole run as a multiple of the base's, adding the factors one by one, largest first."
+NOISE = "alone within the noise: no difference was found"
 STAGE_NAMES = {"env": "environment", "steps": "first steps"}
 
 
@@ -142,7 +142,7 @@ def _plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Plot]
         found.append(bars.histogram("logits", "Logits of the first batch", logits, ("logit", "values"), whole=False))
     if details.get("log"):
         found += _training_plots(metrics, details)
-    for name, title, unit in (("time", "Where the time went", "s"), ("padding", "What the batches held", "tokens")):
+    for name, title, unit in (("time", "Where the time went", "s"), ("padding", "What the batches contained", "tokens")):
         if parts := {key.replace("_", " "): value for key, value in (details.get(name) or {}).items() if value is not None}:
             found.append(bars.shares(name, title, parts, unit))
     return found + _compared_plots(metrics)
@@ -166,7 +166,7 @@ def _compared_plots(metrics: Mapping[str, Any]) -> list[Plot]:
     if ratios := [row for row in metrics.get("ratios") or () if None not in (row["median"], row["low"], row["high"])]:
         colours = {"faster": "good", "slower": "bad"}
         rows = [{**row, "colour": colours.get(row["verdict"], "muted")} for row in ratios]
-        caption = "The dashed line is 1: no difference. An interval that touches it proves nothing."
+        caption = "The dashed line is 1: no difference. An interval that includes it shows no difference."
         found.append(plots.intervals("ratios", "Compared", rows, "×", caption=caption, level=1.0))
     return found
 
@@ -209,9 +209,9 @@ def _training_plots(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> l
         found.append(plots.curves("loss", "Loss", loss, level("expected first loss", expected), noisy=True, span="full"))
     if accuracy:
         found.append(plots.curves("accuracy", "Held-out accuracy", accuracy, chance, unit="%", span="full"))
-    if shares := curve("eval_micro_f1", "micro F1", "s3", marks=True) + curve("eval_exact_match", "all labels right", "s2", marks=True):
+    if shares := curve("eval_micro_f1", "micro F1", "s3", marks=True) + curve("eval_exact_match", "exact match", "s2", marks=True):
         found.append(plots.curves("shares", "Held-out labels", shares, unit="%", span="full"))
-    if correlation := curve("eval_pearson", "correlation with the numbers", "s3", marks=True):
+    if correlation := curve("eval_pearson", "Pearson correlation", "s3", marks=True):
         found.append(plots.curves("correlation", "Held-out correlation", correlation, span="full"))
     if norm:
         found.append(plots.curves("norm", "Gradient norm before clipping", norm, noisy=True))
@@ -244,7 +244,7 @@ def _machine(machine: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
         "load_average": ("Load average", number(machine["load_average"])),
         "platform": ("Platform", machine["platform"]),
         "python": ("Python", machine["python"]),
-        "versions": ("Libraries", ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items()) or "not told"),
+        "versions": ("Libraries", ", ".join(f"{name} {version}" for name, version in machine.get("versions", {}).items()) or "unknown"),
     }
     return [(label, value, machine["how"].get(key, "")) for key, (label, value) in lines.items()]
 

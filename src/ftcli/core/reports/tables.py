@@ -49,13 +49,13 @@ def tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Table
             for row in limits
         ]
         titles = ("Name", "Reached", "Best here", "Share", "How the best was measured")
-        note = "What this machine can do at best, measured after the runs in the same process."
+        note = "The best this machine can do, measured after the runs in the same process."
         found.append(Table("Against the limit", titles, "tnnnt", rows, stacked=True, note=note))
     if metrics.get("factors"):
         head, cells = factor_rows(metrics)
         note = (
-            "Ratios of the time of a whole run; above 1 is slower. Alone: base with this factor of the new configuration. Taken back: the new one "
-            "with and without it. Share: of the total, in logarithms, the mean of both. Counted: computed from the number of texts, not timed."
+            "Ratios of the time of a whole run; above 1 is slower. Alone: the base plus this one factor of the new configuration. Taken back: the new configuration "
+            "with and without it. Share: of the total, on a log scale, the mean of both. Counted: computed from the number of texts, not timed."
         )
         found.append(Table("Where the difference comes from", head, "tnnnnt", cells, stacked=True, note=note))
         settings = [
@@ -69,32 +69,38 @@ def tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Table
         found.append(Table("What differs", ("Setting", "Base", "New", "Factor"), "ccct", settings, stacked=True))
     if metrics.get("interactions"):
         rows = [[" with ".join(each["pair"]), *_effect(each), each["verdict"]] for each in metrics["interactions"]]
-        note = "Time of both together over the product of each alone; 1 where they do not touch each other."
+        note = "Time with both over the product of each alone; 1 means they do not interact."
         found.append(Table("Interactions", ("Pair", "Ratio", "95 % interval", "Verdict"), "tnnt", rows, stacked=True, note=note))
     if cards := details.get("cards"):
         found.append(Table("The machines differ", ("What", "First", "Second"), "ttt", cards, stacked=True))
     if changed := details.get("changed"):
         found.append(Table("The work differs", ("Setting", "First", "Second"), "ccc", changed, stacked=True))
     if floor := details.get("floor"):
-        note = f"Measured after the work: the engine in {quantity(floor['workers'], 'workers')} at once on rows in memory, the disk in the output's folder."
+        note = f"Measured after the work: the engine with {quantity(floor['workers'], 'workers')} in parallel on rows in memory, the disk in the output's folder."
         rows = [[label, quantity(floor[key], unit)] for label, key, unit in ALONE]
         found.append(Table("This machine alone", ("What", "Rate"), "tn", rows, note=note))
     if confusion := details.get("confusion"):
         rows = [
-            [one["true"] or "(not so)", one["predicted"] or "(not said)", number(one["rows"]), percent(one["share"]), one["example"] or ""]
+            [
+                one["true"] or "(not set)",
+                one["predicted"] or "(not predicted)",
+                number(one["rows"]),
+                percent(one["share"]),
+                one["example"] or "",
+            ]
             for one in confusion["largest"]
         ]
-        note = "Held-out rows with the first label that were taken for the second; the share is of the first one's rows."
+        note = "Held-out rows of the first label that were predicted as the second; the share is of the first label's rows."
         if any(one["true"] is None or one["predicted"] is None for one in confusion["largest"]):
-            note = "Held-out rows whose label was not said, as a share of the rows that have it; or on which it was said wrongly, as a share of those."
+            note = "Held-out rows where a label was missed, as a share of the rows that have it; or wrongly predicted, as a share of the rows it was predicted for."
         found.append(
-            Table("Largest confusions", ("Label", "Taken for", "Rows", "Share", "Example"), "ttnnt", rows, stacked=True, note=note)
+            Table("Largest confusions", ("Label", "Predicted", "Rows", "Share", "Example"), "ttnnt", rows, stacked=True, note=note)
         )
         rows = [
             [one["label"], number(one["rows"]), percent(one["recall"]), percent(one["precision"]), percent(one["f1"])]
             for one in confusion["classes"][:LABELS_SHOWN]
         ]
-        found.append(Table("Labels that are found least", ("Label", "Rows", "Recall", "Precision", "F1"), "tnnnn", rows))
+        found.append(Table("Labels with the lowest recall", ("Label", "Rows", "Recall", "Precision", "F1"), "tnnnn", rows))
     if splits := details.get("splits"):
         rows = [[name, number(split.get("rows")), number(split.get("tokens"))] for name, split in splits.items()]
         found.append(Table("Splits", ("Split", "Rows", "Tokens"), "tnn", rows))
@@ -111,7 +117,7 @@ def tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Table
     if mended := details.get("mended"):
         copies = [[copy["source"], copy["copy"], copy["diff"]] for copy in mended["copies"]]
         changed = [[each["id"], each["before"], each["after"], each["summary"]] for each in mended["changed"]]
-        found.append(Table("Mended in a copy", ("Folder", "Copy", "Difference"), "ctt", copies, stacked=True))
+        found.append(Table("Fixed in a copy", ("Folder", "Copy", "Difference"), "ctt", copies, stacked=True))
         found.append(Table("The copy, verified again", ("Check", "Before", "After", "Verdict"), "cttt", changed, stacked=True))
     if audited := details.get("rows"):
         more = [key for key in ("mask", "positions", "targets") if any(key in row for row in audited)]
@@ -120,13 +126,11 @@ def tables(metrics: Mapping[str, Any], details: Mapping[str, Any]) -> list[Table
             ids = " ".join(map(str, row.get("ids", ())))
             added = [str(row.get(key, "")) for key in more]
             rows.append([number(row.get("row")), number(row.get("tokens")), str(row.get("label", "")), row["text"], ids, *added])
-        note = "Decoded from the ids of the first batch: what the model really gets."
+        note = "Decoded from the ids of the first batch: exactly what the model gets."
         if more:
-            note += (
-                " ‖ stands between packed documents; mask, positions and targets are what the collator added, in runs (15×1: fifteen ones)."
-            )
+            note += " ‖ separates packed documents; mask, positions and targets are what the collator added, run-length encoded (15×1: fifteen ones)."
         head = ("Row", "Tokens", "Label", "Text", "First ids", *(key.capitalize() for key in more))
-        found.append(Table("The first batch, read back", head, "nnttc" + "c" * len(more), rows, stacked=True, note=note))
+        found.append(Table("The first batch, decoded", head, "nnttc" + "c" * len(more), rows, stacked=True, note=note))
     return found
 
 
@@ -135,7 +139,7 @@ def _further(counts: Mapping[str, int] | None) -> str:
     if not counts:
         return ""
     read, written, rejected, filtered = (number(counts[f"rows_{name}"]) for name in ("read", "written", "rejected", "filtered"))
-    files = f"Those that lost rows stand first. {number(counts['files'])} further files"
+    files = f"Files that lost rows come first. {number(counts['files'])} further files"
     if read == written:
         return f"{files}, all of whose rows were written: {written}."
     return f"{files}: {read} rows read, {written} written, {rejected} rejected, {filtered} filtered."

@@ -229,7 +229,7 @@ class Store:
                 if not store.manifest:
                     break
                 if (exported := store.manifest.get("format")) is not None:
-                    raise StoreError(f"{path} is an export in the format {exported}", "Give the prepared directory that it was made of.")
+                    raise StoreError(f"{path} is an export in the format {exported}", "Give the prepared directory it was exported from.")
                 check_files(path, store.manifest, at=descriptor)
             except StoreError:
                 if last or store.is_current():
@@ -293,7 +293,7 @@ class Store:
             split = SplitData(name, [folder / entry["filename"] for entry in state["_data_files"]])
         except (OSError, pa.ArrowException, ValueError) as error:
             if self.is_current():
-                raise StoreError(f"{folder} cannot be opened: {error}", f"What is wrong with it: ftcli cache verify {self.path}") from error
+                raise StoreError(f"{folder} cannot be opened: {error}", f"Find the damage with: ftcli cache verify {self.path}") from error
         else:
             if self.is_current():
                 return split

@@ -34,8 +34,8 @@ def check_wishes(context: Context, store: Store) -> None:
     ]
     if wrong:
         raise UsageError(
-            f"{store.path} is prepared already, and otherwise: {'; '.join(wrong)}",
-            "Leave that out, or prepare the data again with it: ftcli tokenize.",
+            f"{store.path} is already prepared with different settings: {'; '.join(wrong)}",
+            "Remove these settings, or prepare the data again with them: ftcli tokenize.",
         )
 
 

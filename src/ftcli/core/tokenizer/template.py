@@ -118,7 +118,7 @@ class Template:
     def _chat(self, rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], tools: Any, out: Rendered) -> None:
         if self.source is None:
             raise TokenizerError(
-                f"the tokenizer {self.name} has no chat template, and conversations cannot become text without one",
+                f"the tokenizer {self.name} has no chat template, which conversations need to become text",
                 "Give the tokenizer of an instruction-tuned model, put a chat_template.jinja into its folder, or prepare prompt and completion "
                 "as plain text.",
             )
@@ -132,7 +132,7 @@ class Template:
             if texts[place] is None:
                 continue
             if hidden := self.habits.hidden(whole[place]):
-                out.faults[number] = f"the chat template leaves out {hidden}, without a word"
+                out.faults[number] = f"the chat template leaves out {hidden} silently"
                 continue
             out.spans[number] = ((0, len(texts[place] or "")),)
             if "prompt" in rows[number]:
@@ -141,7 +141,7 @@ class Template:
                 if self._completion_only and not any(map(says, completion)):
                     out.spans[number] = ()
                 elif self._completion_only and any(says(message) and not weight_of(message) for message in completion):
-                    out.faults[number] = "a message of the completion has the weight 0, and a completion is learned as a whole"
+                    out.faults[number] = "a message of the completion has the weight 0, but a completion is always learned as a whole"
                 elif self._completion_only:
                     prompts.append((place, first, whole[place][:first]))
             elif self.assistant_only and marked:
@@ -183,7 +183,7 @@ class Template:
             out.spans[number] = (span,) if "prompt" in rows[number] else (*out.spans[number], span)
         for number in numbers:
             if any(stop > start for (_, stop), (start, _) in pairwise(out.spans[number])):
-                out.faults.setdefault(number, "the chat template renders its answers so that they cannot be told from each other")
+                out.faults.setdefault(number, "the chat template renders its answers so that they cannot be told apart")
             if number in out.faults:
                 out.texts[number], out.spans[number] = "", ()
 
@@ -200,7 +200,7 @@ class Template:
             try:
                 (text,), own = self._batch([conversation], tools, marked=marked, prompt=prompt)
             except Exception as error:  # noqa: BLE001
-                out.faults.setdefault(number, f"the chat template refuses it: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}")
+                out.faults.setdefault(number, f"the chat template rejects it: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}")
                 text, own = None, [[]]
             texts.append(text)
             marks += own

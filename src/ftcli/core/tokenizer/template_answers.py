@@ -109,9 +109,7 @@ class Answers:
             return len(head), len(spoken)
         if span := self._between(messages, which, text, head, tools):
             return span
-        raise BadValue(
-            0, "wrong-type", f"the chat template shows message {which + 1} otherwise than as it is, so that its tokens cannot be told"
-        )
+        raise BadValue(0, "wrong-type", f"the chat template shows message {which + 1} in altered form, so its tokens cannot be identified")
 
     def _to_the_end(self, messages: list[Any], which: int, text: str, tools: Any) -> Span | None:
         """A completion of one message, for a template whose prompt ends with more than stands before an answer that is given (`<think>`)."""
@@ -244,7 +242,7 @@ def left_out(messages: Sequence[Mapping[str, Any]], which: int, said: str) -> st
     if earlier and _squeezed(content.rpartition(THOUGHTS_END)[2]) in shown:
         return ""
     what = f"the thoughts of message {which + 1}" if THOUGHTS_END in content else f"a part of what message {which + 1} says"
-    return f"the chat template leaves out {what}, without a word"
+    return f"the chat template leaves out {what} silently"
 
 
 def _squeezed(text: str) -> str:

@@ -54,7 +54,7 @@ def _same_ids(template: Template, tokenizer: Any, messages: list[Any], tools: An
     ids = tokenizer.apply_chat_template(messages, tools=tools, tokenize=True, return_dict=True)["input_ids"]
     if tokenizer(text, add_special_tokens=False)["input_ids"] != ids:
         raise TokenizerError(
-            f"the tokenizer {template.name} gives other ids for a rendered conversation than for its text", "Report this tokenizer."
+            f"the tokenizer {template.name} gives different ids for a rendered conversation and for its text", "Report this tokenizer."
         )
     if tokenizer.bos_token_id is not None and ids[:2] == [tokenizer.bos_token_id] * 2:
         raise TokenizerError(
@@ -79,7 +79,7 @@ def _same_mask(template: Template, tokenizer: Any, conversations: Sequence[list[
         if own != whole["assistant_masks"]:
             raise TokenizerError(
                 f"the chat template of {template.name}: transformers masks other tokens than those inside {{% generation %}}",
-                "Correct the template, or learn everything with --no-assistant-only-loss.",
+                "Correct the template, or train on everything with --no-assistant-only-loss.",
             )
 
 
@@ -100,13 +100,13 @@ def _same_outside(template: Template) -> None:
         cut = [0, *(border for span in spans for border in span), len(text)]
         outside.append([text[cut[i] : cut[i + 1]] for i in range(0, len(cut), 2)])
     if outside[0] != outside[1]:
-        raise _unknown(template, "another answer changes what stands around it")
+        raise _unknown(template, "another answer changes the text around it")
 
 
 def _unknown(template: Template, why: str) -> TokenizerError:
     return TokenizerError(
-        f"the chat template of {template.name} has no {{% generation %}}, and what the assistant says cannot be told without it: {why}",
-        "Put {% generation %} … {% endgeneration %} around the assistant's words in the template, or learn everything with --no-assistant-only-loss.",
+        f"the chat template of {template.name} has no {{% generation %}}, and the assistant's tokens cannot be identified without it: {why}",
+        "Put {% generation %} … {% endgeneration %} around the assistant's words in the template, or train on everything with --no-assistant-only-loss.",
     )
 
 

@@ -128,9 +128,7 @@ def _refuse(output: Path, kind: Kind, vocab_size: int, max_length: int | None, s
     if twice:
         raise UsageError(f"the special token {twice[0]!r} is empty or given twice", "Name each special token once.")
     if output.resolve() == Path.cwd():
-        raise UsageError(
-            f"{output} is where you stand, and the tokenizer's folder appears as a whole in its place", "Name a folder below it."
-        )
+        raise UsageError(f"{output} is the current directory, but the tokenizer's folder is created as a whole", "Name a folder below it.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(f"{output} already exists and is not an empty folder", "Choose another output folder, or remove this one.")
     check_folder(output.resolve().parent)
@@ -163,7 +161,7 @@ class _Reader:
             self._on_progress(self.rows - reported)
         if not filled:
             raise TokenizerError(
-                f"there is nothing to learn from: {self.rows:,} rows, none with text", "Check the source and the name of its text column."
+                f"there is no text to learn from: {self.rows:,} rows, none with text", "Check the source and the name of its text column."
             )
 
 
@@ -271,7 +269,7 @@ def _figures(backend: Tokenizer, family: _Family, sample: Sequence[str]) -> dict
 def _notes(kind: Kind, reached: int, asked: int) -> list[str]:
     notes = []
     if reached < asked:
-        notes.append(f"the vocabulary has {reached:,} of the {asked:,} entries asked for: the text holds no more")
+        notes.append(f"the vocabulary has {reached:,} of the {asked:,} entries asked for: the text does not yield more")
     if kind == "unigram":
-        notes.append("training unigram again gives other ids and slightly other scores: the library sums in an order that changes")
+        notes.append("training unigram again gives different ids and slightly different scores: the library's summation order varies")
     return notes

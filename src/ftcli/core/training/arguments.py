@@ -42,11 +42,11 @@ HUB = ("hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "h
 UNREAD = {
     **dict.fromkeys(
         ("prediction_loss_only", "include_for_metrics", "batch_eval_metrics", "eval_do_concat_batches"),
-        "an evaluation keeps the sums of its figures, and no predictions",
+        "an evaluation keeps running sums for its metrics, not predictions",
     ),
-    "activation_checkpointing_kwargs": "there is no train.activation_checkpointing",
-    "liger_kernel_config": "there is no train.use_liger_kernel",
-    **dict.fromkeys(HUB, "there is no train.push_to_hub, and nothing is uploaded"),
+    "activation_checkpointing_kwargs": "train.activation_checkpointing is off",
+    "liger_kernel_config": "train.use_liger_kernel is off",
+    **dict.fromkeys(HUB, "train.push_to_hub is off, and nothing is uploaded"),
 }
 """Settings that change nothing, and why."""
 DEFAULTS = {field.name: field.default for field in fields(TrainingArguments)}
@@ -136,7 +136,7 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     _follow_plateaus(context, arguments)
     _refuse_what_cannot_be_made(arguments)
     if arguments.n_gpu > 1:
-        context.note(f"{arguments.n_gpu} GPUs are visible to one process, which uses the first; --nproc-per-node auto uses all")
+        context.note(f"{arguments.n_gpu} GPUs are visible, but one process uses only the first; --nproc-per-node auto uses all")
         arguments._n_gpu = 1
     return arguments
 
@@ -158,17 +158,17 @@ def _refused(words: str, values: Mapping[str, Any]) -> SettingsError:
     """What transformers says of the settings, by the setting's name where it only knows the value."""
     if told := WHOLE.fullmatch(words):
         return SettingsError(
-            f"train.{told['name']} = {told['value']} is neither a number of steps nor a share of them",
+            f"train.{told['name']} = {told['value']} is neither a number of steps nor a share of the run",
             "Give whole steps (100), or a share of the run under 1 (0.05).",
         )
     told = UNLISTED.fullmatch(words)
     name = next((name for name, value in values.items() if told and value == told["value"]), None)
     if told is None or name is None:
-        return SettingsError(f"transformers refuses these train settings: {words}", "See: ftcli settings")
+        return SettingsError(f"transformers rejects these train settings: {words}", "See: ftcli settings")
     offered = re.findall(r"'([^']+)'", told["offered"])
     near = difflib.get_close_matches(told["value"], offered, n=1)
     meant = f" Did you mean {near[0]!r}?" if near else ""
-    return SettingsError(f"train.{name} = {told['value']!r} is not offered", f"There are {', '.join(offered)}.{meant}")
+    return SettingsError(f"train.{name} = {told['value']!r} is not supported", f"Choose from: {', '.join(offered)}.{meant}")
 
 
 def trackers(names: list[str] | None) -> list[str]:
@@ -181,7 +181,7 @@ def trackers(names: list[str] | None) -> list[str]:
             near = difflib.get_close_matches(name, sorted(INTEGRATION_TO_CALLBACK), n=1)
             meant = f" Did you mean {near[0]!r}?" if near else ""
             raise SettingsError(
-                f"tracking.report_to = {name!r}: no such tracker", f"There are {', '.join(sorted(INTEGRATION_TO_CALLBACK))}.{meant}"
+                f"tracking.report_to = {name!r}: no such tracker", f"Choose from: {', '.join(sorted(INTEGRATION_TO_CALLBACK))}.{meant}"
             )
         for package in PACKAGES.get(name, (name,)):
             if importlib.util.find_spec(package) is None:
@@ -201,7 +201,7 @@ def bf16_choice(context: Context, *, on_gpu: bool) -> tuple[bool, str]:
 def _precision(context: Context, *, on_gpu: bool) -> dict[str, bool]:
     train = context.settings.train
     if not on_gpu and (train.fp16 or train.fp16_full_eval or context.settings.model.dtype == "float16"):
-        raise SettingsError("float16 on a CPU is 30 to 100 times slower than float32", "Use --bf16, or leave the precision to ftcli.")
+        raise SettingsError("float16 on a CPU is 30 to 100 times slower than float32", "Use --bf16, or let ftcli choose the precision.")
     if train.bf16 is not None or train.fp16:
         return {"bf16": bool(train.bf16)}
     chosen, reason = bf16_choice(context, on_gpu=on_gpu)
@@ -243,7 +243,8 @@ def check_metric(metric: str | None, figures: Sequence[str]) -> None:
     )
     meant = f" Did you mean {near}?" if near else ""
     raise SettingsError(
-        f"train.metric_for_best_model = {metric!r}: no evaluation of this run has that figure", f"There are {', '.join(figures)}.{meant}"
+        f"train.metric_for_best_model = {metric!r}: the evaluations of this run have no such metric",
+        f"Choose from: {', '.join(figures)}.{meant}",
     )
 
 

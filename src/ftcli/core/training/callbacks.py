@@ -151,7 +151,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 file.write(lines)
         except OSError as error:
             self._lost = True
-            self.context.note(f"{refusal(error, path).message}; the run goes on without it")
+            self.context.note(f"{refusal(error, path).message}; the run continues without it")
 
     def on_save(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._saved = state.global_step
@@ -165,5 +165,5 @@ def _notify(context: Context, step: Step) -> None:
             raise
         except (Exception, SystemExit) as error:
             raise PluginError(
-                f"plugin {implementation.plugin_name!r} failed in on_step at step {step.step}: {error!r}", "Fix it or leave it out."
+                f"plugin {implementation.plugin_name!r} failed in on_step at step {step.step}: {error!r}", "Fix or remove the plugin."
             ) from error

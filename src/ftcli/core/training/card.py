@@ -77,7 +77,7 @@ def card(run: Run, report: Report) -> str:
         parts.append(_table(("source", "split", "bytes", "xxh3"), listed))
     if (further := len(sources or ()) - SOURCES) > 0:
         parts.append(f"And {further:,} further sources, which the manifest of the data lists.")
-    parts += ["## Settings", "Those that somebody set:", _settings(report), "## Versions"]
+    parts += ["## Settings", "Settings that were set explicitly:", _settings(report), "## Versions"]
     libraries = (*LIBRARIES, *(["peft"] if adapter else []))
     parts.append(_table(("library", "version"), [(library, version(library)) for library in libraries]))
     return masked("\n\n".join(part for part in parts if part) + "\n")

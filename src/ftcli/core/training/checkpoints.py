@@ -88,7 +88,7 @@ MEANINGS = {
     "precision": "the precision, which the device decides where train.bf16 is unset,",
     "threads": "the number of threads",
     "processes": "the number of processes, and with it the batch,",
-    "train.learning_rate": "train.learning_rate, of which the saved optimizer keeps the old one,",
+    "train.learning_rate": "train.learning_rate, which the saved optimizer keeps,",
     "train.seed": "train.seed, and with it the order of rows,",
     "train.data_seed": "train.data_seed, and with it the order of rows,",
     "train.per_device_train_batch_size": "train.per_device_train_batch_size, and with it the rows of every step,",
@@ -96,7 +96,7 @@ MEANINGS = {
     "loader.collator": "loader.collator, and with it the order of rows,",
     "train.train_sampling_strategy": "train.train_sampling_strategy, and with it the order of rows,",
     "train.metric_for_best_model": "train.metric_for_best_model, of which the checkpoint keeps the best figure so far,",
-    "train.ignore_data_skip": "train.ignore_data_skip, by which rows are trained on twice,",
+    "train.ignore_data_skip": "train.ignore_data_skip, with which rows are trained on twice,",
 }
 """What a difference means, where the setting's name does not say it."""
 LENGTH = ("train.num_train_epochs", "train.max_steps")
@@ -176,7 +176,7 @@ def damage(folder: Path, *, full: bool = False, weights: bool = False) -> str:
         document = read(folder)
         files = document["files"]
     except FileNotFoundError:
-        return f"it is incomplete, or not ftcli's ({MARKER} is missing)"
+        return f"it is incomplete, or was not written by ftcli ({MARKER} is missing)"
     except (OSError, ValueError, KeyError) as error:
         return f"{MARKER} cannot be read: {error}"
     for entry in files:
@@ -216,7 +216,7 @@ def choose(wanted: str, run: Path, note: Callable[[str], None], *, full: bool = 
     """
     if wanted == "auto":
         found = newest(run, note, full=full)
-        note(f"going on from {found}" if found else f"{run} holds no complete checkpoint: starting at step 0")
+        note(f"resuming from {found}" if found else f"{run} holds no complete checkpoint: starting at step 0")
         return found
     folder = Path(wanted)
     if not folder.is_dir():
@@ -224,7 +224,9 @@ def choose(wanted: str, run: Path, note: Callable[[str], None], *, full: bool = 
             f"the checkpoint {folder} does not exist", "Give a checkpoint folder, or auto for the newest in the output directory."
         )
     if problem := damage(folder, full=full):
-        raise TrainError(f"the checkpoint {folder} cannot be used: {problem}", "Name another, or let --resume-from-checkpoint auto choose.")
+        raise TrainError(
+            f"the checkpoint {folder} cannot be used: {problem}", "Give another one, or let --resume-from-checkpoint auto choose."
+        )
     return folder
 
 
@@ -235,7 +237,7 @@ def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], Non
         ended: no step is left, so that another length changes nothing.
     """
     if unknown := sorted(identity.keys() ^ read(folder)["identity"].keys()):
-        note(f"{folder.name} and this run are not compared in {', '.join(unknown)}, of which one of them tells nothing")
+        note(f"{folder.name} and this run cannot be compared in {', '.join(unknown)}, which one of them does not record")
     changed = differences(folder, identity)
     if identity.get("train.max_steps", -1) > 0 and "train.max_steps" not in changed:
         changed.pop("train.num_train_epochs", None)  # steps decide
@@ -243,7 +245,7 @@ def compare(folder: Path, identity: Mapping[str, Any], note: Callable[[str], Non
         if key in changed:
             old, new = changed.pop(key)
             if not ended:
-                note(f"{key} was {old} in {folder.name} and is {new} now: the learning rate follows the new length from here on")
+                note(f"{key} was {old} in {folder.name} and is {new} now: from here on the learning rate follows the new length")
     for key in BITS:
         if key in changed:
             old, new = changed.pop(key)
@@ -268,12 +270,12 @@ def _unlike(old: str, new: str) -> str:
 
 def advice(changed: Mapping[str, tuple[Any, Any]]) -> str:
     """What to do about differences that a run cannot go on with."""
-    words = ["Give the old values to go on, or start a new run in another --output-dir."]
+    words = ["Use the old values to resume, or start a new run in another --output-dir."]
     if "precision" in changed:
         old = changed["precision"][0]
         words.append(f"{PRECISIONS.get(old, '--no-bf16')} asks for {old}.")
     if "model.base" in changed:
-        words.append("A base that was moved is known by its content: give --model-name-or-path its folder.")
+        words.append("A base that was moved is recognized by its content: set --model-name-or-path to its folder.")
     return " ".join(words)
 
 
@@ -305,9 +307,7 @@ def remove_all(run: Path, needed: Sequence[Path]) -> None:
     found = _all(run)
     for folder in found:
         if any(path.is_relative_to(folder.resolve()) for path in needed):
-            raise TrainError(
-                f"the run starts from {folder}, which overwriting its own --output-dir would remove", "Name another --output-dir."
-            )
+            raise TrainError(f"the run starts from {folder}, which overwriting --output-dir would delete", "Name another --output-dir.")
     for folder in found:
         if folder.is_symlink() or not folder.is_dir():
             folder.unlink()

@@ -18,10 +18,10 @@ from ftcli.core.files.lease_watch import Watch, Work
 FOLDER = "_running"
 """transformers leaves names that begin so out of what it pushes to the hub, and the note holds host and command."""
 TRAINING = Work(
-    "{output} is in use: a training is at work there, {who}",
-    "Wait for its end, or stop it (kill -TERM {pid} on that machine lets it save a checkpoint) and go on with --resume-from-checkpoint auto;"
-    " for another run choose another --output-dir.",
-    "If that run is still wanted choose another --output-dir; else end it there, and mount the folder with locks for all machines"
+    "{output} is in use by another training run, {who}",
+    "Wait until it ends, or stop it (kill -TERM {pid} on that machine lets it save a checkpoint) and continue with --resume-from-checkpoint auto;"
+    " for a separate run choose another --output-dir.",
+    "If that run is still needed, choose another --output-dir; otherwise stop it there, and mount the folder with locks for all machines"
     " (NFS without nolock and local_lock, Lustre with flock).",
 )
 
@@ -80,4 +80,4 @@ class Claim:
             self._lease = Lease.take(output / FOLDER, output, wait=False, work=TRAINING, lockless=self._without_locks)
 
     def _without_locks(self) -> None:
-        self._note(f"the file system of {self._output} has no locks: another run there is known by its heartbeat alone")
+        self._note(f"the file system of {self._output} has no locks: another run is only recognized by its heartbeat")

@@ -27,9 +27,9 @@ def take_end(trainer: FtcliTrainer, checkpoint: Path, state: TrainerState) -> No
     steps, wanted, note = state.global_step, length(trainer), trainer.watch.note
     words = f"step {steps} of {wanted}"
     if steps > wanted:
-        words = f"{checkpoint} is of step {steps}, and {wanted} are wanted now; no step is taken back"
+        words = f"{checkpoint} is at step {steps}, but {wanted} are asked for; steps are never undone"
     elif steps < wanted:
-        words += ", where --patience ended the run; a larger one, or none, goes on"
+        words += ", where --patience ended the run; raise or remove it to continue"
     trainer.state = state
     # a state that was read takes itself for that of the first process, and each would write the figures
     state.is_world_process_zero, state.is_local_process_zero = trainer.is_world_process_zero(), trainer.is_local_process_zero()
@@ -40,7 +40,7 @@ def take_end(trainer: FtcliTrainer, checkpoint: Path, state: TrainerState) -> No
         state.best_model_checkpoint, checkpoint = str(found), found
         words += f"; the model is that of the best checkpoint, {checkpoint}"
     elif trainer.args.load_best_model_at_end:
-        words += "; it knows no best checkpoint, so that the model is its own"
+        words += "; no best checkpoint is recorded, so the model is the one of that checkpoint"
     note(f"nothing left to train: {words}")
     trainer._load_from_checkpoint(str(checkpoint))
 

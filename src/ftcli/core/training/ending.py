@@ -42,7 +42,7 @@ def told(trainer: FtcliTrainer) -> list[Check]:
         checks.append(Check(STOPPED, "steps", "info", words, evidence))
     kept = "the model of the last step was kept"
     if again:
-        of = "the last step's" if at == state.global_step else f"that of step {at:,}, the last evaluated,"
+        of = "the last step's" if at == state.global_step else f"that of step {at:,}, the last one evaluated,"
         kept = f"the model of step {step:,} was kept ({metric} {value:.4g}); {of} was {last:.4g}"
     elif args.load_best_model_at_end and step == state.global_step:
         alone = sum("eval_loss" in entry for entry in state.log_history) < 2

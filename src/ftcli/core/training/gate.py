@@ -38,11 +38,11 @@ def check_tokenizer(store: Store, tokenizer: PreTrainedTokenizerBase, path: str)
     if prepared["hash"] != given and path == prepared["path"]:
         raise StoreError(
             f"the tokenizer {path} has changed since {store.path} was prepared with it (hash {prepared['hash'][:12]} then, {given[:12]} now)",
-            "Prepare the data again with it as it is now, or put it back as it was.",
+            "Prepare the data again with it, or restore the old tokenizer.",
         )
     if prepared["hash"] != given:
         raise StoreError(
-            f"{store.path} was prepared with the tokenizer {prepared['path']} (hash {prepared['hash'][:12]}), {path} is another one ({given[:12]})",
+            f"{store.path} was prepared with the tokenizer {prepared['path']} (hash {prepared['hash'][:12]}), but {path} is a different one ({given[:12]})",
             f"Give --tokenizer-path {prepared['path']}, or prepare the data again with this one.",
         )
 
@@ -51,11 +51,13 @@ def check_collator(name: str, kind: CollatorKind, task: Task, split: SplitData, 
     """Raises `SettingsError` when rows, collator and task do not fit."""
     if split.packed and task.needs_labels:
         raise SettingsError(
-            f"{store.path} holds packed rows: several texts share one, and {task.name} needs one label a row",
+            f"{store.path} holds packed rows (several texts per row), but {task.name} needs one label per row",
             "Prepare it again without --packing; batches of similar length waste about 1 % only.",
         )
     if split.packed and not kind.packed:
-        raise SettingsError(f"loader.collator = {name}: packed rows would see each other's texts", "Leave it unset, or set it to packed.")
+        raise SettingsError(
+            f"loader.collator = {name}: texts packed into one row would attend to each other", "Leave it unset, or set it to packed."
+        )
 
 
 def check_batches(arguments: TrainingArguments, rows: int, *, fixed: bool) -> None:
@@ -67,7 +69,7 @@ def check_batches(arguments: TrainingArguments, rows: int, *, fixed: bool) -> No
     wanted = arguments.train_batch_size * arguments.world_size
     if fixed and arguments.dataloader_drop_last and rows < wanted:
         raise SettingsError(
-            f"train.dataloader_drop_last leaves nothing to train on: train has {rows:,} rows, and a batch of all processes {wanted:,}",
+            f"train.dataloader_drop_last leaves nothing to train on: train has {rows:,} rows, but a batch over all processes needs {wanted:,}",
             "Leave it out, or lower --per-device-train-batch-size.",
         )
 
@@ -85,8 +87,8 @@ def check_data(
     for name in names:
         split = store.split(name)
         if not len(split):
-            hint = "Check the sources and their split names. Of few rows a small fraction may hold out none: a larger one, or another --split-seed."
-            raise DataError(f"{store.path}: the split {name} has no rows", hint)
+            hint = "Check the sources and their split names. With few rows a small fraction may hold out none: use a larger one, or another --split-seed."
+            raise DataError(f"{store.path}: the {name} split has no rows", hint)
         if split.lengths.min() < 1:
             raise DataError(
                 f"{store.path}: row {int(split.lengths.argmin())} of {name} has no tokens", "Prepare the data again with --min-length 1."
@@ -95,12 +97,14 @@ def check_data(
         if limit is not None and width > limit:
             enough = width - limit + (positions(model.config) or 0)
             raise ModelError(
-                f"rows of {name} have up to {width:,} tokens, the model has {limit:,} positions",
-                f"Prepare the data with --max-length {limit}, or add --config-overrides max_position_embeddings={enough}: random weights take any number, "
-                "trained ones only where positions are not learned (rotary).",
+                f"rows of {name} have up to {width:,} tokens, but the model has {limit:,} positions",
+                f"Prepare the data with --max-length {limit}, or add --config-overrides max_position_embeddings={enough}: random weights allow any number, "
+                "pretrained ones only if positions are not learned (rotary).",
             )
         if len(tokenizer) > rows and (largest := _largest_id(split)) >= rows:
-            raise ModelError(f"{name} holds the id {largest:,}, the model's embedding has {rows:,} rows", "Use the model's own tokenizer.")
+            raise ModelError(
+                f"{name} contains the id {largest:,}, but the model's embedding has {rows:,} rows", "Use the model's own tokenizer."
+            )
         _check_labels(store, split, name, model)
 
 
@@ -123,13 +127,13 @@ def check_learnable(model: PreTrainedModel, *, packed: bool) -> None:
     limit = LEAK + 3 * noise
     if ahead > limit:
         raise ModelError(
-            f"{type(model).__name__} looks ahead: a later token changes earlier predictions by {ahead:.2g} standard deviations",
-            "Pre-training here predicts the next token: use a decoder (qwen3, llama, gpt2 …).",
+            f"{type(model).__name__} is not causal: a later token changes earlier predictions by {ahead:.2g} standard deviations",
+            "Mode pretrain predicts the next token: use a decoder (qwen3, llama, gpt2 …).",
         )
     if packed and (across > limit or apart > (limit if full else APART_HALF)):
         others = " or ".join(name for name in ("sdpa", "flash_attention_2") if name != config._attn_implementation)
         raise ModelError(
-            f"{type(model).__name__} with {config._attn_implementation} attention mixes packed texts: logits differ by {max(across, apart):.2g} standard deviations",
+            f"{type(model).__name__} with {config._attn_implementation} attention lets packed texts attend to each other: logits differ by {max(across, apart):.2g} standard deviations",
             f"Prepare the data without --packing, or try --attn-implementation {others}.",
         )
 
@@ -149,7 +153,7 @@ def check_output(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if earlier is not None:
         raise TrainError(
             f"{folder} holds an earlier run ({earlier.name})",
-            "Go on with --resume-from-checkpoint auto, choose another --output-dir, or replace it with --overwrite.",
+            "Resume with --resume-from-checkpoint auto, choose another --output-dir, or replace it with --overwrite.",
         )
 
 

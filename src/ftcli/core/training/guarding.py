@@ -134,7 +134,7 @@ class Guard:
                 return False  # `Watch` says so, on every device
             self._record(step, loss, norm, rows(), message, "fail", "Lower the learning rate or warm up longer, and look at the rows.")
             if self.fatal:
-                raise TrainError(message, "Lower --learning-rate, or leave such steps out: --on-nonfinite skip (or rollback).")
+                raise TrainError(message, "Lower --learning-rate, or skip such steps: --on-nonfinite skip (or rollback).")
             self.note(message)
             return False
         if self.policy == "skip":
@@ -147,24 +147,24 @@ class Guard:
         if not self._losses:
             return ""
         usual = max(median(self._losses) if len(self._losses) >= FEWEST else max(self._losses), self.chance)
-        return f"the loss is {loss:.4g}, {loss / usual:.0f} times what it was" if loss > SPIKE * usual else ""
+        return f"the loss is {loss:.4g}, {loss / usual:.0f} times its usual value" if loss > SPIKE * usual else ""
 
     def _skip(self, step: int, loss: float, norm: float, rows: Sequence[int], message: str) -> bool:
         self._in_a_row += 1
         self.skipped.append(step)
-        self._record(step, loss, norm, rows, f"{message}; the step was left out", "warn", "Look at the rows of this step.")
+        self._record(step, loss, norm, rows, f"{message}; the step was skipped", "warn", "Look at the rows of this step.")
         if self._in_a_row > MOST_SKIPPED:
             raise TrainError(
                 f"{message}, as in the {MOST_SKIPPED} steps before",
-                "Leaving steps out does not help: lower --learning-rate, or go back with --on-nonfinite rollback.",
+                "Skipping steps does not help: lower --learning-rate, or use --on-nonfinite rollback.",
             )
-        self.note(f"{message}; the step was left out: rows {_shown(rows)}")
+        self.note(f"{message}; the step was skipped: rows {_shown(rows)}")
         return True
 
     def _rollback(self, step: int, loss: float, norm: float, rows: Sequence[int], message: str) -> Exception:
         self._record(step, loss, norm, rows, message, "warn", "Look at the rows of this step.")
         if self.rollbacks == MOST_ROLLBACKS:
-            return TrainError(f"{message}, after the run had gone back {MOST_ROLLBACKS} times", "Lower --learning-rate or warm up longer.")
+            return TrainError(f"{message}, after {MOST_ROLLBACKS} rollbacks", "Lower --learning-rate or warm up longer.")
         span = SPAN**self.rollbacks
         self.rollbacks += 1
         self._losses.clear()

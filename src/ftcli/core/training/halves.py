@@ -185,7 +185,7 @@ def why_not(model: PreTrainedModel, arguments: TrainingArguments, threads: int) 
     own = inner(model)
     layers = list(getattr(own.base_model, "layers", ()))
     if len(layers) < 2 or not all(lean_layers.is_lean(vars(layer).get("forward")) for layer in layers[:-1]):
-        return "its decoder layers compute in a way of their own"
+        return "its decoder layers are customized"
     if dropping(model):
         return "dropout draws its numbers in one order"
     if arguments.neftune_noise_alpha is not None:

@@ -163,33 +163,33 @@ def first_loss(loss: float, chance: float, start: Start, *, fresh: bool, languag
 
     if language and not fresh and loss > chance - 1:
         fix = (
-            "The tokenizer, the weights or the configuration may belong to another model, or the model has hardly been trained on such texts: "
+            "The tokenizer, the weights or the configuration may belong to another model, or the model was hardly trained on such texts: "
             "run ftcli verify."
         )
-        return verdict("warn", f"first loss {loss:.3f} of a trained language model is near or above uniform guessing ({chance:.3f})", fix)
+        return verdict(
+            "warn", f"first loss {loss:.3f} of a pretrained language model is near or above uniform guessing ({chance:.3f})", fix
+        )
     if abs(ratio - 1) <= TOLERANCE:
         return verdict("pass", f"first loss {loss:.3f}, uniform guessing {chance:.3f}")
     if ratio < 1:
         if start.any_number and loss >= start.uniform_loss * (1 - TOLERANCE):
-            return verdict(
-                "pass", f"first loss {loss:.3f}; the first logits lean to the answers that most rows have (uniform: {chance:.3f})"
-            )
+            return verdict("pass", f"first loss {loss:.3f}; the first logits favour the most frequent labels (uniform: {chance:.3f})")
         if not fresh:
-            return verdict("info", f"first loss {loss:.3f} is below uniform guessing ({chance:.3f}): the model knows something already")
-        fix = "Look for a label that never changes, or for targets that the input contains."
+            return verdict("info", f"first loss {loss:.3f} is below uniform guessing ({chance:.3f}): the model already knows something")
+        fix = "Look for a constant label, or for targets leaked into the input."
         return verdict("warn", f"first loss {loss:.3f} is below uniform guessing ({chance:.3f}), which random weights cannot do", fix)
     if loss <= start.uniform_loss * (1 + TOLERANCE):
         return verdict(
             "warn" if start.uniform_loss - chance > 1 else "info",
             f"first loss {loss:.3f} instead of {chance:.3f}, because the first logits have a standard deviation of {start.logit_std:.2f}",
-            "No fault of the data: the head starts too large. A smaller initializer_range starts lower."
+            "Not caused by the data: the head's initial weights are too large. Use a smaller initializer_range."
             if fresh
-            else "No fault of the data: the head of the loaded weights is sure of other answers. It was learned for other labels or other texts.",
+            else "Not caused by the data: the loaded head confidently predicts other labels. It was trained on other labels or texts.",
         )
     return verdict(
         "fail" if fresh and loss > 2 * start.uniform_loss else "warn",
-        f"first loss {loss:.3f} is {ratio:.1f} times uniform guessing ({chance:.3f}), and its logits explain only {start.uniform_loss:.3f}",
-        "The loss is multiplied, or the labels do not belong to this model's outputs (another tokenizer, label map or weights): run ftcli verify.",
+        f"first loss {loss:.3f} is {ratio:.1f} times uniform guessing ({chance:.3f}), but its logits explain only {start.uniform_loss:.3f}",
+        "The loss is multiplied, or the labels do not match this model's outputs (different tokenizer, label map or weights): run ftcli verify.",
     )
 
 
@@ -199,7 +199,7 @@ def warm_up(steps: int, total: int) -> Check | None:
         return None
     summary = f"the warm-up takes {steps:,} of {total:,} steps"
     summary += ": the learning rate never reaches its peak" if steps >= total else ""
-    fix = "Lower --warmup-steps (a value under 1 is a share: 0.03)."
+    fix = "Lower --warmup-steps (a value under 1 is a share of the run: 0.03)."
     return Check("warm-up", "steps", "warn", summary, {"warmup_steps": steps, "steps": total}, fix)
 
 

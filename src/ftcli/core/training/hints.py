@@ -30,7 +30,7 @@ def standing_out(seconds: Mapping[str, float], padding_share: float | None, step
         "evaluation": ("evaluations take", "evaluate less often (--eval-steps) or in larger batches (--per-device-eval-batch-size)"),
         "checkpoint": ("checkpoints take", "save less often (--save-steps)"),
         "logging": ("logging takes", f"raise --logging-steps (now {settings.train.logging_steps:g})"),
-        "communication": ("this process waits for the others", "look for a slower device, or longer rows on one of them"),
+        "communication": ("this process waits for the others", "look for a slower device, or one with longer rows"),
     }
     found = {
         part: f"{words} {shares[part]:.0%} of the time: {remedy}" for part, (words, remedy) in advice.items() if shares[part] > LIMITS[part]

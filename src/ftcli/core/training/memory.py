@@ -29,26 +29,28 @@ def advice(
     if evaluating:
         batch = arguments.per_device_eval_batch_size
         return TrainError(
-            f"the device's memory does not hold an evaluation batch of {batch} rows: {reason}",
-            f"--per-device-eval-batch-size {max(1, batch // 2)} gives the same figures.",
+            f"an evaluation batch of {batch} rows does not fit into the device's memory: {reason}",
+            f"--per-device-eval-batch-size {max(1, batch // 2)} gives the same results.",
         )
     batch, accumulation = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
     held = f"{batch} rows" if batches is None else f"at most {batches.budget:,} tokens"
-    message = f"the device's memory does not hold a batch of {held}{size}: {reason}"
+    message = f"a batch of {held}{size} does not fit into the device's memory: {reason}"
     several = shape is None or shape[0] > 1
     if batches is not None and several and (budget := max(int(batches.widths.max()), batches.budget // 2)) < batches.budget:
         return TrainError(
             message,
             f"--max-tokens-per-batch {budget} --gradient-accumulation-steps {-(-accumulation * batches.budget // budget)} trains on about as many "
-            "tokens a step, and --auto-batch on exactly the same rows; --activation-checkpointing saves more.",
+            "tokens per step, and --auto-batch on exactly the same rows; --activation-checkpointing saves more memory.",
         )
     smaller = 0 if batches is not None else next((half for half in range(batch // 2, 0, -1) if batch % half == 0), 0)
     if not smaller:
-        return TrainError(message, "One row is the least: --activation-checkpointing, --bf16 or a smaller --max-length saves memory.")
+        return TrainError(
+            message, "The batch is already one row: save memory with --activation-checkpointing, --bf16 or a smaller --max-length."
+        )
     return TrainError(
         message,
-        f"--per-device-train-batch-size {smaller} --gradient-accumulation-steps {accumulation * batch // smaller} is the same training, "
-        "and --auto-batch finds such numbers by itself; --activation-checkpointing saves more.",
+        f"--per-device-train-batch-size {smaller} --gradient-accumulation-steps {accumulation * batch // smaller} is equivalent, "
+        "and --auto-batch finds such values automatically; --activation-checkpointing saves more memory.",
     )
 
 
@@ -109,12 +111,12 @@ class Pieces:
         """What was done, for the report."""
         assert self.most is not None
         if self.by_slots:
-            summary = f"memory ran out: batches were computed at most {self.most:,} tokens at a time, the batch of a step stayed the same"
-            fix = "A smaller --max-tokens-per-batch and more --gradient-accumulation-steps from the start save the first attempt."
+            summary = f"memory ran out: batches were split to at most {self.most:,} tokens; the batch of a step stayed the same"
+            fix = "To avoid the failed attempt, start with a smaller --max-tokens-per-batch and more --gradient-accumulation-steps."
             return Check("auto-batch", "steps", "info", summary, {"tokens_at_a_time": self.most}, fix)
         batch, accumulation = arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps
-        summary = f"memory ran out: batches of {batch} rows were computed {self.most} at a time, the batch of a step stayed {batch * accumulation}"
-        fix = "Set --per-device-train-batch-size and --gradient-accumulation-steps so from the start to save the first attempt."
+        summary = f"memory ran out: batches of {batch} rows were computed {self.most} at a time; the batch of a step stayed {batch * accumulation}"
+        fix = "To avoid the failed attempt, set --per-device-train-batch-size and --gradient-accumulation-steps accordingly."
         evidence = {"rows_at_a_time": self.most, "per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
         return Check("auto-batch", "steps", "info", summary, evidence, fix)
 
@@ -143,6 +145,6 @@ class Pieces:
         what = f"{self.most:,} tokens" if self.by_slots else f"{rows} row{'s' * (rows > 1)}"
         self._note(
             f"step {step}: memory does not hold {now} rows × {width:,} tokens; from here on a batch is computed {what} at a time, "
-            "which is the same training"
+            "which is equivalent"
         )
         return True

@@ -19,32 +19,32 @@ from ftcli.settings_train import REFUSED, TrainSettings
 def refuse_unoffered(train: TrainSettings) -> None:
     """Raises `SettingsError`: a setting asks for what ftcli does not do, or names what a library does not know."""
     if train.label_smoothing_factor:
-        raise SettingsError("train.label_smoothing_factor is not offered: the loss here is the plain cross-entropy", "Leave it out.")
+        raise SettingsError("train.label_smoothing_factor is not supported: the loss is plain cross-entropy", "Leave it out.")
     if train.average_tokens_across_devices is False:
         raise SettingsError(
             "train.average_tokens_across_devices = false would make the loss depend on the number of processes",
-            "Leave it out: the mean over all targets of a step is used.",
+            "Remove it: the loss is the mean over all targets of a step.",
         )
     for name, reason in REFUSED.items():
         if getattr(train, name):
-            raise SettingsError(f"train.{name} is not offered: {reason}", "Leave it out.")
+            raise SettingsError(f"train.{name} is not supported: {reason}", "Leave it out.")
     if train.save_only_model and train.on_nonfinite == "rollback":
         raise SettingsError(
-            "train.on_nonfinite = rollback needs checkpoints to go back to, and train.save_only_model saves weights alone",
+            "train.on_nonfinite = rollback needs full checkpoints to go back to, but train.save_only_model saves only weights",
             "Leave one of them out.",
         )
     if train.dataloader_in_order is False:
-        raise SettingsError("train.dataloader_in_order = false makes the order of batches a matter of chance", "Leave it out.")
+        raise SettingsError("train.dataloader_in_order = false makes the order of batches random", "Leave it out.")
     if train.auto_batch and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SettingsError(
-            "train.auto_batch works in one process: of several, one that runs out of memory would leave the others waiting",
-            "Halve --per-device-train-batch-size (or --max-tokens-per-batch) and double --gradient-accumulation-steps, which is the same training.",
+            "train.auto_batch works only in one process: with several, one that runs out of memory would block the others",
+            "Halve --per-device-train-batch-size (or --max-tokens-per-batch) and double --gradient-accumulation-steps, which is equivalent.",
         )
     for name in ("split_batches", "dispatch_batches"):
         if (train.accelerator_config or {}).get(name):
             raise SettingsError(
-                f"train.accelerator_config = {{'{name}': true}} is not offered: a process' batch is what train.per_device_train_batch_size says, "
-                "and it takes its own rows",
+                f"train.accelerator_config = {{'{name}': true}} is not supported: each process reads its own rows, "
+                "train.per_device_train_batch_size at a time",
                 "Leave it out.",
             )
     _refuse_compilers(train)
@@ -61,12 +61,12 @@ def refuse_unoffered(train: TrainSettings) -> None:
             )
     if train.max_tokens_per_batch and train.dataloader_drop_last:
         raise SettingsError(
-            "train.dataloader_drop_last has nothing to leave out: train.max_tokens_per_batch fills every batch with what there is",
+            "train.dataloader_drop_last has no effect with train.max_tokens_per_batch, which fills every batch",
             "Leave one of them out.",
         )
     if train.train_sampling_strategy not in {None, *ORDERS}:
         raise SettingsError(
-            f"train.train_sampling_strategy = {train.train_sampling_strategy!r} is not offered", f"Use {', '.join(ORDERS)}."
+            f"train.train_sampling_strategy = {train.train_sampling_strategy!r} is not supported", f"Use {', '.join(ORDERS)}."
         )
 
 
@@ -89,5 +89,6 @@ def _refuse_compilers(train: TrainSettings) -> None:
         if (value := getattr(train, name)).lower() not in names:
             near = difflib.get_close_matches(value, names, n=1)
             raise SettingsError(
-                f"train.{name} = {value!r} is not offered", f"There are {', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}"
+                f"train.{name} = {value!r} is not supported",
+                f"Choose from: {', '.join(names)}.{f' Did you mean {near[0]}?' if near else ''}",
             )

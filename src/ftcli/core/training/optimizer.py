@@ -70,7 +70,7 @@ def refuse_ignored(arguments: TrainingArguments, model: Any = None) -> None:
     if arguments.optim_target_modules is not None and _modules_unread(arguments, model):
         raise SettingsError(
             f"train.optim = {arguments.optim.value} does not read train.optim_target_modules = {arguments.optim_target_modules}",
-            "Leave it out; GaLore, APOLLO and their kin read it.",
+            "Remove it; only GaLore, APOLLO and similar optimizers read it.",
         )
 
 
@@ -145,8 +145,8 @@ def made_of(arguments: TrainingArguments, name: str) -> Iterator[None]:
         if own := _setting(str(error), getattr(arguments, more) or ""):
             raise SettingsError(f"{said} refuses train.{own} = {getattr(arguments, own)}: {error}", f"Leave train.{own} out.") from error
         raise SettingsError(
-            f"{said} cannot be made with train.{more} = {getattr(arguments, more) or {}}: {error}",
-            f"Set what the message names, or train.{more}, to what it takes; or leave train.{name} out.",
+            f"{said} cannot be created with train.{more} = {getattr(arguments, more) or {}}: {error}",
+            f"Correct the option that the message names, or train.{more}; or remove train.{name}.",
         ) from error
 
 

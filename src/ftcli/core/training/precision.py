@@ -40,9 +40,9 @@ def settle(arguments: TrainingArguments, model: PreTrainedModel, batch: dict[str
             return None
         words = f"{type(model).__name__} cannot compute in bfloat16 ({' '.join(str(error).split())[:120]})"
         if asked:
-            raise SettingsError(f"train.bf16 = true: {words}", "Leave it out: ftcli chooses what the model can do.") from error
+            raise SettingsError(f"train.bf16 = true: {words}", "Remove it: ftcli chooses a precision the model supports.") from error
         arguments.bf16, arguments.mixed_precision = False, "no"
-        return f"float32 after all: {words}"
+        return f"falling back to float32: {words}"
     finally:
         model.train(training)
     return None

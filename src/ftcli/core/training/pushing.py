@@ -43,8 +43,8 @@ def repository(arguments: TrainingArguments) -> str:
         return str(_api().create_repo(name, token=arguments.hub_token, private=arguments.hub_private_repo, exist_ok=True).repo_id)
     except Exception as error:  # the library and its network stack raise dozens of kinds
         raise TrainError(
-            f"train.push_to_hub: the Hub does not give the repository {name}: {_said(error)}",
-            f"{WAYS}, or leave it out: hf upload takes the finished model.",
+            f"train.push_to_hub: the repository {name} on the Hub is not accessible: {_said(error)}",
+            f"{WAYS}, or remove it and upload the finished model with hf upload.",
         ) from error
 
 
@@ -112,9 +112,9 @@ def push_model(arguments: TrainingArguments, note: Callable[[str], None]) -> Non
             revision=arguments.hub_revision,
         )
     except TrainError as error:
-        note(f"{error.message}. The model is in {output}, and was not uploaded")
+        note(f"{error.message}. The model is in {output} but was not uploaded")
     except Exception as error:  # noqa: BLE001 - as above, and the model is there
-        note(f"the model is in {output}, and was not uploaded: {_said(error)}. {WAYS}; hf upload takes it")
+        note(f"the model is in {output} but was not uploaded: {_said(error)}. {WAYS}; upload it with hf upload")
 
 
 @cache

@@ -97,7 +97,7 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
     sources = settings.dataset.sources or []
     if len(sources) != 1:
         raise UsageError(
-            f"train needs one prepared directory, {len(sources)} are given", "Give --dataset the directory that ftcli tokenize made."
+            f"train needs one prepared directory, {len(sources)} are given", "Set --dataset to the directory that ftcli tokenize made."
         )
     store = Store.open(Path(sources[0]))
     check_wishes(context, store)
@@ -116,7 +116,7 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
     unpadded = kind.packed and not train.packed
     if unpadded and settings.train.lean_step == "off":
         raise SettingsError(
-            f"loader.collator = {name} on rows of one text each is a part of the lean step, and train.lean_step = off",
+            f"loader.collator = {name} on rows of one text each needs the lean step, but train.lean_step = off",
             "Leave one of them unset.",
         )
     batches = token_batches(
@@ -140,7 +140,7 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
     if not task.needs_labels:
         gate.check_learnable(model, packed=train.packed)
     if kind.packed and arguments.use_cache:
-        raise UsageError("train.use_cache = true lets packed texts see each other", "Leave it out: training needs no cache.")
+        raise UsageError("train.use_cache = true lets packed texts attend to each other", "Remove it: training needs no cache.")
     return Run(
         context=context,
         store=store,
@@ -166,14 +166,14 @@ def _task(context: Context, store: Store) -> Task:
     if asked is None:
         why = {
             "classify": "have labels",
-            "regress": "have numbers to be predicted",
-            "sft": "have conversations with a label a token",
+            "regress": "have numeric labels",
+            "sft": "have conversations with per-token labels",
             "pretrain": "have no labels",
         }.get(mode, "were made for it")
         context.note(f"mode {mode}: the prepared data {why}")
     prepared = store.manifest.get("task")
     if prepared and prepared != mode and {prepared, mode} != {"classify", "regress"}:
-        context.note(f"the data were prepared for {prepared}, and mode is {mode}: check that texts end as they should (--add-eos)")
+        context.note(f"the data were prepared for {prepared}, but the mode is {mode}: check that texts end correctly (--add-eos)")
     return task
 
 
@@ -201,4 +201,4 @@ def _why_grouped(context: Context, split: SplitData) -> str:
         padded(lengths[sampler.order()], size)
         for sampler in (LengthGroupedSampler(lengths, size, settings.seed), EpochSampler(len(lengths), settings.seed))
     ]
-    return f"batches of similar length leave {shares[0]:.1%} of the slots empty, random ones {shares[1]:.1%}"
+    return f"batches of similar length leave {shares[0]:.1%} of the slots empty, random batches {shares[1]:.1%}"

@@ -23,7 +23,7 @@ REFUSALS = (OSError, RuntimeError, SafetensorError, PublishError)
 """What writing raises where the file system refuses: torch says RuntimeError, safetensors its own."""
 
 
-ELSEWHERE = "another process of the run could not write it, and says why"
+ELSEWHERE = "another process of the run could not write it, and reports why"
 
 
 def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping[str, Any], note: Callable[[str], None]) -> None:
@@ -120,7 +120,9 @@ def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None
     """Raise on every rank when one could not write."""
     if anyone(failure is not None, trainer.args.device):
         before = (
-            "goes on from the checkpoint before" if any(final.parent.glob("checkpoint-*")) else "begins anew: there is no checkpoint yet"
+            "continues from the previous checkpoint"
+            if any(final.parent.glob("checkpoint-*"))
+            else "starts anew: there is no checkpoint yet"
         )
         hint = f"{_what_to_do(failure)}; then --resume-from-checkpoint auto {before}."
         raise staging.refused("checkpoint", final, staging.aside(final), failure or RuntimeError(ELSEWHERE), hint) from failure
@@ -128,7 +130,7 @@ def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None
 
 def _what_to_do(failure: BaseException | None) -> str:
     if "DataLoader worker" in str(failure):
-        return "See what ended the process that loads data"
+        return "Find out what ended the DataLoader worker"
     too_large = os.strerror(errno.EFBIG) in str(failure)  # safetensors gives the words alone
     return "Raise the limit on the size of a file (ulimit -f)" if too_large else "Free space there"
 

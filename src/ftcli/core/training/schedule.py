@@ -61,9 +61,9 @@ class Schedule:
             takes = ", ".join(sorted(known)) or "none"
             return f"{self.name} takes no option {more[0]} (it takes: {takes})"
         if self.name == "warmup_stable_decay" and "num_decay_steps" not in self.options:
-            return f"{self.name} has to be told num_decay_steps"
+            return f"{self.name} needs num_decay_steps"
         if "min_lr_rate" in known and sum(self.options.get(name) is not None for name in ("min_lr", "min_lr_rate")) != 1:
-            return f"{self.name} has to be told one of min_lr and min_lr_rate"
+            return f"{self.name} needs min_lr or min_lr_rate"
         if self.name == "polynomial" and self.peak and self.end >= self.peak:
             return f"its lr_end of {self.end:g} is not below the learning rate of {self.peak:g}"
         wrong = [name for name in ("warmup_type", "decay_type") if self.options.get(name, "linear") not in FALLING]
@@ -212,11 +212,11 @@ class Plan:
             return None
         if train.patience and before <= train.patience:
             return (
-                f"train.patience = {train.patience} cannot end this run: it takes {train.patience + 1} evaluations before the last step, "
-                f"and there are {before:,}"
+                f"train.patience = {train.patience} cannot end this run: it needs {train.patience + 1} evaluations before the last step, "
+                f"but there are {before:,}"
             )
         if train.load_best_model_at_end and not before:
-            return f"train.load_best_model_at_end has one model to choose from: the only evaluation is that at the end, step {self.schedule.steps:,}"
+            return f"train.load_best_model_at_end has only one model to choose from: the only evaluation is at the end, step {self.schedule.steps:,}"
         return None
 
 

@@ -28,7 +28,7 @@ def to_score(context: Context, store: Store, arguments: TrainingArguments) -> Sp
         return None
     split = store.split(TEST)
     if not len(split):
-        context.note("the test split is empty: it is not scored")
+        context.note("the test split is empty, so it is not scored")
         return None
     if asked is None and arguments.eval_strategy == "no":
         context.note(f"the test split ({len(split):,} rows) is not scored, because evaluations are off: --do-predict scores it")
@@ -46,7 +46,7 @@ def that_fits(context: Context, split: SplitData | None, check: Callable[[list[s
         check([] if split is None else [TEST])
     except (ModelError, DataError) as error:
         if context.settings.train.do_predict:
-            raise type(error)(error.message, f"{error.hint} Or leave the test split unscored: --no-do-predict.".strip()) from error
+            raise type(error)(error.message, f"{error.hint} Or do not score the test split: --no-do-predict.".strip()) from error
         context.note(f"the test split is not scored: {error.message}")
         return None
     return split
@@ -62,7 +62,7 @@ def unmet(store: Store) -> str | None:
 def score(trainer: Trainer, split: SplitData) -> None:
     """One pass over it with the model as it is now; the figures are a line of the log, under test_…"""
     if trainer.is_deepspeed_enabled and trainer.deepspeed is None:
-        trainer.watch.note("the test split is not scored: this process trained nothing, and DeepSpeed has no engine for it")
+        trainer.watch.note("the test split is not scored: this process did not train, so DeepSpeed has no engine for it")
         return
     trainer.score(StoreDataset(split))
 

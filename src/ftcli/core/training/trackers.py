@@ -111,7 +111,7 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
 
     @contextmanager
     def _told_if_slow(self) -> Iterator[None]:
-        words = f"the tracker {self.name} has not answered for {PATIENCE_SECONDS:g} s: the run begins when it answers or gives up; leave --report-to out to begin at once"
+        words = f"the tracker {self.name} has not answered for {PATIENCE_SECONDS:g} s: the run starts when it answers or gives up; remove --report-to to start at once"
         timer = Timer(PATIENCE_SECONDS, self.note, [words])
         timer.daemon = True
         timer.start()
@@ -126,7 +126,7 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
         except Exception as error:  # noqa: BLE001 - anything that a library of others may raise
             failed, self._callback = self._callback is None, None
             if not failed:
-                self.note(f"the tracker {self.name} failed after step {step} and gets no more: {type(error).__name__}: {error}")
+                self.note(f"the tracker {self.name} failed after step {step} and is no longer used: {type(error).__name__}: {error}")
 
 
 def _handing_on(name: str) -> Callable[..., None]:
@@ -153,7 +153,7 @@ def start(names: list[str], output: Path, note: Callable[[str], None], settings:
             kind = type(f"Tracker_{name}", (Tracker,), {})  # transformers warns of two callbacks of one class
             started.append(kind(name, INTEGRATION_TO_CALLBACK[name](), note, output, settings))
         except Exception as error:  # noqa: BLE001 - a package that is there and broken
-            note(f"the tracker {name} cannot be started, and the run goes on without it: {type(error).__name__}: {error}")
+            note(f"the tracker {name} cannot be started; the run continues without it: {type(error).__name__}: {error}")
     return started
 
 

@@ -65,7 +65,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     def found(check: Check) -> None:
         checks.append(check)
         if check.status == "fail" and stop:
-            raise TrainError(check.summary, f"{check.fix} To train all the same: --on-unhealthy warn.")
+            raise TrainError(check.summary, f"{check.fix} To train anyway: --on-unhealthy warn.")
         if check.status in {"warn", "fail"}:
             context.note(f"{check.summary}. {check.fix}")
 
@@ -174,7 +174,7 @@ def _whole(
         trainer.checkpoint()
         return "interrupted"
     if not trainer.state.global_step:
-        raise TrainError("no step was made: the model is as it began, and is not saved", "Look at the batches: ftcli verify.")
+        raise TrainError("no step was taken: the model is unchanged, and is not saved", "Look at the batches: ftcli verify.")
     set_cache(run.model.config, use_cache)  # Trainer turns it off, and a saved model without it would generate slowly
     _save(trainer)
     return "ok"
@@ -297,13 +297,13 @@ def _gone_back(trainer: FtcliTrainer, back: Rollback) -> Path:
     folder = first_decides(lambda: checkpoints.go_back(Path(trainer.args.output_dir), back.before, note))
     if folder is None and any(Path(trainer.args.output_dir).glob("checkpoint-*")):
         raise TrainError(
-            f"{back.message}, and the steps to be left out ({back.left_out[0]} to {back.left_out[-1]}) reach back before the first checkpoint",
-            "Lower the learning rate or warm up longer: the run goes wrong from its beginning.",
+            f"{back.message}, and the steps to skip ({back.left_out[0]} to {back.left_out[-1]}) reach back before the first checkpoint",
+            "Lower the learning rate or warm up longer: the run goes wrong from the start.",
         )
     if folder is None:
         raise TrainError(
             f"{back.message}, and there is no checkpoint to go back to",
-            "Save more often (--save-strategy steps --save-steps 100), or leave single steps out: --on-nonfinite skip.",
+            "Save more often (--save-strategy steps --save-steps 100), or skip single steps: --on-nonfinite skip.",
         )
     first, last = back.left_out[0], back.left_out[-1]
     left_out = f"step {last} is" if first == last else f"steps {first} to {last} are"
@@ -339,7 +339,7 @@ def _named(run: Run, trainer: FtcliTrainer, error: Exception) -> FtcliError | No
         return memory.advice(trainer.args, error, trainer.shape, evaluating=trainer.evaluating, batches=trainer.token_batches)
     if of_a_dead_loader(error):
         return TrainError(
-            f"after step {trainer.state.global_step} a process that loads data died: {str(error).partition(chr(10))[0] or type(error).__name__}",
-            "Something killed it, most often for memory: use fewer (--dataloader-num-workers 0 is right for stored data), then --resume-from-checkpoint.",
+            f"after step {trainer.state.global_step} a DataLoader worker died: {str(error).partition(chr(10))[0] or type(error).__name__}",
+            "Something killed it, most often for lack of memory: use fewer workers (--dataloader-num-workers 0 is best for prepared data), then --resume-from-checkpoint.",
         )
     return None

@@ -304,7 +304,7 @@ class FtcliTrainer(Evaluating):
             state.best_model_checkpoint = None if found is None else str(found)
             if found is None:
                 of = f"step {state.best_global_step}, {self.args.metric_for_best_model} {state.best_metric:.4g}"
-                self.watch.note(f"the best checkpoint so far ({of}) {problem}: the best of what follows is kept")
+                self.watch.note(f"the best checkpoint so far ({of}) {problem}: the best of the following ones is kept")
                 state.best_metric, state.best_global_step = None, 0
         return begun
 
@@ -339,6 +339,6 @@ class FtcliTrainer(Evaluating):
         for what, broken in {"weights": not finite(self.model), "optimizer's states": not finite_states(self.optimizer)}.items():
             if anyone(broken, self.args.device):
                 raise TrainError(
-                    f"after step {self.state.global_step} the {what} hold values that are no numbers: nothing is saved",
+                    f"after step {self.state.global_step} the {what} contain NaN or infinity: nothing is saved",
                     "Lower the learning rate or warm up longer; an earlier checkpoint may be good.",
                 )

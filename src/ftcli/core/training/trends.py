@@ -109,7 +109,7 @@ class Course:
                 "gradient-norm",
                 "fail",
                 f"step {step}: the gradient is zero and the loss {loss:.3f}: nothing is learned",
-                "Something cuts the loss off from the weights: run ftcli verify (FT405).",
+                "The loss is detached from the weights: run ftcli verify (FT405).",
                 evidence,
             )
         usual = max(self._first_norm or 0.0, self._norms[len(self._norms) // 2]) if len(self._norms) >= 5 else math.inf
@@ -117,7 +117,7 @@ class Course:
             return _check(
                 "gradient-norm",
                 "warn",
-                f"step {step}: the gradient norm is {norm:.3g}, {norm / usual:.0f} times what it was",
+                f"step {step}: the gradient norm is {norm:.3g}, {norm / usual:.0f} times its usual value",
                 "Lower the learning rate or warm up longer; look at the rows of this step.",
                 {**evidence, "usual": usual},
             )
@@ -135,7 +135,7 @@ class Course:
             return _check(
                 "learning-rate",
                 "fail",
-                f"step {step}: the learning rate is 0 since the line before, planned is {planned:.3g}: nothing is learned from here on",
+                f"step {step}: the learning rate has been 0 since the previous log line, the schedule says {planned:.3g}: nothing is learned from here on",
                 "The schedule ends too early: check --max-steps, the scheduler and the checkpoint.",
                 evidence,
             )
@@ -143,8 +143,8 @@ class Course:
             return _check(
                 "learning-rate",
                 "warn",
-                f"step {step}: the learning rate is {rate:.3g}, planned is {planned:.3g}",
-                "A checkpoint's optimizer keeps its old rate, and a missing scheduler starts over: check what was resumed.",
+                f"step {step}: the learning rate is {rate:.3g}, the schedule says {planned:.3g}",
+                "A checkpoint's optimizer keeps its old rate, and a missing scheduler restarts: check what was resumed.",
                 evidence,
             )
         return None
@@ -182,8 +182,8 @@ class Course:
         return _check(
             "stalled-loss",
             "warn",
-            f"step {step}: after {done:,.0f} steps at the full rate the loss is {recent:.3f}; knowing nothing of the texts gives {self.unlearned:.3f}",
-            "If it stays so: a higher learning rate, or labels that do not belong to the texts (ftcli verify --learnability-steps 200).",
+            f"step {step}: after {done:,.0f} steps at the full rate the loss is {recent:.3f}; ignoring the texts gives {self.unlearned:.3f}",
+            "If it does not improve, raise the learning rate, or check whether the labels belong to the texts (ftcli verify --learnability-steps 200).",
             {"step": step, "full_rate_steps": done, "loss": recent, "unlearned": self.unlearned},
         )
 
@@ -194,7 +194,7 @@ class Course:
             "clip-share",
             "warn",
             f"step {entry['step']}: {share:.1%} of the steps were clipped, so that {self.optimizer} moves by max_grad_norm × learning rate whatever the gradient",
-            "Raise --max-grad-norm, or use AdamW, to which the gradient's size is the same.",
+            "Raise --max-grad-norm, or use AdamW, which does not depend on the gradient's size.",
             {"step": entry["step"], "clipped_share": share},
         )
 
@@ -208,9 +208,9 @@ class Course:
         return _check(
             "held-out",
             "warn",
-            f"step {entry['step']}: the training loss is {loss:.3f}, and on rows that were not seen {accuracy:.1%} are right, no more than with the "
-            f"commonest label ({majority:.1%}): the rows are learned by heart",
-            "Look for shuffled or wrong labels; if they are right: more data, fewer epochs, a lower learning rate.",
+            f"step {entry['step']}: the training loss is {loss:.3f}, but on held-out rows only {accuracy:.1%} are right, no more than by always predicting the "
+            f"most frequent label ({majority:.1%}): the rows are memorized",
+            "Look for shuffled or wrong labels; if they are right, use more data, fewer epochs or a lower learning rate.",
             {"step": entry["step"], "loss": loss, "eval_accuracy": accuracy, "majority_accuracy": majority},
         )
 
@@ -261,7 +261,7 @@ class Course:
         elif self.held_out_majority is not None and accuracy is not None:
             if self._above_majority(accuracy):
                 return None
-            right = f", and {accuracy:.1%} are right ({self.held_out_majority[0]:.1%} with the commonest label)"
+            right = f", and {accuracy:.1%} are right ({self.held_out_majority[0]:.1%} by always predicting the most frequent label)"
         trained = _recent(lines, entry["step"])
         evidence = {
             "steps": steps,
@@ -271,13 +271,13 @@ class Course:
             **({"eval_macro_f1": macro} if self.weighed else {}),
             "loss": trained,
         }
-        said = f"the loss on rows that were not seen is {entry['eval_loss']:.3f}, where knowing nothing of the texts gives {self.unlearned_elsewhere:.3f}{right}"
+        said = f"the held-out loss is {entry['eval_loss']:.3f}, where ignoring the texts gives {self.unlearned_elsewhere:.3f}{right}"
         if trained is not None and trained < TAUGHT * self.unlearned:
             return _check(
                 "overfitting",
                 "warn",
-                f"after {steps:,} steps the training loss is {trained:.3f}, but {said}: what was learned holds on the training rows only",
-                "More data, fewer epochs or a lower learning rate; if no step was better, see whether the labels belong to the texts: "
+                f"after {steps:,} steps the training loss is {trained:.3f}, but {said}: the model does not generalize beyond the training rows",
+                "Use more data, fewer epochs or a lower learning rate; if no step was better, check whether the labels belong to the texts: "
                 "ftcli verify --learnability-steps 200.",
                 evidence,
             )
@@ -285,7 +285,7 @@ class Course:
             "nothing-learned",
             "warn",
             f"after {steps:,} steps {said}",
-            "Train longer or at a higher learning rate; if it stays so, see whether the labels belong to the texts: ftcli verify --learnability-steps 200.",
+            "Train longer or at a higher learning rate; if it does not improve, check whether the labels belong to the texts: ftcli verify --learnability-steps 200.",
             evidence,
         )
 
@@ -307,9 +307,9 @@ class Course:
         return _check(
             "overfitting",
             "warn",
-            f"the loss on rows that were not seen was best at step {least['step']:,} ({least['eval_loss']:.3f}) and is {last['eval_loss']:.3f} after "
+            f"the held-out loss was best at step {least['step']:,} ({least['eval_loss']:.3f}) and is {last['eval_loss']:.3f} after "
             f"{steps:,}, while the training loss fell from {before:.3f} to {after:.3f}: the run overfits",
-            "Keep the best model (--load-best-model-at-end) or stop in time (--patience 2, fewer epochs); more data or a lower learning rate move that step.",
+            "Keep the best model (--load-best-model-at-end) or stop in time (--patience 2, fewer epochs); more data or a lower learning rate delay that step.",
             {
                 "best_step": least["step"],
                 "best_eval_loss": least["eval_loss"],
@@ -340,7 +340,7 @@ def clipping(share: float | None, optimizer: str) -> Check | None:
     return _check(
         "clip-share",
         "info",
-        f"{share:.1%} of the steps were clipped, which {optimizer} does not mind: it divides by the gradient's size",
+        f"{share:.1%} of the steps were clipped, which does not affect {optimizer}: it divides by the gradient's size",
         "",
         {},
     )

@@ -35,7 +35,7 @@ def draw(probe: Probe, most_logits: int) -> Rows:
     `most_logits` and its work under `MOST_WORK`: 2 at least, or 1 pack."""
     split = probe.train_split
     if not len(split):
-        raise DataError(f"{probe.store.path}: the split train has no rows", "Check the sources and their split names.")
+        raise DataError(f"{probe.store.path}: the train split has no rows", "Check the sources and their split names.")
     generator = np.random.default_rng(probe.settings.train.seed)
     drawn = generator.choice(len(split), size=min(len(split), 50 * BATCH_ROWS), replace=False)
     short = drawn[split.lengths[drawn] <= MOST_TOKENS // 8]

@@ -86,7 +86,7 @@ class Forward:
             ModelError: no parameter is trainable.
         """
         if not any(parameter.requires_grad for parameter in self.model.parameters()):
-            raise ModelError("every parameter is frozen (requires_grad = False)", "Leave some of them trainable.")
+            raise ModelError("every parameter is frozen (requires_grad = False)", "Keep some of them trainable.")
         self.model.zero_grad(set_to_none=True)
         with torch.enable_grad():
             logits = self.model(**inputs_of(self.batch)).logits

@@ -33,7 +33,7 @@ def open_store(context: Context) -> Store:
     if not sources:
         raise Missing("no --dataset")
     if unprepared(context.settings):
-        raise Missing("the sources are not prepared yet: ftcli train does it first, ftcli tokenize --output-dir now")
+        raise Missing("the sources are not prepared yet: ftcli train prepares them first, ftcli tokenize --output-dir does it now")
     return prepared(context)
 
 
@@ -62,4 +62,4 @@ def read_texts(context: Context) -> OwnTexts:
         return found
     if unprepared(context.settings):
         raise Missing("no text can be read in the sources (see FT201)")
-    raise Missing("the texts that the data were prepared from are not there any more, or changed")
+    raise Missing("the source texts of the prepared data were removed or changed")

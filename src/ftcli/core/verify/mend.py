@@ -70,7 +70,7 @@ def mend(context: Context, edits: Sequence[Edit], folder: Path) -> list[Mended]:
             continue
         if place is None:
             context.note(
-                f"--fix: the {part} is no folder here; download it first, then {', '.join(edit.key for edit in mine)} can be set in a copy"
+                f"--fix: the {part} is not a local folder; download it first, then {', '.join(edit.key for edit in mine)} can be set in a copy"
             )
             continue
         source, setting, only = place
@@ -84,7 +84,7 @@ def mend(context: Context, edits: Sequence[Edit], folder: Path) -> list[Mended]:
         except (OSError, ValueError) as error:
             words = getattr(error, "strerror", None) or error
             raise PublishError(
-                f"no mended copy of {source} can be made in {folder}: {words}", "Mend the folder by hand, or choose another --report-dir."
+                f"no fixed copy of {source} can be made in {folder}: {words}", "Fix the folder by hand, or choose another --report-dir."
             ) from error
         value = copy / only if only else copy
         made.append(Mended(part, source, copy, tuple(mine), diff, {setting: str(value)}))

@@ -11,7 +11,7 @@ from ftcli.core.verify.catalogue import CAUSES, SYMPTOMS
 SEVERITY = {"info": "informs", "warn": "warns", "fail": "fails the run"}
 NOT_BEFORE = """
 Labels that are wrong but possible (shuffled, or of another row) leave every figure before training as it should be, and a single batch is learned all the same. Only held-out rows
-show them: `ftcli verify … --learnability-steps 200` trains for so many steps and looks at rows that it did not train on (FT510); of a run of its own, compare `eval_accuracy` with the
+show them: `ftcli verify … --learnability-steps 200` trains for that many steps and scores rows it did not train on (FT510); for your own run, compare `eval_accuracy` with the
 `chance_accuracy` of the report. A small learnable task is well above chance by then; with shuffled labels it never is. In the same way the loss alone never shows that EOS is not learned (FT103, FT302): it is 0.011 with and without.
 """
 
@@ -34,7 +34,7 @@ def check_page(kind: CheckKind, page: Page) -> str:
     for title, text in (("Symptom", page.symptom), ("Cause", page.cause), ("How it is found", page.found), ("What to do", page.fix)):
         lines += ["", f"## {title}", "", _flowing(text)]
     if kind.mend is not None:
-        lines += ["", "`ftcli verify --fix` mends it in a copy, where that is safe."]
+        lines += ["", "`ftcli verify --fix` fixes it in a copy, where that is safe."]
     if page.references:
         lines += ["", "## References", "", *(f"- {reference}" for reference in page.references)]
     return "\n".join(lines) + "\n"

@@ -33,14 +33,14 @@ def preflight(context: Context, run: Run) -> tuple[Check, ...]:
         UsageError: train.ignore_checks names none.
     """
     if not context.settings.train.verify:
-        context.note("the checks before training were left out: --no-verify")
+        context.note("the checks before training were skipped: --no-verify")
         return ()
     registry = context.plugins.registry("check")
     probe = Probe(context)
     probe.give(store=run.store, tokenizer=run.tokenizer, task=run.task)
     ignored = tuple(context.settings.train.ignore_checks or ())
     if ignored:
-        context.note(f"checks left out: {', '.join(ignored)} (--ignore)")
+        context.note(f"checks skipped: {', '.join(ignored)} (--ignore)")
     more = (*WEIGHTS, *(BATCH if context.plugins.outsider("collator", probe.collator_name) else ()))
     kinds = chosen(registry, (), "quick", (), (*NOT_HERE, *ignored))
     kinds += [kind for kind in every(registry) if kind.id in more and not kind.id.startswith(ignored)]
@@ -52,11 +52,9 @@ def preflight(context: Context, run: Run) -> tuple[Check, ...]:
     if failed:
         words = "\n".join(f"{check.id}: {check.summary}. {check.fix}" for check in failed)
         ids = [check.id for check in failed]
-        way_on = (
-            ""
-            if NEEDED.intersection(ids)
-            else f", or go on without what is checked there: --ignore {','.join(ids)} (the report will say so)"
+        way_on = "" if NEEDED.intersection(ids) else f", or skip this check: --ignore {','.join(ids)} (recorded in the report)"
+        what = (
+            "the run would not learn as configured" if any(check.status == "fail" for check in failed) else "a check before the run broke"
         )
-        what = "the run would not learn as it is" if any(check.status == "fail" for check in failed) else "a check before the run broke"
         raise TrainError(f"{what}:\n{words}", f"Mend that{way_on}.")
     return checks

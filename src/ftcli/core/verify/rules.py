@@ -149,7 +149,7 @@ def _verdict(
         if short := shortage(error):
             return Check("", "", "error", f"{kind.title}: {short.message}", {}, short.hint)
         words = f"{kind.title}: the check of plugin {owner(kind.id)!r} broke: {reason_of(error)}"
-        return Check("", "", "error", words, {}, f"Report it to the plugin's author; --ignore {kind.id} leaves it out.")
+        return Check("", "", "error", words, {}, f"Report it to the plugin's author; skip it with --ignore {kind.id}.")
 
 
 def _sound(verdict: Check) -> Check:

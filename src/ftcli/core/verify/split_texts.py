@@ -25,7 +25,7 @@ HALF = 0.5
 """Part of a text that makes it the same as what it stands in, and of a split's rows that have to be compared for a verdict on it."""
 BYTES = 4.0
 """Of a token that nobody can spell."""
-LONGER = "Raise --max-length: what tells these texts apart is cut off."
+LONGER = "Raise --max-length: the part that distinguishes these texts is cut off."
 
 
 def held_out(probe: Probe) -> list[str]:
@@ -114,7 +114,7 @@ def cut_words(probe: Probe, lengths: NDArray[np.int64]) -> str:
     limit = probe.store.max_length
     if not len(lengths) or not probe.store.manifest.get("metrics", {}).get("rows_truncated") or (lengths >= limit).mean() <= 0.5:
         return ""
-    return f"; most of them have exactly {limit:,} tokens, where they were cut, and may differ behind"
+    return f"; most of them have exactly {limit:,} tokens, where they were cut, and may differ after that"
 
 
 def split_by_ftcli(probe: Probe, name: str) -> bool:
