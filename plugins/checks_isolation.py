@@ -61,7 +61,7 @@ def packing_isolation(probe: Probe) -> Check:
         tried = evidence["attention"] in {"sdpa", "eager"}
         fix = "Prepare the data without --packing." if tried else "Use sdpa or eager attention, or prepare the data without --packing."
         return failed(
-            f"documents in one pack see each other: logits of document {document} of row {row} change by {change:.2g} standard deviations "
+            f"documents in one pack attend to each other: logits of document {document} of row {row} change by {change:.2g} standard deviations "
             f"({evidence['attention']} attention{cache})",
             "Leave train.use_cache unset." if config.use_cache else fix,
             row=row,
@@ -69,7 +69,7 @@ def packing_isolation(probe: Probe) -> Check:
             **evidence,
         )
     return passed(
-        f"documents in a pack do not see each other ({change:.1g} standard deviations, {evidence['attention']} attention)", **evidence
+        f"documents in a pack do not attend to each other ({change:.1g} standard deviations, {evidence['attention']} attention)", **evidence
     )
 
 

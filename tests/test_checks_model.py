@@ -397,7 +397,7 @@ def test_a_head_that_pools_a_wrong_token_fails(world: World) -> None:
 def test_documents_that_see_each_other_fail(world: World, what: str, change: str, also: tuple[str, ...]) -> None:
     plugins = world.collator(change, "Packed", "packed")
     also = tuple(name for name in also if name != "FT301" or what == "a mask of ones")
-    check = world.caught(f"packed with {what}", world.run("packed", "qwen3"), "FT408", *also, words="see each other", plugins=plugins)
+    check = world.caught(f"packed with {what}", world.run("packed", "qwen3"), "FT408", *also, words="attend to each other", plugins=plugins)
     assert check.evidence["attention"] == "sdpa"
     assert "sdpa" not in check.fix
 

@@ -379,7 +379,7 @@ def test_layers_that_the_configuration_leaves_out_warn(world: World, tmp_path: P
     file = tmp_path / "c" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "num_hidden_layers": 1, "layer_types": ["full_attention"]}))
     values = world.run("classify", **{"model.name_or_path": str(tmp_path / "c")})
-    check = world.caught("K1: a layer fewer than the file", values, "FT412", status="warn", words="left out", stages=STAGES)
+    check = world.caught("K1: a layer fewer than the file", values, "FT412", status="warn", words="they are not loaded", stages=STAGES)
     assert "layers.1." in check.evidence["left_out"][0]
     assert "num_hidden_layers" in check.fix
 

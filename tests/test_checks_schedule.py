@@ -246,7 +246,7 @@ def test_evaluations_too_few_for_what_is_asked_are_a_warning(world: World, asked
 
 def test_epochs_are_evaluations_too(world: World) -> None:
     values = {**world.run("classify"), "train.patience": 2, "train.eval_strategy": "epoch"}
-    world.caught("3 epochs", {**values, "train.num_train_epochs": 3}, "FT092", status="warn", words="and there are 2", stages=STAGE)
+    world.caught("3 epochs", {**values, "train.num_train_epochs": 3}, "FT092", status="warn", words="but there are 2", stages=STAGE)
     assert world.quiet("4 epochs", {**values, "train.num_train_epochs": 4}, stages=STAGE)["FT092"].evidence["evaluations"] == 4
 
 

@@ -170,7 +170,7 @@ def test_a_tokenizer_json_that_auto_tokenizer_does_not_follow_warns_with_a_text_
     document["normalizer"] = {"type": "Lowercase"}  # GPT2Tokenizer builds its own backend from vocabulary and merges
     (folder / "tokenizer.json").write_text(json.dumps(document))
     check = world.caught(
-        "a normaliser that is not used", {"tokenizer.path": str(folder)}, "FT106", status="warn", words="other ids", stages=STAGE
+        "a normaliser that is not used", {"tokenizer.path": str(folder)}, "FT106", status="warn", words="different ids", stages=STAGE
     )
     assert "normalizer" in check.evidence["parts"]
     assert check.evidence["auto_tokenizer"] != check.evidence["tokenizer_json"]

@@ -390,7 +390,7 @@ def test_the_commands_use_what_plugins_offer(way: str, tmp_path: Path, monkeypat
 FAILS = {
     "raise RuntimeError('vault is sealed')": "RuntimeError: vault is sealed",
     "import sys; sys.exit(0)": "SystemExit: 0",
-    "return 'x'": "it gave str",
+    "return 'x'": "it returned str",
 }
 
 

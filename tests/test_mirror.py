@@ -430,7 +430,7 @@ def test_from_store_to_store_and_back(raw: Server, tmp_path: Path) -> None:
     why = run("cache", "why", URL, "plain", "--json", cwd=tmp_path)
     assert (why.exit_code, why.report["details"]["differences"]["head"]) == (0, ["input", URL, "plain"]), why.stderr
     listed = run("cache", "ls", URL, cwd=tmp_path)
-    assert (listed.exit_code, f"{URL} is none" in listed.stderr) == (2, True), listed.stderr
+    assert (listed.exit_code, f"which {URL} is not" in listed.stderr) == (2, True), listed.stderr
 
     for refused in (
         ("train", "--dataset", URL, "--output-dir", "s3://bucket/run"),

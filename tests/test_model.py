@@ -61,7 +61,7 @@ def test_overrides_take_the_type_of_what_they_replace(tmp_path: Path) -> None:
         ("attention_dropout=big", "not a number", "0.0 now"),
         ("tie_word_embeddings=perhaps", "not true or false", "true now"),
         ("hidden_size", "not NAME=VALUE", "hidden_size=256"),
-        ("rope_parameters=17", "no valid qwen3 configuration", "Change"),
+        ("rope_parameters=17", "not a valid qwen3 configuration", "Change"),
     ],
 )
 def test_an_impossible_override_is_refused(tmp_path: Path, overrides: str, message: str, hint: str) -> None:

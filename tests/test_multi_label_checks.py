@@ -99,7 +99,7 @@ def test_a_model_that_does_not_read_cannot_learn_rows_by_heart(world: World, tol
     """All rows get one answer: labels that tell no rows apart do not count, so that saying "no" to all is not learning."""
     blind = world.model("model.score.register_forward_hook(lambda module, given, found: found.mean((0, 1), keepdim=True).expand_as(found))")
     checks = world.verify(_run(world, told), plugins=blind)
-    assert "by heart" in checks["FT505"].summary, {id_: check.summary for id_, check in checks.items() if check.status == "fail"}
+    assert "memorize" in checks["FT505"].summary, {id_: check.summary for id_, check in checks.items() if check.status == "fail"}
     assert checks["FT505"].status == "fail"
 
 

@@ -395,7 +395,7 @@ def test_a_source_that_gets_a_link_or_other_permissions_between_parts_is_the_sam
     world.parts([other])
     source.chmod(0o600)
     relinked(source)
-    assert not any("read before" in note for note in world.run(f"{owner}/3").notes), "its hash says that it is the same"
+    assert not any("have changed since" in note for note in world.run(f"{owner}/3").notes), "its hash says that it is the same"
     refused = refusal(world, finish=True)
     assert f"{source} was touched" in refused.message
     assert f"--shard {other}/3 again" in refused.hint
@@ -508,6 +508,6 @@ def test_every_shard_is_in_one_part_and_parts_are_even(sizes: list[int], count: 
 
 @pytest.mark.parametrize("text", ["4/3", "0/3"])
 def test_the_parts_that_there_are_are_named_by_their_own_count(text: str) -> None:
-    with pytest.raises(UsageError, match="the first is 1/3, the last 3/3") as refused:
+    with pytest.raises(UsageError, match="parts are 1/3 to 3/3") as refused:
         Part.parse(text)
     assert "--array=1-3" in refused.value.hint

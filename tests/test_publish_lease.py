@@ -67,7 +67,7 @@ def test_a_holder_that_has_not_signed_yet_is_described(output: Path, monkeypatch
             Attempt.open(output, "f")
         with pytest.raises(PublishError, match=r"no progress for \d+ s from a process that has not signed yet") as caught:
             Attempt.open(output, "f", wait=True, patience=0.2)
-        assert caught.value.hint == f"fuser -v {attempt.directory / 'lease'} names it."
+        assert caught.value.hint == f"Find it with fuser -v {attempt.directory / 'lease'}."
 
 
 class Waiter:

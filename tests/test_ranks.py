@@ -192,7 +192,7 @@ def test_a_killed_preparer_is_succeeded_by_a_rank_that_names_it(folder: Path, wh
     assert {report["metrics"]["content_hash"] for _, report in ended} == {whole}
     rank, report = next((rank, report) for rank, (_, report) in zip(others, ended, strict=True) if not report["metrics"]["reused"])
     assert report["metrics"]["shards_resumed"] >= 2
-    words_ = f"rank {note.rank}, pid {note.pid} on {HOST}, which was preparing {output}, is gone: rank {rank.number} goes on"
+    words_ = f"rank {note.rank}, pid {note.pid} on {HOST}, which was preparing {output}, is gone: rank {rank.number} continues"
     assert words_ in rank.said
     assert any(text.startswith(words_) for text in report["notes"])
     assert left_behind(output) == []

@@ -45,7 +45,7 @@ def test_without_labels_the_task_is_pretrain_and_texts_end_with_eos(recipe):
     settled, notes = recipe()
     assert settled.task == "pretrain"
     assert settled.policy.eos == settled.tokenizer.eos_token_id
-    assert any("--no-add-eos leaves it out" in note for note in notes)
+    assert any("turn off with --no-add-eos" in note for note in notes)
 
 
 def test_what_the_user_says_about_eos_is_done_without_a_note(recipe):

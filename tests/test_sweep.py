@@ -314,7 +314,7 @@ def test_the_texts_of_a_benchmark_have_the_workers_of_the_whole_run(asked: int |
 def test_how_many_rows_tell_the_workers_is_said() -> None:
     assert hands.too_few(LARGE, 10) is None
     assert hands.too_few(LARGE, 1) is None
-    assert "--rows 160 would do" in (hands.too_few(LARGE, 16) or "")
+    assert "use --rows 160" in (hands.too_few(LARGE, 16) or "")
 
 
 def test_workers_that_few_rows_cannot_tell_are_not_tried(tmp_path: Path) -> None:

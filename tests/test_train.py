@@ -318,7 +318,7 @@ def test_patience_that_cannot_end_the_run_is_said_before_its_first_step(bench: B
     data = bench.store("short", {"train": learnable(30, 4, VOCABULARY, 0), "validation": learnable(9, 4, VOCABULARY, 1)}, labels=4)
     asked = bench.context(data, "short", **ONE_STEP, train__patience=1, train__eval_strategy="epoch")
     run(asked)
-    assert "train.patience = 1 cannot end this run: it needs 2 evaluations before the last step, and there are 0" in asked.notes
+    assert "train.patience = 1 cannot end this run: it needs 2 evaluations before the last step, but there are 0" in asked.notes
 
 
 def test_patience_without_the_best_model_says_that_the_last_one_is_kept_and_that_the_run_overfits(bench: Bench) -> None:

@@ -172,7 +172,7 @@ def test_the_same_texts_give_the_same_folder(kind: Kind, tmp_path: Path) -> None
 
 
 def test_unigram_says_that_it_is_not_reproducible(trained: dict[Kind, tuple[Path, dict[str, Any]]]) -> None:
-    assert "other ids" in " ".join(trained["unigram"][1]["notes"])
+    assert "different ids" in " ".join(trained["unigram"][1]["notes"])
     assert trained["bpe"][1]["notes"] == []
 
 
