@@ -50,7 +50,7 @@ IN_NETWORK = ("ip", "netns", "exec")
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 MODULES = (
     *("ftcli", "ftcli.core.processes.tied", "torch.distributed.run"),
-    *("benchmarks.incident2", "benchmarks.naive", "benchmarks.alone", "rank_steps", "the_fence"),
+    *("benchmarks.incident2", "benchmarks.naive", "benchmarks.alone", "naive_driver", "rank_steps", "the_code", "the_fence"),
 )
 ROOT = Path(__file__).resolve().parents[1]
 """Of the source tree: may stand in PYTHONPATH before what the nursery has there."""
