@@ -6,11 +6,12 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
 
 from ftcli.contracts import CheckKind
 from ftcli.records import Check
+from ftcli.versions import version
 
 if TYPE_CHECKING:
     from ftcli.core.verify.probe import Probe

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from ftcli import hookimpl
 from ftcli.contracts import Encoded, Encoder, Engine
 from ftcli.errors import EngineError, MissingExtraError
 from ftcli.hookspecs import Register
+from ftcli.versions import version as installed_version
 
 if TYPE_CHECKING:
     import pyarrow as pa

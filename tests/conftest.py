@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING
@@ -59,26 +60,26 @@ settings.load_profile("ftcli")  # before the modules with tests are imported, wh
 LONGEST = [
     "executor_ray",
     "docs",
-    "tokenize_faults",
+    "engine_variants",
     "engine_real",
     "checks_model",
-    "tokenize_real",
-    "engine_variants",
+    "tokenize",
+    "incident2",
+    "tokenize_faults",
+    "benchmarks",
+    "bad_input",
+    "train",
     "launch_ranks",
+    "publish_faults",
+    "hostile_input",
     "train_faults",
     "ranks",
     "engine_crash",
-    "incident2",
-    "benchmarks",
-    "tokenize",
-    "verify",
-    "publish_faults",
     "benchmark",
+    "tokenize_real",
+    "verify",
     "power_loss",
-    "train",
-    "bad_input",
     "publish_model",
-    "hostile_input",
     "hooks",
     "two_hosts",
     "resume",
@@ -104,6 +105,7 @@ LONGEST = [
 """Files that take longest, by CPU time or by waiting: begun first, so that no worker has one left when the others have ended."""
 
 
+HOMES = count()
 FROZEN = [0]
 """How many modules there were when what they hold was taken out of the garbage collector's sight."""
 COSTLY = {"world", "bench"}
@@ -191,7 +193,8 @@ def _fonts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _isolated(_fonts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, no settings from outside, 100 columns, and a guard against tests that change os.environ."""
-    home = tmp_path_factory.mktemp("home")
+    home = tmp_path_factory.getbasetemp() / f"home{next(HOMES)}"  # mktemp looks through all folders for the next number
+    home.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith(HIDDEN):
@@ -221,7 +224,7 @@ def undrawn(_draw: object, width: int, height: int, _margins: object) -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Pages have their plots, with captions and legends, but matplotlib draws nothing: that was 62 % of the CPU time of a test that trains. Engines
-    are proved on a hundredth of the corpus. Except in tests that are about those.
+    are proved on a hundredth of the corpus, the lean step once for every kind of run. Except in tests that are about those.
 
     No fixture does it: one of a wider scope is made before any of a test's, with what the test before had, and a worker that takes tests from
     another one has any test before.
@@ -234,6 +237,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import short_proof
 
         short_proof.decide(whole="whole_proof" in names)
+    if "ftcli.core.training.train" in sys.modules:
+        import short_lean
+
+        short_lean.decide(whole=hasattr(item.module, "lean"))  # type: ignore[attr-defined]
 
 
 @pytest.fixture

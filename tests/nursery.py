@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ IN_NETWORK = ("ip", "netns", "exec")
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 MODULES = (
     *("ftcli", "ftcli.core.processes.tied", "torch.distributed.run"),
-    *("benchmarks.incident2", "benchmarks.naive", "benchmarks.alone", "rank_steps", "the_fence"),
+    *("benchmarks.incident2", "benchmarks.naive", "benchmarks.alone", "naive_driver", "rank_steps", "the_code", "the_fence"),
 )
 ROOT = Path(__file__).resolve().parents[1]
 """Of the source tree: may stand in PYTHONPATH before what the nursery has there."""
@@ -237,17 +238,33 @@ def prepare() -> bool:
 
 def _rehearse() -> None:
     """Write a page of every command: jinja makes what it keeps, 0.8 s of CPU of each command that begins without it. Plots stay undrawn, and
-    proofs short."""
+    proofs short. Prepare a few rows and train on them: what torch sets up and compiles for a first step takes 0.35 s of a small training."""
+    from loguru import logger
+
     import short_proof
+    import tokenizing
     from conftest import undrawn
+    from ftcli.commands import train
     from ftcli.core.reports import plots
     from ftcli.core.reports.report import render_html
     from report_samples import FULL
+    from runs import VOCABULARY, Bench
+    from stores import learnable
 
     plots._document = undrawn
     short_proof.decide(whole=False)
     for report in FULL.values():
         render_html(report())
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        bench = Bench.make(Path(name))
+        tokenizing.here(patch)
+        tokenizing.prepare(bench.tokenizer, tokenizing.write(bench.folder / "texts.jsonl", tokenizing.corpus(20)), bench.folder / "texts")
+        rows = learnable(12, 4, VOCABULARY, 0)
+        store = bench.store("rows", {"train": rows, "validation": rows[:4]}, labels=4)
+        values = {"train__max_steps": 2, "train__verify": False, "runtime__report_dir": bench.folder / "reports"}
+        logger.disable("ftcli")  # until a command says what it is to show, it shows everything
+        train.run(bench.context(store, "run", **values))
+        logger.enable("ftcli")
 
 
 def serve(pipe: socket.socket) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from tokenizing import corpus, ids, manifest, plugins, prepare, write
 
 pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("nursery")]
 
+HERE = Path(__file__).parent
 FUSE = """
 import os, sys, time
 from ftcli import hookimpl
@@ -161,7 +162,7 @@ def test_without_processes_of_their_own_such_an_engine_ends_the_whole_run(tokeni
         f"choose_engine(AutoTokenizer.from_pretrained(folder), folder, Plugins(Path({str(tmp_path / 'plugins')!r}), ()), requested='fuse', sample=['boom'])\n"
     )
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    done = subprocess.run([sys.executable, "-m", "the_code", code], cwd=HERE, capture_output=True, timeout=PATIENCE)
 
     assert done.returncode == -6, json.dumps(done.stderr.decode())
 

@@ -23,6 +23,7 @@ from stores import learnable, told
 from timing import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.usefixtures("nursery")]
+HERE = Path(__file__).parent
 ALONE = {
     "train__num_train_epochs": 1,
     "train__optim": "sgd",  # AdamW makes steps of full size of gradients that are nothing but rounding
@@ -226,10 +227,9 @@ distributed.barrier()
 @pytest.mark.reliability(18, "ranks without a watch", control=True)
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs job control")
 def test_ranks_without_a_watch_wait_for_one_that_is_stopped(tmp_path: Path, tally: Callable[..., None]) -> None:
-    script = tmp_path / "stalled.py"
-    script.write_text(STALLED)
+    program = [sys.executable, "-m", "the_code", STALLED]
     ranks = [
-        subprocess.Popen([sys.executable, script, str(rank), tmp_path / "meeting"], stdout=subprocess.PIPE, text=True) for rank in range(2)
+        subprocess.Popen([*program, str(rank), str(tmp_path / "meeting")], cwd=HERE, stdout=subprocess.PIPE, text=True) for rank in range(2)
     ]
     try:
         assert os.waitpid(ranks[1].pid, os.WUNTRACED)[1] & 0xFF == 0x7F  # it is stopped

@@ -32,6 +32,7 @@ LAYERS = (
         "settings_launch",
         "wanted",
         "sources",
+        "versions",
         "machine",
         "registry",
         "pluginfaults",

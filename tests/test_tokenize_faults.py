@@ -21,7 +21,6 @@ from typing import Any
 import psutil
 import pytest
 
-import naive_driver
 from ftcli.core.files.manifest import check_published
 from ftcli.testing import tiny_tokenizer
 from reliability import SEED, size
@@ -30,6 +29,8 @@ from tokenizing import corpus, left_behind, manifest, write
 from tracing import needs_strace
 
 pytestmark = [pytest.mark.fault, pytest.mark.usefixtures("nursery")]
+HERE = Path(__file__).parent
+NAIVE = [sys.executable, "-m", "naive_driver"]
 WORKERS = 2
 SHARDS = 40
 """The data have more."""
@@ -198,12 +199,12 @@ def test_map_and_save_to_disk_begin_again_and_leave_temporary_files(folder, tmp_
     for kills in range(1, 6):
         cache, log = tmp_path / f"cache{kills}", tmp_path / f"rows{kills}.log"
         log.touch()
-        run = [sys.executable, naive_driver.__file__, str(folder / "data.jsonl"), str(cache), str(tmp_path / f"out{kills}"), str(log)]
-        process = start([*run, "1500"], tmp_path)
+        run = [*NAIVE, str(folder / "data.jsonl"), str(cache), str(tmp_path / f"out{kills}"), str(log)]
+        process = start([*run, "1500"], HERE)
         wait(lambda log=log: sum(map(int, log.read_text().split())) >= 1_500, process)
         gone(process)
         done = sum(map(int, log.read_text().split()))
-        process = start(run, tmp_path)
+        process = start(run, HERE)
         _, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, err
         redone = sum(map(int, log.read_text().split())) - 3_000
@@ -286,10 +287,9 @@ def test_a_killed_worker_is_named_and_the_next_run_ends(folder, whole, tmp_path,
 def test_a_killed_worker_of_map_is_reported_without_file_or_row(folder, tmp_path, tally):
     log = tmp_path / "rows.log"
     log.touch()
-    run = [sys.executable, naive_driver.__file__, str(folder / "data.jsonl"), str(tmp_path / "cache"), str(tmp_path / "out"), str(log)]
-    process = start([*run, "300"], tmp_path)
+    process = start([*NAIVE, str(folder / "data.jsonl"), str(tmp_path / "cache"), str(tmp_path / "out"), str(log), "300"], HERE)
     wait(lambda: log.stat().st_size > 8, process)
-    pool = [child for child in psutil.Process(process.pid).children() if "resource_tracker" not in " ".join(child.cmdline())]
+    pool = [child for child in psutil.Process(process.pid).children() if "naive_driver" in child.cmdline()]
     pool[0].kill()
     _, err = process.communicate(timeout=PATIENCE)
     said = err.strip().splitlines()[-1]

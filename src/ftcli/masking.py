@@ -99,17 +99,20 @@ def _printable(value: Any) -> Any:
     return {key: _printable(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def masked_values(value: Any) -> Any:
+def masked_values(value: Any, hidden: Sequence[str] | None = None) -> Any:
     """A setting's value with every string in it masked, and what is known for a service's key whatever variable holds it.
+
+    Args:
+        hidden: this process's `secrets`, where there are many values: to look for them at each took 2 ms a command.
 
     >>> masked_values("run of AKIAABCDEFGHIJKLMNOP")
     'run of ***'
     """
     if isinstance(value, str):
-        return _KEY.sub(MASK, masked(value))
+        return _KEY.sub(MASK, _without(value, secrets(os.environ) if hidden is None else hidden))
     if isinstance(value, (list, tuple)):
-        return [masked_values(item) for item in value]
-    return {key: masked_values(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [masked_values(item, hidden) for item in value]
+    return {key: masked_values(item, hidden) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def secrets(environ: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import PackagePath, entry_points, version
+from importlib.metadata import PackagePath, entry_points
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
@@ -22,6 +22,7 @@ from ftcli.plugincode import source_hash
 from ftcli.pluginfaults import misuse, reason_of
 from ftcli.records import PluginInfo
 from ftcli.registry import AnyRegistry, Registry
+from ftcli.versions import version
 
 if TYPE_CHECKING:
     from ftcli.settings import Settings
@@ -67,7 +68,7 @@ class Plugins:
         self._manager.add_hookspecs(hookspecs)
         self._info: dict[str, PluginInfo] = {}
         self._registries: dict[str, AnyRegistry] = {}
-        ours = version(PROJECT)  # parses all of the metadata: 2 ms, for each of them
+        ours = version(PROJECT)
         for name in BUILT_INS:  # pluggy calls the last registered first, so that outsiders come before the built-ins
             self._add(importlib.import_module(name), name.removeprefix("ftcli.plugins."), BUILT_IN, ours)
         self._load_entry_points(allow)

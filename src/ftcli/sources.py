@@ -17,14 +17,14 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ftcli.configfile import load_file, plain
 from ftcli.errors import SettingsError
 from ftcli.fields import kinds_of, variable_of
 from ftcli.home import home
 from ftcli.machine import cut_to_cores
-from ftcli.masking import masked_values
+from ftcli.masking import masked_values, secrets
 from ftcli.records import Machine, Value
 from ftcli.settings import Settings, sections, update, walk
 from ftcli.settings_train import NOT_OFFERED, REMOVED
@@ -117,27 +117,35 @@ def resolve(
             )
     settings = _validate(layers)
     origins: dict[str, Value] = {}
+    hidden = secrets(os.environ)
     for section, name, _ in walk():
         key = f"{section}.{name}"
         origin = next((layer.values[key][1] for layer in layers if key in layer.values), "default")
-        origins[key] = Value(masked_values(getattr(getattr(settings, section), name)), origin)
+        origins[key] = Value(masked_values(getattr(getattr(settings, section), name), hidden), origin)
     return Resolved(settings, origins, tuple(warnings), profile)
 
 
+class _Layered(BaseSettings, Settings):
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - its name is pydantic's
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
 def _validate(layers: list[Layer]) -> Settings:
-    trees = [layer.tree(above=layers[:place]) for place, layer in enumerate(layers)]
-
-    class Layered(BaseSettings, Settings):
-        model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return tuple(InitSettingsSource(settings_cls, init_kwargs=tree) for tree in trees)
-
+    tree: dict[str, dict[str, Any]] = {}
+    for place, layer in enumerate(layers):
+        for section, values in layer.tree(above=layers[:place]).items():
+            tree.setdefault(section, {}).update(values)
     try:
-        merged = Layered()
+        merged = _Layered(**tree)  # type: ignore[arg-type]
     except ValidationError as error:
         raise _explain(error, layers) from None
     return Settings.model_construct(**{name: getattr(merged, name) for name in Settings.model_fields})

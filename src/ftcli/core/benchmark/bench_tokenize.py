@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from ftcli.core.files.manifest import hash_bytes
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.reading.read import Plan, make_plan, read_shard
 from ftcli.errors import DataError, EngineError, MissingExtraError, UsageError
+from ftcli.versions import version
 
 REFERENCE = "hf"
 

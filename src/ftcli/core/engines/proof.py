@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ftcli.core.engines.guard import encode_checked, encode_named
 from ftcli.core.engines.reference import BackendEncoder
 from ftcli.core.files.durable import put, writing
 from ftcli.errors import PublishError
+from ftcli.versions import version
 
 EXCLUDED_LIMIT = 8_192
 """Characters that may go to the reference; an engine that is wrong on more is refused. splintr 0.22.0 is wrong on 618 with

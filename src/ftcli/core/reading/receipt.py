@@ -22,7 +22,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +41,7 @@ from ftcli.errors import FtcliError
 from ftcli.pluginmanager import Plugins
 from ftcli.records import to_json
 from ftcli.settings import Settings, template_day
+from ftcli.versions import version
 
 HARMLESS = frozenset(
     {

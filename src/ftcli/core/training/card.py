@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -13,6 +12,7 @@ from ftcli.core.models.held_out import figures_of
 from ftcli.core.training.run import Run
 from ftcli.masking import masked
 from ftcli.records import Report, to_json
+from ftcli.versions import version
 
 CARD = "README.md"
 SOURCES = 200

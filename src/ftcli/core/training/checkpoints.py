@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ftcli.errors import TrainError
 from ftcli.machine import compute_threads
 from ftcli.masking import masked
 from ftcli.settings import Settings, get
+from ftcli.versions import version
 
 MARKER = CHECKPOINT
 SCHEMA = "ftcli.checkpoint/2"
