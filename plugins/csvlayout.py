@@ -94,7 +94,7 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         _refuse_undecoded(path, start)
         if not header or "Did you mean" in error.hint:
             raise
-        way = _before_header(text, names) or _elsewhere(path, first, names)
+        way = _before_header(text, names) or _elsewhere(path, first, names, delimiter)
         counted = COUNTED + (" --label-columns 1,2." if columns.flags else " --label-column 1." if columns.label else ".")
         raise DataError(error.message, way or f"{error.hint} {counted}") from None
     return _told_empty(layout, text)
@@ -124,17 +124,19 @@ def _is_remark(line: str) -> bool:
     return line.startswith("#") or not line.strip()
 
 
-def _elsewhere(path: str, first: list[str], names: list[str]) -> str:
+def _elsewhere(path: str, first: list[str], names: list[str], delimiter: str) -> str:
     """What to do where the labels of texts stand in no column; "" where they may."""
     from ftcli.core.reading.folders import labels_in_folders
 
     if first[0].startswith("__label__"):
         way = r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
         return f"The labels stand before the texts, as fastText wants them: {way}"
-    if len(first) > 1 or len(names) == 1:
+    if len(names) == 1:
         return ""
-    if way := labels_in_folders(path):
+    if (len(first) == 1 or delimiter != "\t") and (way := labels_in_folders(path)):  # a text may hold a comma
         return f"The file has one column. {way}"
+    if len(first) > 1:
+        return ""
     return "The file has one column. Where the labels stand in a file of their own: paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
 
 

@@ -247,6 +247,16 @@ def test_folders_that_are_labels_are_told_how_to_make_rows_of_their_files(tmp_pa
     assert rows(tmp_path / "train" / "data.jsonl", label_column="label") == [('so "good"\nor so\n', "neg"), ('so "good"\nor so\n', "pos")]
 
 
+def test_folders_that_are_labels_are_told_of_where_a_text_begins_with_a_line_with_a_comma(tmp_path: Path) -> None:
+    for label in ("neg", "pos"):
+        write(tmp_path / "set" / label / "0.txt", "good, really\n")
+        write(tmp_path / "tables" / {"neg": "train", "pos": "test"}[label] / "0.txt", "good, really\n")
+    assert "Where the folders are the labels" in refusal(tmp_path / "set", label_column="label").hint
+    assert "Where the folders" not in refusal(tmp_path / "tables", label_column="label").hint
+    write(tmp_path / "set" / "neg" / "0.txt", "good\treally\n")
+    assert "Columns: good, really." in refusal(tmp_path / "set", label_column="label").hint
+
+
 def test_labels_before_the_texts_are_told_how_to_part(tmp_path: Path) -> None:
     file = write(tmp_path / "OLD", "__label__good so good\n__label__bad so bad\n")
     hint = refusal(file, label_column="label", source_format="csv").hint
