@@ -61,7 +61,7 @@ class Csv(FileFormat):
 
     def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
         layout = layout_of(path, header_columns(settings))
-        return dict.fromkeys(layout.names, True) if layout and layout.header else {}
+        return dict.fromkeys(layout.names, layout.header) if layout else {}
 
     def quoting_note(self, path: str, settings: Settings) -> str | None:
         layout = layout_of(path, header_columns(settings))

@@ -92,9 +92,11 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
             need_column(path, role, name, layout.names, flags=bool(columns.flags))
     except DataError as error:
         _refuse_undecoded(path, start)
-        if not header or "Did you mean" in error.hint:
+        if (not header and len(first) > 1) or "Did you mean" in error.hint:
             raise
         way = _before_header(text, names) or _elsewhere(path, first, names, delimiter)
+        if not header:
+            raise DataError(error.message, way or error.hint) from None
         counted = COUNTED + (" --label-columns 1,2." if columns.flags else " --label-column 1." if columns.label else ".")
         raise DataError(error.message, way or f"{error.hint} {counted}") from None
     return _told_empty(layout, text)

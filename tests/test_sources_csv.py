@@ -257,6 +257,20 @@ def test_folders_that_are_labels_are_told_of_where_a_text_begins_with_a_line_wit
     assert "Columns: good, really." in refusal(tmp_path / "set", label_column="label").hint
 
 
+def test_counted_columns_of_which_there_is_one_are_told_what_may_be_meant(tmp_path: Path) -> None:
+    """The hint told to ask for what had been asked for."""
+    counted = {"text_column": "0", "label_column": "1"}
+    texts = write(tmp_path / "a_text.txt", "hello there\nbye\n")
+    hint = refusal(texts, **counted).hint
+    assert "paste texts.txt labels.txt" in hint
+    assert (
+        refusal(write(tmp_path / "a.csv", "a,b\n"), text_column="0", label_column="2").hint
+        == "Columns: 0, 1. Name one with --label-column."
+    )
+    train = write(tmp_path / "train.txt", "news\t1\nsport\t0\n")
+    assert refusal(train, write(tmp_path / "class.txt", "news\nsport\n"), **counted).hint.startswith(f"{train} has it. Leave files without")
+
+
 def test_labels_before_the_texts_are_told_how_to_part(tmp_path: Path) -> None:
     file = write(tmp_path / "OLD", "__label__good so good\n__label__bad so bad\n")
     hint = refusal(file, label_column="label", source_format="csv").hint

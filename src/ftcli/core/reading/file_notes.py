@@ -22,7 +22,7 @@ class OwnFormat(SourceFormat, Protocol):
     """A format of ftcli's own, or of a plugin that tells as much."""
 
     def found_columns(self, path: str, settings: Settings) -> Mapping[str, bool]:
-        """The columns by the header or the first row, each with whether it holds texts, lists or objects: for notes on those that are not read."""
+        """The columns by the header or the first row, each with whether it holds texts, lists or objects: for notes on those that are not read. Counted columns hold none."""
         ...
 
 
@@ -40,7 +40,7 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
     notes = []
     tables = [file.path for file in files if file.format == "csv"]
     if isinstance(reader := formats["csv"], Tables):
-        if settings.dataset.text_column.isdecimal() and any(not reader.found_columns(path, settings) for path in tables):
+        if settings.dataset.text_column.isdecimal() and any(not any(reader.found_columns(path, settings).values()) for path in tables):
             notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
         notes += [note for path in tables[:LOOKED_AT] if (note := reader.quoting_note(path, settings))]
     lines = [file.path for file in files if file.format == "text" and settings.dataset.sample_by == "line"]
