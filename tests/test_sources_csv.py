@@ -271,6 +271,13 @@ def test_counted_columns_of_which_there_is_one_are_told_what_may_be_meant(tmp_pa
     assert refusal(train, write(tmp_path / "class.txt", "news\nsport\n"), **counted).hint.startswith(f"{train} has it. Leave files without")
 
 
+def test_a_column_that_another_file_spells_otherwise_is_named(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.csv", "text,toxic\na,1\n")
+    hint = refusal(train, write(tmp_path / "test.csv", 'text,"""toxic"""\nb,0\n'), label_column="toxic").hint
+    assert "Did you mean --label-column '\"toxic\"'?" in hint
+    assert hint.endswith(f"one name in all files: {train} has it as toxic.")
+
+
 def test_labels_before_the_texts_are_told_how_to_part(tmp_path: Path) -> None:
     file = write(tmp_path / "OLD", "__label__good so good\n__label__bad so bad\n")
     hint = refusal(file, label_column="label", source_format="csv").hint

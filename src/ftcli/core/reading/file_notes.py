@@ -70,6 +70,8 @@ def way_without_labels(error: DataError, files: Sequence[Found], formats: Mappin
                 having += [file] if {dataset.text_column, *labels} <= reader.found_columns(file.path, settings).keys() else []
     if not having:
         return ""
+    if "Did you mean" in error.hint:
+        return f"{error.hint} Else give the column one name in all files: {having[0].path} has it as {' and '.join(labels)}."
     words = only_splits(dataset.sources or (), formats.values(), dict.fromkeys(file.split or "train" for file in having))
     how = "" if "=PATH" in words else f" by naming the others ({words})"
     return f"{having[0].path} has it. Leave files without labels out{how}; the trained model labels their texts: ftcli predict."
