@@ -30,19 +30,19 @@ class OwnFormat(SourceFormat, Protocol):
 class Tables(OwnFormat, Protocol):
     """.csv and .tsv, by ftcli's own reader or by one that tells as much."""
 
-    def quoting_note(self, path: str, settings: Settings) -> str | None:
-        """What to say of a file whose quotes are characters, though fields of it look quoted."""
+    def layout_note(self, path: str, settings: Settings) -> str | None:
+        """What to say of a file that two delimiters cut evenly, or whose quotes are characters, though fields of it look quoted."""
         ...
 
 
 def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> list[str]:
-    """Of tables without a header, of quotes that quote nothing, of lines that end in CR alone, and of those that part documents."""
+    """Of tables without a header, of delimiters and quotes that may be none, of lines that end in CR alone, and of those that part documents."""
     notes = []
     tables = [file.path for file in files if file.format == "csv"]
     if isinstance(reader := formats["csv"], Tables):
         if settings.dataset.text_column.isdecimal() and any(not any(reader.found_columns(path, settings).values()) for path in tables):
             notes.append("columns are counted from 0: the .csv, .tsv and .txt files are taken to have no header line")
-        notes += [note for path in tables[:LOOKED_AT] if (note := reader.quoting_note(path, settings))]
+        notes += [note for path in tables[:LOOKED_AT] if (note := reader.layout_note(path, settings))]
     lines = [file.path for file in files if file.format == "text" and settings.dataset.sample_by == "line"]
     notes += [
         f"{path}: one row, because its lines end in CR alone (tr '\\r' '\\n' < OLD > NEW makes them lines)"
