@@ -14,7 +14,7 @@ from ftcli.contracts import Columns, Place, Reject
 from ftcli.records import BadRow, Piece
 from ftcli.settings import Settings
 
-from .csvlayout import Layout, fields_of, header_columns, layout_of, wide_fields
+from .csvlayout import Layout, fields_of, header_columns, layout_of, mark_hint, mark_note, wide_fields
 from .csvquotes import Span, Whole, quoting_note, quoting_of
 from .fileformat import FileFormat, byte_range
 from .jsonl import drained
@@ -61,11 +61,13 @@ class Csv(FileFormat):
 
     def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
         layout = layout_of(path, header_columns(settings))
-        return dict.fromkeys(layout.names, True) if layout and layout.header else {}
+        return dict.fromkeys(layout.names, layout.header) if layout else {}
 
-    def quoting_note(self, path: str, settings: Settings) -> str | None:
+    def layout_note(self, path: str, settings: Settings) -> str | None:
         layout = layout_of(path, header_columns(settings))
-        return quoting_note(path, layout.delimiter, settings.dataset.max_line_bytes) if layout and layout.rows else None
+        if layout is None or not layout.rows:
+            return None
+        return mark_note(path, layout) or quoting_note(path, layout.delimiter, settings.dataset.max_line_bytes)
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         return "string"
@@ -263,6 +265,7 @@ def _fault(path: str, layout: Layout, columns: Columns, record: _Record, names: 
         word = "the header" if layout.header else "the first line"
         reason = f"{len(fields)} fields where {word} has {width}: {shown(layout.delimiter.join(fields[:20]))}"
         hint = UNQUOTED if layout.delimiter == "\t" and not quoted else "Correct or quote the row."
+        hint += "" if layout.header else f" {mark_hint(path, layout)}"
         return BadRow(code="ragged", reason=reason, hint=hint, **where)  # type: ignore[arg-type]
     for name in names:
         if UNDECODED.search(fields[layout.names.index(name)]):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ MOST_BEFORE = 50
 """Lines before a header that are looked at."""
 MOST_ROWS = 100
 """Rows by whose fields a file without a header is laid out."""
+FEW = 5
+"""Rows a label, at the least, where a first field is taken for one."""
 DELIMITERS = (",", ";", "\t", "|")
 
 
@@ -38,6 +41,8 @@ class Layout:
     header: bool
     rows: bool = True
     """False: the header is all there is."""
+    other: str = ""
+    """Of a file without a header: another delimiter that cuts its rows alike."""
 
 
 def header_columns(settings: Settings) -> Columns:
@@ -79,22 +84,24 @@ def layout_of(path: str, columns: Columns) -> Layout | None:
         except DataError:
             _refuse_undecoded(path, start)
             raise
-    names = [name for _, name, _ in wanted(columns)]
+    names, other = [name for _, name, _ in wanted(columns)], ""
     numbers = _columns(first, header=False)
     header = first in (numbers, ["", *numbers[:-1]]) or not all(name.isdecimal() for name in names)
     if not set(names) <= set(_columns(first, header)):
         delimiter, first = _other(text, names, delimiter, first, header)
-    elif not header and (mark := _even_mark(text, delimiter, 1 + max(map(int, names)))) != delimiter:
-        delimiter, first = mark, _first(text, mark) or []
-    layout = Layout(delimiter, tuple(_columns(first, header)), header)
+    elif not header and (marks := _even_marks(text, delimiter, 1 + max(map(int, names)))):
+        delimiter, first, other = marks[0], _first(text, marks[0]) or [], "".join(marks[1:2])
+    layout = Layout(delimiter, tuple(_columns(first, header)), header, other=other)
     try:
         for role, name, _ in wanted(columns):
             need_column(path, role, name, layout.names, flags=bool(columns.flags))
     except DataError as error:
         _refuse_undecoded(path, start)
-        if not header or "Did you mean" in error.hint:
+        if (not header and len(first) > 1) or "Did you mean" in error.hint:
             raise
-        way = _before_header(text, names) or _elsewhere(path, first, names)
+        way = _before_header(text, names) or _elsewhere(path, first, names, delimiter)
+        if not header:
+            raise DataError(error.message, way or error.hint) from None
         counted = COUNTED + (" --label-columns 1,2." if columns.flags else " --label-column 1." if columns.label else ".")
         raise DataError(error.message, way or f"{error.hint} {counted}") from None
     return _told_empty(layout, text)
@@ -124,17 +131,19 @@ def _is_remark(line: str) -> bool:
     return line.startswith("#") or not line.strip()
 
 
-def _elsewhere(path: str, first: list[str], names: list[str]) -> str:
+def _elsewhere(path: str, first: list[str], names: list[str], delimiter: str) -> str:
     """What to do where the labels of texts stand in no column; "" where they may."""
     from ftcli.core.reading.folders import labels_in_folders
 
     if first[0].startswith("__label__"):
         way = r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
         return f"The labels stand before the texts, as fastText wants them: {way}"
-    if len(first) > 1 or len(names) == 1:
+    if len(names) == 1:
         return ""
-    if way := labels_in_folders(path):
+    if (len(first) == 1 or delimiter != "\t") and (way := labels_in_folders(path)):  # a text may hold a comma
         return f"The file has one column. {way}"
+    if len(first) > 1:
+        return ""
     return "The file has one column. Where the labels stand in a file of their own: paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
 
 
@@ -204,16 +213,56 @@ def _other(text: str, names: list[str], delimiter: str, first: list[str], header
     return (mark, tried[mark]) if len(first) == 1 < len(tried[mark]) else (delimiter, first)
 
 
-def _even_mark(text: str, delimiter: str, columns: int) -> str:
-    """What cuts the first rows of a file without a header into as many fields each, `columns` at least: `delimiter`, unless only another does. A text before a
-    tab may hold a comma."""
+def _even_marks(text: str, delimiter: str, columns: int) -> list[str]:
+    """What cuts the first rows of a file without a header into as many fields each, `columns` at least: `delimiter` first, if it does. A text before a tab may
+    hold a comma."""
+    return [
+        mark
+        for mark in dict.fromkeys((delimiter, *DELIMITERS))
+        if len(counts := set(map(len, _rows(text, mark)))) == 1 and min(counts) >= max(columns, 1 + (mark != delimiter))
+    ]
+
+
+def _rows(text: str, mark: str) -> list[list[str]]:
+    """The first rows of a file, without one that `text` may end in."""
     whole = text if len(text) <= HEADER_ALONE else text[: text.rfind("\n", 0, HEADER_ALONE) + 1] or text
-    for mark in (delimiter, *DELIMITERS):
-        with wide_fields():
-            counts = {len(row) for row in islice(filter(None, csv.reader(io.StringIO(whole, newline=""), delimiter=mark)), MOST_ROWS)}
-        if len(counts) == 1 and min(counts) >= max(columns, 1 + (mark != delimiter)):
-            return mark
-    return delimiter
+    with wide_fields():
+        return list(islice(filter(None, csv.reader(io.StringIO(whole, newline=""), delimiter=mark)), MOST_ROWS))
+
+
+def mark_note(path: str, layout: Layout) -> str | None:
+    """What to say of a file that either of two delimiters cuts evenly."""
+    if not layout.other:
+        return None
+    text = _beginning(path)
+    return f"{path}: its rows are cut at {layout.delimiter!r}, and {layout.other!r} cuts them alike: if that is meant, {_rewritten(text, layout.other)}"
+
+
+@lru_cache(8)  # asked of every bad row
+def mark_hint(path: str, layout: Layout) -> str:
+    """At what the rows of a file without a header are cut, and at what they may have to be: what leaves few values in the first field, as labels are."""
+    text = _beginning(path)
+    found = {mark: _rows(text, mark) for mark in DELIMITERS if mark != layout.delimiter}
+    few = {mark: len({row[0] for row in rows}) for mark, rows in found.items() if rows and min(map(len, rows)) > 1}
+    mark = min(few, key=lambda each: few[each], default="")
+    hint = f"The rows are cut at {layout.delimiter!r}."
+    if not mark or not 1 < few[mark] <= len(found[mark]) / FEW:
+        return hint
+    values = f"has {few[mark]} values in {len(found[mark])} rows"
+    return f"{hint} Cut at {mark!r} the first field {values}: if that is meant, {_rewritten(text, mark)}"
+
+
+def _beginning(path: str) -> str:
+    from ftcli.core.files.streams import head
+
+    return head(path).decode("utf-8", errors="replace")
+
+
+def _rewritten(text: str, mark: str) -> str:
+    """The command that makes commas of another delimiter, and double quotes of single ones."""
+    single = 2 * text.count(f"{mark}'") > text.count("\n")
+    how = f'delimiter="{mark}"'.replace("\t", r"\t") + ", quotechar=chr(39)" * single
+    return f"python -c 'import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, {how}))' < OLD > NEW.csv"
 
 
 @contextmanager

@@ -280,6 +280,22 @@ def test_numbers_with_decimals_as_classes_are_noted(labelled):
     assert any("3 labels are numbers with decimals (0.5 to 3), each a class of its own: --mode regress" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (
+            ["1", "-1", "1.0", "-1.0", "0.0"],
+            ["'-1' and '-1.0' are one number and two classes: --label-names -1=-1,-1.0=-1,0.0=0.0,1=1,1.0=1 makes them one"],
+        ),
+        (["1", "x", "1.0"], ["'1' and '1.0' are one number and two classes"]),
+        (["1", "01", "0.5"], []),
+    ],
+)
+def test_one_number_written_in_two_ways_is_noted(labelled, labels, words):
+    notes = labelled(labels)[2]
+    assert [note for note in notes if "one number" in note] == [f"the labels {said}" for said in words]
+
+
 def test_a_file_for_label_names_is_told_how_names_are_given(tmp_path):
     (tmp_path / "label.txt").write_text("a\nb\n")
     with pytest.raises(UsageError) as caught:

@@ -195,6 +195,25 @@ def test_copies_of_a_file_and_packed_ones_beside_it_are_read_and_said_so(tmp_pat
     assert plan(file, jsonl(tmp_path / "other.jsonl", 2)).notes == ()
 
 
+def test_a_set_kept_in_two_formats_is_read_from_both_and_said_so(tmp_path: Path) -> None:
+    """As train.csv beside train.tsv: every row counted twice without a word."""
+    write(tmp_path / "train.csv", "text,id\na,1\n")
+    write(tmp_path / "train.tsv", "text\tid\na\t1\n")
+    write(tmp_path / "test.csv", "text,id\nb,1\n")
+    jsonl(tmp_path / "test.jsonl.gz")
+    write(tmp_path / "test.jsonl.gz", gzip.compress((tmp_path / "test.jsonl.gz").read_bytes()))
+    what = "one name in several formats, probably the same rows, all of them read"
+    assert plan(tmp_path / "train.*").notes == (
+        f"{what} ('{tmp_path}/*.csv' names one format): {tmp_path}/train.csv = {tmp_path}/train.tsv",
+    )
+    assert plan(f"train={tmp_path}/test.jsonl.gz", f"test={tmp_path}/test.csv").notes == (
+        f"{what} ('{tmp_path}/*.jsonl.gz' names one format): {tmp_path}/test.jsonl.gz (train) = {tmp_path}/test.csv (test)",
+    )
+    assert len(plan(tmp_path / "*.csv").notes) == 1
+    logs = [jsonl(tmp_path / f"app.{number}", number) for number in range(1, 3)]
+    assert plan(*logs, source_format="jsonl").notes == ()
+
+
 def test_a_file_in_two_splits_is_refused(tmp_path: Path) -> None:
     file = jsonl(tmp_path / "a.jsonl")
     assert refusal(f"train={file}", f"test={file}").message == f"{file} is named for train and for test"

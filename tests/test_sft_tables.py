@@ -168,6 +168,19 @@ def test_every_shape_says_what_it_reads() -> None:
     assert unread_note(COLUMNS, [name for name in READ["alpaca"] if name not in {"context", "response"}], ["alpaca"]) is None
 
 
+def test_answers_that_are_labelled_as_bad_are_not_learned_without_a_word(tokenizer: Path, tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+    items = [{"messages": said, "label": number % 3 > 0} for number in range(30)]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    (tmp_path / "x.json").write_text(json.dumps(items))
+    pq.write_table(pa.Table.from_pylist(items), tmp_path / "x.parquet")
+    for kind in ("jsonl", "json", "parquet"):
+        (note,) = [note for note in _sft(tokenizer, tmp_path / f"x.{kind}", tmp_path / kind).notes if "label" in note]
+        assert note.startswith("10 rows have label false, as data for KTO mark bad answers") and "| select(.label)'" in note, kind  # noqa: PT018
+    (tmp_path / "good.json").write_text(json.dumps([item for item in items if item["label"]]))
+    assert not [note for note in _sft(tokenizer, tmp_path / "good.json", tmp_path / "good").notes if "label" in note]
+
+
 def test_data_for_preferences_are_not_trained_without_a_word(tokenizer: Path, tmp_path: Path) -> None:
     said = {"from": "gpt", "value": "So."}
     asked = [{"from": "human", "value": "Why?"}]

@@ -5,6 +5,7 @@ import gzip
 import io
 import shutil
 import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -247,6 +248,37 @@ def test_folders_that_are_labels_are_told_how_to_make_rows_of_their_files(tmp_pa
     assert rows(tmp_path / "train" / "data.jsonl", label_column="label") == [('so "good"\nor so\n', "neg"), ('so "good"\nor so\n', "pos")]
 
 
+def test_folders_that_are_labels_are_told_of_where_a_text_begins_with_a_line_with_a_comma(tmp_path: Path) -> None:
+    for label in ("neg", "pos"):
+        write(tmp_path / "set" / label / "0.txt", "good, really\n")
+        write(tmp_path / "tables" / {"neg": "train", "pos": "test"}[label] / "0.txt", "good, really\n")
+    assert "Where the folders are the labels" in refusal(tmp_path / "set", label_column="label").hint
+    assert "Where the folders" not in refusal(tmp_path / "tables", label_column="label").hint
+    write(tmp_path / "set" / "neg" / "0.txt", "good\treally\n")
+    assert "Columns: good, really." in refusal(tmp_path / "set", label_column="label").hint
+
+
+def test_counted_columns_of_which_there_is_one_are_told_what_may_be_meant(tmp_path: Path) -> None:
+    """The hint told to ask for what had been asked for."""
+    counted = {"text_column": "0", "label_column": "1"}
+    texts = write(tmp_path / "a_text.txt", "hello there\nbye\n")
+    hint = refusal(texts, **counted).hint
+    assert "paste texts.txt labels.txt" in hint
+    assert (
+        refusal(write(tmp_path / "a.csv", "a,b\n"), text_column="0", label_column="2").hint
+        == "Columns: 0, 1. Name one with --label-column."
+    )
+    train = write(tmp_path / "train.txt", "news\t1\nsport\t0\n")
+    assert refusal(train, write(tmp_path / "class.txt", "news\nsport\n"), **counted).hint.startswith(f"{train} has it. Leave files without")
+
+
+def test_a_column_that_another_file_spells_otherwise_is_named(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.csv", "text,toxic\na,1\n")
+    hint = refusal(train, write(tmp_path / "test.csv", 'text,"""toxic"""\nb,0\n'), label_column="toxic").hint
+    assert "Did you mean --label-column '\"toxic\"'?" in hint
+    assert hint.endswith(f"one name in all files: {train} has it as toxic.")
+
+
 def test_labels_before_the_texts_are_told_how_to_part(tmp_path: Path) -> None:
     file = write(tmp_path / "OLD", "__label__good so good\n__label__bad so bad\n")
     hint = refusal(file, label_column="label", source_format="csv").hint
@@ -329,6 +361,37 @@ def test_without_a_header_the_suffix_says_the_delimiter_where_both_cut_alike(tmp
     assert rows(file, text_column="0", label_column="1") == [("a\tb", "x"), ("c\td", "y")]
 
 
+def remade(words: str, old: Path) -> Path:
+    """The table that the command in a note or a hint makes."""
+    command = words[words.index("python -c") :].replace("OLD", str(old)).replace("NEW", str(old.parent / "new"))
+    subprocess.run(["bash", "-c", command.replace("python", sys.executable, 1)], check=True)
+    return old.parent / "new.csv"
+
+
+def test_a_delimiter_beside_which_another_cuts_all_rows_alike_is_named_with_it(tmp_path: Path) -> None:
+    """As German tables with a comma or two in every text: labels were read as 'Sport;Heute'."""
+    texts = [("Heute, endlich, da", "Sport"), ("Das Netz, es, da", "Web")]
+    counted = {"text_column": "1", "label_column": "0"}
+    file = write(tmp_path / "a.csv", "".join(f"{label};{text}\n" for text, label in texts))
+    (note,) = [note for note in plan(file, **counted).notes if "cut" in note]
+    assert note.startswith(f"{file}: its rows are cut at ',', and ';' cuts them alike: if that is meant, python -c")
+    new = remade(note, file)
+    assert rows(new, **counted) == texts
+    assert not [note for note in plan(new, **counted).notes if "cut" in note]
+
+
+def test_ragged_rows_without_a_header_are_told_at_what_they_are_cut_and_may_have_to_be(tmp_path: Path) -> None:
+    """As 10kGNAD's, in single quotes."""
+    texts = [("so, " * (number + 2) + "ja; " * number, ("Web", "Sport")[number % 2]) for number in range(20)]
+    file = write(tmp_path / "a.csv", "".join(f"{label};'{text}'\n" for text, label in texts))
+    counted = {"text_column": "1", "label_column": "0"}
+    hint = refusal(file, **counted).hint
+    assert "quote the row. The rows are cut at ','. Cut at ';' the first field has 2 values in 20 rows: if that is meant, python -c" in hint
+    assert rows(remade(hint, file), **counted) == texts
+    file = write(tmp_path / "b.csv", "a,x\nb,y,z\n")
+    assert refusal(file, **counted).hint == "Correct or quote the row. The rows are cut at ','."
+
+
 def test_rows_without_labels_beside_labelled_ones_are_told_what_to_do(tmp_path: Path) -> None:
     train, test = write(tmp_path / "train.csv", HEAD + "a,x\nb,y\n"), write(tmp_path / "test.csv", "id,text\n1,c\n")
     error = refusal(train, test, label_column="label")
@@ -386,7 +449,7 @@ def test_of_a_large_tsv_the_beginning_is_read_for_the_note(tmp_path: Path, monke
 
 def test_a_reader_of_csv_by_a_plugin_need_not_tell_of_quotes(tmp_path: Path) -> None:
     class Mine(csvfile.Csv):
-        quoting_note = None  # type: ignore[assignment]
+        layout_note = None  # type: ignore[assignment]
 
     assert not isinstance(Mine(), Tables)
     found = notes_on_files([Found(str(tmp_path / "a.csv"), "csv", "a.csv")], {"csv": Mine()}, Settings())

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import pyarrow.compute as pc
+
 from ftcli.context import Context
 from ftcli.core.prepare.dialogue import template_of
+from ftcli.core.reading import jq
 from ftcli.core.reading.conversation import unread_note
 from ftcli.core.reading.read import Plan, read_shard
 from ftcli.core.tokenizer.template import Template, conversation_of
 from ftcli.core.tokenizer.template_proof import PROVED, prove, refuse_unused
-from ftcli.errors import UsageError
+from ftcli.errors import DataError, UsageError
 
 LOOKED_AT = 200
 """Rows by whose shapes a setting is held to be of no use."""
@@ -43,12 +48,32 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
     _note_day(context, template)
     if unread := unread_note(plan.columns, plan.beside, shapes):
         context.note(unread)
+    if bad := _judged_bad(context, plan):
+        way = jq.changed("select(.label)")
+        context.note(
+            f"{bad:,} rows have label false, as data for KTO mark bad answers, and theirs are learned as all are: {way} leaves them out"
+        )
     if found["mask"] is not None and any(template.habits.renames(conversation_of(json.loads(document))) for document in documents):
         context.note("messages of 'developer' are passed to the chat template as 'system', because it only knows that role")
     offering = sum("tools" in json.loads(document) for document in documents)
     if offering and found["mask"] is not None and template.habits.hides_tools():
         context.note(f"{offering} of them offer tools, which the chat template does not render: the model does not learn what it may call")
     return found
+
+
+def _judged_bad(context: Context, plan: Plan) -> int:
+    """Rows whose `label` is false, where the column is true or false."""
+    settings, formats = context.settings, context.plugins.registry("source")
+    columns = replace(plan.columns, chat=None, label="label", label_kind="bool", labels_only=True)
+    with suppress(DataError):  # no such column
+        kinds = {formats.get(file.format)().label_kind(file.path, "label", settings) for file in plan.found[:1]}
+        labels = (
+            batch.column("label")
+            for shard in plan.shards
+            for _, batch in read_shard(shard, columns, settings, formats, unkept=lambda _: None)
+        )
+        return sum(pc.sum(pc.equal(each, "false")).as_py() or 0 for each in labels) if kinds == {"bool"} else 0
+    return 0
 
 
 def _note_day(context: Context, template: Template) -> None:

@@ -112,6 +112,13 @@ def _note_strange(context: Context, found: Found) -> None:
 
 def _note_odd(context: Context, names: list[str]) -> None:
     """Names that are told apart, or ordered, as nobody may have meant."""
+    equal: dict[float, list[str]] = {}
+    for name in filter(NUMBER.fullmatch, names):
+        equal.setdefault(float(name), []).append(name)
+    if twice := next((each for each in equal.values() if len(each) > 1 and any("." in name for name in each)), None):
+        way = ",".join(f"{name}={min(equal[number], key=len)}" for number in sorted(equal) for name in equal[number])
+        joined = f": --label-names {way} makes them one" if sum(map(len, equal.values())) == len(names) <= MANY_NAMES else ""
+        context.note(f"the labels {twice[0]!r} and {twice[1]!r} are one number and two classes{joined}")
     if len(names) > 2 and all(map(NUMBER.fullmatch, names)) and any("." in name for name in names):
         context.note(
             f"the {len(names)} labels are numbers with decimals ({names[0]} to {names[-1]}), each a class of its own: --mode regress predicts the number itself"

@@ -74,7 +74,7 @@ def need_key(role: Role, name: str, existing: Iterable[str], *, flags: bool = Fa
         meant = f"These are splits: write each as a file of its own (of a .json: jq .{names[0]} OLD > {names[0]}.json; of a pickle: json.dump of each)."
     elif "input_ids" in names:
         meant = "These are already token ids, but ftcli tokenize needs texts; give data it prepared to ftcli train --dataset."
-    elif names and names == [str(number) for number in range(len(names))]:
+    elif names and names == [str(number) for number in range(len(names))] and not name.isdecimal():
         meant = "The columns have no names, so use their numbers: --text-column 0 --label-column 1."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")

@@ -1,23 +1,25 @@
-"""Files that hold the same: a copy under another name, or packed beside itself. Both are read, and that is said."""
+"""Files that hold the same: a copy under another name, packed beside itself, or in two formats. All are read, and that is said."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from ftcli.core.files.stamps import Hashed
-from ftcli.core.files.streams import codec_of
+from ftcli.core.files.streams import bare_suffix, codec_of
 from ftcli.core.reading.find import Found
 
 SHOWN = 3
 """Groups of files that are named."""
 
 
-def notes_on_copies(found: Sequence[Found], hashed: Sequence[Hashed]) -> list[str]:
+def notes_on_copies(found: Sequence[Found], hashed: Sequence[Hashed], suffixes: Collection[str]) -> list[str]:
     """What is read more than once, in words.
 
     Args:
         hashed: the content of each of `found`.
+        suffixes: those of formats; behind another, such as .1 of a log, a name goes on.
     """
     by_content: dict[tuple[int, str], list[Found]] = {}
     for file, content in zip(found, hashed, strict=True):
@@ -31,8 +33,24 @@ def notes_on_copies(found: Sequence[Found], hashed: Sequence[Hashed]) -> list[st
         for file in found
         if file.path not in copies and codec_of(file.path) and (plain := by_path.get(os.path.splitext(file.path)[0]))  # noqa: PTH122
     ]
+    copies |= {file.path for _, file in packed}
+    by_stem: dict[str, list[Found]] = {}
+    for file, content in zip(found, hashed, strict=True):
+        if content.stamp.size and file.path not in copies and bare_suffix(file.path) in suffixes:
+            by_stem.setdefault(_stem(file.path), []).append(file)
+    twice = [files for files in by_stem.values() if len(files) > 1]
     said = {"the same bytes under several names, all of them read": same, "packed and unpacked, probably the same rows, both read": packed}
+    if twice:
+        first = Path(twice[0][0].path)
+        pattern = first.parent / f"*{first.name.removeprefix(Path(_stem(str(first))).name)}"
+        said |= {f"one name in several formats, probably the same rows, all of them read ('{pattern}' names one format)": twice}
     return [f"{what}: {_groups(groups)}" for what, groups in said.items() if groups]
+
+
+def _stem(path: str) -> str:
+    """The path without the suffixes of the format and of the compression."""
+    plain = os.path.splitext(path)[0] if codec_of(path) else path  # noqa: PTH122
+    return os.path.splitext(plain)[0]  # noqa: PTH122
 
 
 def _groups(groups: Sequence[Sequence[Found]]) -> str:

@@ -22,7 +22,7 @@ class OwnFormat(SourceFormat, Protocol):
     """A format of ftcli's own, or of a plugin that tells as much."""
 
     def found_columns(self, path: str, settings: Settings) -> Mapping[str, bool]:
-        """The columns by the header or the first row, each with whether it holds texts, lists or objects: for notes on those that are not read."""
+        """The columns by the header or the first row, each with whether it holds texts, lists or objects: for notes on those that are not read. Counted columns hold none."""
         ...
 
 
@@ -30,19 +30,19 @@ class OwnFormat(SourceFormat, Protocol):
 class Tables(OwnFormat, Protocol):
     """.csv and .tsv, by ftcli's own reader or by one that tells as much."""
 
-    def quoting_note(self, path: str, settings: Settings) -> str | None:
-        """What to say of a file whose quotes are characters, though fields of it look quoted."""
+    def layout_note(self, path: str, settings: Settings) -> str | None:
+        """What to say of a file that two delimiters cut evenly, or whose quotes are characters, though fields of it look quoted."""
         ...
 
 
 def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> list[str]:
-    """Of tables without a header, of quotes that quote nothing, of lines that end in CR alone, and of those that part documents."""
+    """Of tables without a header, of delimiters and quotes that may be none, of lines that end in CR alone, and of those that part documents."""
     notes = []
     tables = [file.path for file in files if file.format == "csv"]
     if isinstance(reader := formats["csv"], Tables):
-        if settings.dataset.text_column.isdecimal() and any(not reader.found_columns(path, settings) for path in tables):
+        if settings.dataset.text_column.isdecimal() and any(not any(reader.found_columns(path, settings).values()) for path in tables):
             notes.append("columns are counted from 0: the .csv, .tsv and .txt files are assumed to have no header line")
-        notes += [note for path in tables[:LOOKED_AT] if (note := reader.quoting_note(path, settings))]
+        notes += [note for path in tables[:LOOKED_AT] if (note := reader.layout_note(path, settings))]
     lines = [file.path for file in files if file.format == "text" and settings.dataset.sample_by == "line"]
     notes += [
         f"{path}: one row, because its lines end in CR alone (tr '\\r' '\\n' < OLD > NEW makes them lines)"
@@ -70,6 +70,8 @@ def way_without_labels(error: DataError, files: Sequence[Found], formats: Mappin
                 having += [file] if {dataset.text_column, *labels} <= reader.found_columns(file.path, settings).keys() else []
     if not having:
         return ""
+    if "Did you mean" in error.hint:
+        return f"{error.hint} Else give the column one name in all files: {having[0].path} has it as {' and '.join(labels)}."
     words = only_splits(dataset.sources or (), formats.values(), dict.fromkeys(file.split or "train" for file in having))
     how = "" if "=PATH" in words else f" by naming the others ({words})"
     return f"{having[0].path} has it. Leave files without labels out{how}; the trained model labels their texts: ftcli predict."

@@ -14,12 +14,12 @@ MANY = 20
 
 
 def labels_in_folders(path: str) -> str:
-    """What to do about a text of a tree such as train/pos/1.txt: a command that writes a file of rows for each split; "" where its folder is alone."""
+    """What to do about a text of a tree such as train/pos/1.txt: a command that writes a file of rows for each split; "" where its folder is alone, or one of splits."""
     if not path.endswith(".txt"):
         return ""
     above = Path(path).absolute().parent.parent
     with suppress(OSError):  # one that cannot be listed
-        if len(names := _with_texts(above)) < 2:
+        if len(names := _with_texts(above)) < 2 or all(map(role_of, names)):
             return ""
         splits = [above]
         if role_of(above.name):

@@ -186,7 +186,7 @@ def make_plan(
         shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
         finder.notes.append(f"the labels 0 to {len(names) - 1} are named by {said_in}: {shown} (--label-names sets other names)")
     taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
-    finder.notes.extend(notes_on_copies(found, taken))
+    finder.notes.extend(notes_on_copies(found, taken, finder.suffixes))
     return Plan(
         shards=_shards(found, pieces, target),
         files=tuple(
