@@ -14,8 +14,6 @@ SHOWN = 10
 LOST = 0.01
 """Share of tokens (or characters) from which what is unknown (or lost) warns. Tokenizers on text of their language: 0 to 0.85 % unknown (multilingual BERT on
 Korean reviews 1.6 %); on text that they were not made for 3.7 to 50 %."""
-MOSTLY = 0.2
-"""Share from which little of the text reaches the model: T5 on Korean 25 to 50 %, BERT on Korean 4 to 8 %."""
 MARKED = 0.2
 """Share of rows from which special tokens in the text are taken for the data's own format (a chat template writes EOS into every row)."""
 TIMES = 2.0
@@ -47,12 +45,12 @@ def doubled(probe: Probe) -> Check:
 
 
 def round_trip(probe: Probe) -> Check:
+    from ftcli.core.tokenizer.round_trip import MOSTLY
     from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     ids = probe.text_ids
     trip, rows = ids.trip, len(ids.texts)
-    lost = trip.lost_characters.total()
-    share = lost / max(1, trip.characters)
+    share = ids.lost_share
     same = [(one, other) for one, other, unknown in ids.collisions if not unknown]
     evidence: dict[str, Any] = {
         "rows": rows,
@@ -95,6 +93,7 @@ def round_trip(probe: Probe) -> Check:
 
 
 def unknown(probe: Probe) -> Check:
+    from ftcli.core.tokenizer.round_trip import MOSTLY
     from ftcli.core.verify.verdict import failed, noted, passed, warned
 
     tokenizer = probe.tokenizer
@@ -104,7 +103,7 @@ def unknown(probe: Probe) -> Check:
             return noted("the tokenizer has no unknown token, and drops what it does not know: FT112 shows what is lost", texts=lost)
         return passed("the tokenizer has no unknown token, and loses nothing of these texts")
     ids = probe.text_ids
-    share = ids.unknown / max(1, ids.tokens)
+    share = ids.unknown_share
     evidence: dict[str, Any] = {"tokens": ids.tokens, "unknown": ids.unknown, "share": round(share, 5), "rows": len(ids.texts)}
     if not ids.unknown:
         return passed(f"no unknown token in {len(ids.texts):,} rows", **evidence)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 KEPT = 8
 """Tokenizers kept, the last used: 11 MB for Qwen3."""
-ASKED = ("model_max_length", "eos_token", "eos_token_id", "unk_token_id")
+ASKED = ("model_max_length", "eos_token", "eos_token_id", "unk_token", "unk_token_id", "all_special_tokens", "all_special_ids")
 
 
 class KnownTokenizer:
@@ -46,7 +46,10 @@ class KnownTokenizer:
         self.model_max_length: int = figures["model_max_length"]
         self.eos_token: str | None = figures["eos_token"]
         self.eos_token_id: int | None = figures["eos_token_id"]
+        self.unk_token: str | None = figures["unk_token"]
         self.unk_token_id: int | None = figures["unk_token_id"]
+        self.all_special_tokens: list[str] = figures["all_special_tokens"]
+        self.all_special_ids: list[int] = figures["all_special_ids"]
         self._size: int = figures["size"]
         self.load = load
 
@@ -69,6 +72,11 @@ class KnownTokenizer:
         rows = [text] if isinstance(text, str) else list(text)
         ids = [encoding.ids for encoding in self._plain.encode_batch_fast(rows, add_special_tokens=add_special_tokens)]
         return {"input_ids": ids[0] if isinstance(text, str) else ids}
+
+    def decode(self, ids: Sequence[int], **_: object) -> str:
+        """As the tokenizer's own `decode` without clean-up, special tokens included."""
+        text: str = self._plain.decode(ids, skip_special_tokens=False)
+        return text
 
 
 def recall(cache_dir: Path, key: str, load: Callable[[], PreTrainedTokenizerBase]) -> KnownTokenizer | None:

@@ -15,6 +15,7 @@ from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.join import JOINED_BYTES, first_rows
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.reading.read import Plan, read_shard
+from ftcli.core.tokenizer.lost_text import lost_text
 from ftcli.machine import cut_to_cores
 from ftcli.records import Choice
 
@@ -74,20 +75,21 @@ def settle_workload(context: Context, recipe: Recipe, load: Load | None = None) 
     workers = worker_count(context, recipe.plan)
     context.note(f"workers: {workers.reason}")
     batch_size, buffer_rows = _buffers(context)
+    sample = _sample(context, recipe)
     choice = choose_engine(
         recipe.tokenizer,
         recipe.tokenizer_path,
         context.plugins,
         requested=context.settings.tokenizer.engine,
         cache_dir=context.cache_dir,
-        sample=_sample(context, recipe),
+        sample=sample,
         threads=thread_count(context),
         add_special_tokens=context.settings.tokenizer.add_special_tokens and recipe.template is None,
         audit=context.settings.tokenizer.audit,
         load=load,
         backend=recipe.backend,
     )
-    for note in (*choice.notes, f"engine {choice.reason}"):
+    for note in (*choice.notes, f"engine {choice.reason}", *filter(None, [lost_text(context, recipe.tokenizer, sample)])):
         context.note(note)
     return Workload(choice, workers.value, worker_threads(context, workers.value), batch_size, buffer_rows)
 

@@ -16,6 +16,9 @@ from ftcli.errors import EngineError
 
 WORDS = re.compile(r"[A-Za-z가-힣]\s+[A-Za-z가-힣]")
 """White space that tells two words apart, in scripts that have it."""
+MOSTLY = 0.2
+"""Share of the characters that are lost, or of the tokens that are the unknown one, above which little of the text reaches the model: T5 on Korean 25 to
+50 %, BERT on Korean 4 to 8 %."""
 MOST_JOINED = 200
 MOST_SLOW = 20_000
 """Characters that a slow tokenizer gets: it encodes 100,000 a second."""
@@ -85,6 +88,15 @@ class Ids:
             return 0
         written = sum(self.texts[row].count(self.tokenizer.unk_token) for row in self.special_rows.get(self.tokenizer.unk_token, ()))
         return max(0, sum(row.count(unk) for row in self.rows) - written)
+
+    @cached_property
+    def unknown_share(self) -> float:
+        return self.unknown / max(1, self.tokens)
+
+    @cached_property
+    def lost_share(self) -> float:
+        """Of the characters, without white space and without an unknown token that would say so."""
+        return self.trip.lost_characters.total() / max(1, self.trip.characters)
 
     @cached_property
     def trip(self) -> Trip:
