@@ -310,7 +310,7 @@ def test_a_run_that_patience_ended_is_finished_without_another_step(
 def test_what_would_not_go_on_exactly_is_refused(bench: Bench, stores: dict[str, Path]) -> None:
     _stopped(bench.context(stores["grouped"], "changed", **STEPS), 2)
     for changed in ({"train__learning_rate": 1e-3}, {"train__per_device_train_batch_size": 5}, {"loader__collator": "dynamic"}):
-        for verify, words in ((True, "FT091: .*cannot be gone on from|belongs to another run"), (False, "belongs to another run")):
+        for verify, words in ((True, "FT091: .*cannot be resumed with|belongs to another run"), (False, "belongs to another run")):
             values = {**STEPS, **changed, "train__resume_from_checkpoint": "auto", "train__verify": verify}
             with pytest.raises(TrainError, match=words) as refused:
                 run(bench.context(stores["grouped"], "changed", **values))
