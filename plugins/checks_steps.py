@@ -216,7 +216,7 @@ def learnability(probe: Probe) -> Check:
     steps = probe.settings.train.learnability_steps
     if not steps:
         raise Missing(
-            "shuffled or wrong labels cannot be seen before training; --learnability-steps 200 trains that long on a part and looks at held-out rows"
+            "of shuffled or wrong labels FT215 sees what single words tell; --learnability-steps 200 trains that long on a part and looks at held-out rows"
         )
     if not probe.task.needs_labels:
         raise Missing(f"mode {probe.task_name} has no labels")

@@ -10,8 +10,8 @@ from ftcli.core.verify.catalogue import CAUSES, SYMPTOMS
 
 SEVERITY = {"info": "informs", "warn": "warns", "fail": "fails the run"}
 NOT_BEFORE = """
-Labels that are wrong but possible (shuffled, or of another row) leave every figure before training as it should be, and a single batch is learned all the same. Only held-out rows
-show them: `ftcli verify … --learnability-steps 200` trains for so many steps and looks at rows that it did not train on (FT510); of a run of its own, compare `eval_accuracy` with the
+Labels that are wrong but possible (shuffled, or of another row) leave first loss and gradients as they should be, and a single batch is learned all the same. Where single words tell the label FT215 sees that they do not.
+Else only held-out rows show it: `ftcli verify … --learnability-steps 200` trains for so many steps and looks at rows that it did not train on (FT510); of a run of its own, compare `eval_accuracy` with the
 `chance_accuracy` of the report. A small learnable task is well above chance by then; with shuffled labels it never is. In the same way the loss alone never shows that EOS is not learned (FT103, FT302): it is 0.011 with and without.
 """
 
