@@ -22,6 +22,7 @@ MODULES = (
     "checks_chat",
     "checks_data",
     "checks_labels",
+    "checks_label_words",
     "checks_leakage",
     "checks_near_leakage",
     "checks_duplicates",

@@ -216,7 +216,8 @@ def learnability(probe: Probe) -> Check:
     steps = probe.settings.train.learnability_steps
     if not steps:
         raise Missing(
-            "shuffled or wrong labels only show in training; --learnability-steps 200 trains on a part of the data for that long and scores held-out rows"
+            "shuffled or wrong labels show only in training, or in FT215 where single words tell the label; "
+            "--learnability-steps 200 trains on a part of the data for that long and scores held-out rows"
         )
     if not probe.task.needs_labels:
         raise Missing(f"mode {probe.task_name} has no labels")

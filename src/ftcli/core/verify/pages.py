@@ -10,7 +10,7 @@ from ftcli.core.verify.catalogue import CAUSES, SYMPTOMS
 
 SEVERITY = {"info": "informs", "warn": "warns", "fail": "fails the run"}
 NOT_BEFORE = """
-Labels that are wrong but possible (shuffled, or of another row) leave every figure before training as it should be, and a single batch is learned all the same. Only held-out rows
+Labels that are wrong but possible (shuffled, or of another row) leave first loss and gradients as they should be, and a single batch is learned all the same. FT215 sees them where single words tell the label. Otherwise only held-out rows
 show them: `ftcli verify … --learnability-steps 200` trains for that many steps and scores rows it did not train on (FT510); for your own run, compare `eval_accuracy` with the
 `chance_accuracy` of the report. A small learnable task is well above chance by then; with shuffled labels it never is. In the same way the loss alone never shows that EOS is not learned (FT103, FT302): it is 0.011 with and without.
 """
