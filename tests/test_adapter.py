@@ -109,7 +109,7 @@ def test_a_run_with_lora_saves_an_adapter_that_merges_into_a_plain_model(bench: 
         assert plain.config.problem_type == "single_label_classification"
     with pytest.raises(UsageError, match="already exists"):
         merge(folder, tmp_path / "merged")
-    with pytest.raises(UsageError, match="is no adapter"):
+    with pytest.raises(UsageError, match="is not an adapter"):
         merge(tmp_path / "merged", tmp_path / "again")
 
 

@@ -316,7 +316,7 @@ def test_loader_settings_without_workers_are_said_to_have_no_effect(tmp_path: Pa
 
 
 def test_what_transformers_refuses_is_an_error_for_people(tmp_path: Path) -> None:
-    with pytest.raises(FtcliError, match="transformers refuses"):
+    with pytest.raises(FtcliError, match="transformers rejects"):
         make_arguments(_context(tmp_path, train__load_best_model_at_end=True, train__eval_strategy="steps"), held_out=True)
 
 

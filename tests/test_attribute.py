@@ -333,7 +333,7 @@ def test_what_cannot_be_compared_is_refused(measured: Any, tmp_path: Path) -> No
     base = str(tmp_path / "base.toml")
     with pytest.raises(UsageError, match="have the same settings"):
         measured(base, base)
-    with pytest.raises(UsageError, match="two configurations, 1 are given"):
+    with pytest.raises(UsageError, match="two configurations, but 1 are given"):
         measured(base)
     with pytest.raises(UsageError, match="takes no 'data'"):
         benchmark.run(Context.make({}), "batch", ("data",))

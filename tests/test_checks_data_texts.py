@@ -367,7 +367,7 @@ def test_unknown_tokens_that_train_has_as_well_are_no_second_cause(world: World,
     found = world.verify(values, stages=("tokenizer", "data"))
     assert found["FT113"].status == {"written out": "pass", "in few rows": "pass", "in all": "warn"}[where]
     assert found["FT209"].status == "pass"
-    assert "FT113 has judged the train texts" in found["FT209"].summary
+    assert "FT113 has checked the train texts" in found["FT209"].summary
 
 
 def _bytes_tokenizer(folder: Path) -> Path:

@@ -13,7 +13,7 @@ TWICE = {
     "a.yaml": ("train:\n  learning_rate: 1e-4\n  seed: 1\n  learning_rate: 1e-3\n", "learning_rate is defined twice, again in line 4"),
     "b.yaml": ("datasets:\n  - path: a\n    path: b\n", "path is defined twice, again in line 3"),
     "c.yml": ("train: {seed: 1}\ntrain: {seed: 2}\n", "train is defined twice, again in line 2"),
-    "d.json": ('{"train": {"seed": 1, "seed": 2}}', "seed stands twice"),
+    "d.json": ('{"train": {"seed": 1, "seed": 2}}', "seed is defined twice"),
     "e.toml": ("[train]\nseed = 1\nseed = 2\n", "Cannot overwrite a value"),
 }
 

@@ -171,7 +171,7 @@ def test_a_shard_that_two_workers_finish_is_accepted_if_both_wrote_the_same(outp
         for writer in (first, second):
             writer.path("a.arrow").write_bytes(b"same")
         assert first.commit(["a.arrow"], {}) == second.commit(["a.arrow"], {})
-        with pytest.raises(PublishError, match="shard a was finished before with another content"):
+        with pytest.raises(PublishError, match="shard a was finished before with different content"):
             write_shard(attempt, "a", {"a.arrow": b"other"})
         attempt.publish({}, ["a"])
     assert (output / "a.arrow").read_bytes() == b"same"

@@ -77,7 +77,7 @@ def test_a_source_that_is_not_there_is_named(bench):
     [
         ({"model__config": None}, "no model"),
         ({"model__config": "nowhere.json"}, "nowhere.json does not exist"),
-        ({"model__config_overrides": "vocab_size=8"}, "the model's embedding 8 rows"),
+        ({"model__config_overrides": "vocab_size=8"}, "the model's embedding has 8 rows"),
         ({"model__lora_r": 8}, "LoRA on random weights"),
         ({"train__optim": "adam"}, "train.optim = 'adam' is not supported"),
         ({"train__metric_for_best_model": "bleu"}, "'bleu': the evaluations of this run"),

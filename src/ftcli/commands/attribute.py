@@ -122,7 +122,7 @@ def refuse_equal(context: Context, difference: Difference, plan: Plan) -> None:
     if not plan.factors:
         raise UsageError(
             f"no difference between the configurations changes a run: {words}, and both train on the same number of texts",
-            "Compare two configurations that do; train.max_steps overrides the epochs.",
+            "Compare configurations that differ in what a run does; train.max_steps overrides the epochs.",
         )
     context.note(f"no difference: {words}: both train on the same number of texts")
 

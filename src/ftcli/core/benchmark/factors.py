@@ -219,4 +219,4 @@ def refuse_nothing(difference: Difference, paths: Sequence[Path]) -> None:
     if not difference.factors:
         also = "; ".join(f"{key}, which is not measured ({why})" for key, (_, _, why) in difference.unmeasured.items())
         also = also and f" but {also}"
-        raise UsageError(f"{paths[0]} and {paths[1]} have the same settings{also}", "Compare two configurations that do.")
+        raise UsageError(f"{paths[0]} and {paths[1]} have the same settings{also}", "Compare two configurations that differ.")
