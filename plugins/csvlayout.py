@@ -223,11 +223,11 @@ def _even_marks(text: str, delimiter: str, columns: int) -> list[str]:
     ]
 
 
-def _rows(text: str, mark: str) -> list[list[str]]:
-    """The first rows of a file, without one that `text` may end in."""
-    whole = text if len(text) <= HEADER_ALONE else text[: text.rfind("\n", 0, HEADER_ALONE) + 1] or text
+def _rows(text: str, mark: str, size: int = HEADER_ALONE, quote: str = '"') -> list[list[str]]:
+    """The first rows of a file in so many characters, without one that these end in."""
+    whole = text if len(text) <= size else text[: text.rfind("\n", 0, size) + 1] or text
     with wide_fields():
-        return list(islice(filter(None, csv.reader(io.StringIO(whole, newline=""), delimiter=mark)), MOST_ROWS))
+        return list(islice(filter(None, csv.reader(io.StringIO(whole, newline=""), delimiter=mark, quotechar=quote)), MOST_ROWS))
 
 
 def mark_note(path: str, layout: Layout) -> str | None:
@@ -242,7 +242,7 @@ def mark_note(path: str, layout: Layout) -> str | None:
 def mark_hint(path: str, layout: Layout) -> str:
     """At what the rows of a file without a header are cut, and at what they may have to be: what leaves few values in the first field, as labels are."""
     text = _beginning(path)
-    found = {mark: _rows(text, mark) for mark in DELIMITERS if mark != layout.delimiter}
+    found = {mark: _rows(text, mark, len(text)) for mark in DELIMITERS if mark != layout.delimiter}
     few = {mark: len({row[0] for row in rows}) for mark, rows in found.items() if rows and min(map(len, rows)) > 1}
     mark = min(few, key=lambda each: few[each], default="")
     hint = f"The rows are cut at {layout.delimiter!r}."
@@ -260,7 +260,7 @@ def _beginning(path: str) -> str:
 
 def _rewritten(text: str, mark: str) -> str:
     """The command that makes commas of another delimiter, and double quotes of single ones."""
-    single = 2 * text.count(f"{mark}'") > text.count("\n")
+    single = [len({len(row) for row in _rows(text, mark, len(text), quote)}) == 1 for quote in "'\""] == [True, False]
     how = f'delimiter="{mark}"'.replace("\t", r"\t") + ", quotechar=chr(39)" * single
     return f"python -c 'import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, {how}))' < OLD > NEW.csv"
 

@@ -195,6 +195,20 @@ def test_copies_of_a_file_and_packed_ones_beside_it_are_read_and_said_so(tmp_pat
     assert plan(file, jsonl(tmp_path / "other.jsonl", 2)).notes == ()
 
 
+def test_files_of_a_folder_that_lack_the_columns_are_told_which_that_were_left_out_have_them(tmp_path: Path) -> None:
+    """As a small table beside pages of metadata."""
+    lines = {"meta.jsonl": '{"id": 1}\n' * 50, "notes.txt": "one line of prose\n" * 50}
+    rest = {"meta.json": json.dumps([{"id": 1}] * 50), **lines}
+    for name, content in rest.items():
+        folder = tmp_path / Path(name).suffix[1:]
+        big, table = write(folder / name, content), write(folder / "train.csv", "text,label\na,x\nb,y\n")
+        error = refusal(folder, label_column="label")
+        assert error.message == f"{big}: no column 'text'"
+        assert f"{table} has what is asked for, and was left out" in error.hint
+        assert "was left out" not in refusal(folder, label_column="other").hint
+    assert rows(tmp_path / "txt")[0] == "one line of prose"
+
+
 def test_a_set_kept_in_two_formats_is_read_from_both_and_said_so(tmp_path: Path) -> None:
     """As train.csv beside train.tsv: every row counted twice without a word."""
     write(tmp_path / "train.csv", "text,id\na,1\n")

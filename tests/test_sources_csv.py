@@ -382,7 +382,7 @@ def test_a_delimiter_beside_which_another_cuts_all_rows_alike_is_named_with_it(t
 
 def test_ragged_rows_without_a_header_are_told_at_what_they_are_cut_and_may_have_to_be(tmp_path: Path) -> None:
     """As 10kGNAD's, in single quotes."""
-    texts = [("so, " * (number + 2) + "ja; " * number, ("Web", "Sport")[number % 2]) for number in range(20)]
+    texts = [("so, " * 2_000 + "so, " * number + "ja; " * number, ("Web", "Sport")[number % 2]) for number in range(20)]
     file = write(tmp_path / "a.csv", "".join(f"{label};'{text}'\n" for text, label in texts))
     counted = {"text_column": "1", "label_column": "0"}
     hint = refusal(file, **counted).hint

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.streams import ends_in_cr, separator
-from ftcli.core.reading.find import Found
 from ftcli.core.reading.said_again import only_splits
 from ftcli.errors import DataError
 from ftcli.settings import Settings
+
+if TYPE_CHECKING:
+    from ftcli.core.reading.find import Found
 
 LOOKED_AT = 100
 """Files of a kind that are looked at: there may be a million."""
@@ -75,3 +77,31 @@ def way_without_labels(error: DataError, files: Sequence[Found], formats: Mappin
     words = only_splits(dataset.sources or (), formats.values(), dict.fromkeys(file.split or "train" for file in having))
     how = "" if "=PATH" in words else f" by naming the others ({words})"
     return f"{having[0].path} has it. Leave files without labels out{how}; the trained model labels their texts: ftcli predict."
+
+
+def refuse_lesser(first: Found, left: Mapping[str, str], formats: Mapping[str, SourceFormat], settings: Settings) -> None:
+    """
+    Args:
+        first: of the files that were chosen in a folder.
+        left: path → format of those that were not.
+
+    Raises:
+        DataError: `first` lacks a column that is asked for, and one of the others has them all.
+    """
+    dataset, reader = settings.dataset, formats[first.format]
+    labels = dataset.label_columns or (dataset.label_column,)
+    asked = {name: None for name in (dataset.text_column, dataset.text_pair_column, *labels) if name}
+    try:
+        there = reader.found_columns(first.path, settings) if isinstance(reader, OwnFormat) else {}
+        lacking = [name for name in asked if there and name not in there]
+        error = DataError(f"{first.path}: no column {lacking[0]!r}", f"Columns: {', '.join(there)}.") if lacking else None
+    except DataError as refused:
+        error = refused if ": no column " in refused.message else None
+    for path, kind in [*left.items()][:LOOKED_AT] if error else ():
+        columns: Mapping[str, bool] = {}
+        if isinstance(other := formats.get(kind), OwnFormat):
+            with suppress(DataError):
+                columns = other.found_columns(path, settings)
+        if error and asked.keys() <= columns.keys():
+            way = f"{path} has what is asked for, and was left out, as {first.format} has the most bytes: name that file, or a pattern."
+            raise DataError(error.message, f"{error.hint} {way}")

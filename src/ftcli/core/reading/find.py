@@ -20,6 +20,7 @@ from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
 from ftcli.core.reading.column_names import has_columns
 from ftcli.core.reading.dataset_card import CARD, said_by_card
+from ftcli.core.reading.file_notes import refuse_lesser
 from ftcli.core.reading.left_out import LeftOut, inside
 from ftcli.core.reading.readable import check_file
 from ftcli.core.reading.split_names import ALIASES, parted, role_of
@@ -74,6 +75,8 @@ class Finder:
         """The format that every source is said to be of, whatever its suffix."""
         self.notes: list[str] = []
         self.common = ""
+        self._lesser: dict[str, dict[str, str]] = {}
+        """First file that was chosen in a folder → path and format of those that were not."""
 
     def _given(self) -> str | None:
         name = self.settings.dataset.source_format
@@ -98,7 +101,11 @@ class Finder:
         folders = [folder for _, path in items if (folder := _folder(path))]
         self.common = os.path.commonpath(folders) if folders else ""
         found = [file for split, path in items for file in self._source(split, path)]
-        return self._unique(self._by_name(self._tables(found)))
+        tables = self._tables(found)
+        for file in tables if self.settings.train.mode != "sft" and self.settings.dataset.on_bad == "strict" else ():
+            if left := self._lesser.get(file.path):
+                refuse_lesser(file, left, self.formats, self.settings)
+        return self._unique(self._by_name(tables))
 
     def _local(self, path: str) -> str:
         """The path; of what lies in an object store that of the copies."""
@@ -201,7 +208,10 @@ class Finder:
         if left:
             self.notes.append(f"{folder}: read as {chosen}; left out {_names(sorted(left, key=natural))}")
         below = self._below(folder)
-        return [Found(os.path.join(folder, name), chosen, below + name) for name in sorted(by_format[chosen], key=natural)]  # noqa: PTH118 - keeps "./" as given
+        files = [Found(os.path.join(folder, name), chosen, below + name) for name in sorted(by_format[chosen], key=natural)]  # noqa: PTH118 - keeps "./" as given
+        others = {os.path.join(folder, name): kind for kind, names in by_format.items() if kind != chosen for name in names}  # noqa: PTH118
+        self._lesser[files[0].path] = others
+        return files
 
     def _mapped(self, folder: str, split: Split | None, mapped: Mapping[str, list[str]], names: Iterable[str]) -> list[Found]:
         """The files of a directory whose card maps them to splits; `names`: all that it holds."""
