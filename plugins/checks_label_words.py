@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ftcli.contracts import CheckKind
-from ftcli.records import Check
+from ftcli.records import Check, Split
 
 if TYPE_CHECKING:
     from ftcli.core.verify.label_words import Asked
@@ -33,7 +33,7 @@ FIX = "Read rows of both splits with their labels: another label map, or labels 
 class _Split:
     """How the labels of a held-out split are told: rightly, as the train rows that were set aside make one expect, and by guesses that do not know the text."""
 
-    name: str
+    name: Split
     rows: int
     right: float
     expected: float
@@ -105,7 +105,7 @@ def label_words(probe: Probe) -> Check:
     return passed(", ".join([said, *more]), **evidence)
 
 
-def _split(name: str, own: Asked, asked: Asked, classes: int) -> _Split:
+def _split(name: Split, own: Asked, asked: Asked, classes: int) -> _Split:
     import numpy as np
 
     shares = np.bincount(asked.labels, minlength=classes) / len(asked.labels)

@@ -236,7 +236,8 @@ class ObjectStore:
                 data = b"".join(self.blocks(one))
                 if self.unchanged(one):
                     return data, one
-        b"".join(self.blocks(one))  # raises what is wrong, if anything is
+        if one is not None:
+            b"".join(self.blocks(one))  # raises what is wrong, if anything is
         raise self.kind(f"{url} changes as fast as it is read", AGAIN)
 
     def upload(self, path: Path, url: str, on_block: Callable[[], None]) -> None:

@@ -12,10 +12,9 @@ from tokenizers import Tokenizer
 from ftcli.context import Context
 from ftcli.core.engines.guard import guarded
 from ftcli.core.figures import percent
-from ftcli.core.files.cached_document import forget
+from ftcli.core.files.cached_document import forget, kept
 from ftcli.core.files.manifest import hash_bytes
 from ftcli.core.reading.receipt import tokenizer_key
-from ftcli.core.tokenizer.remembered import remembered_as
 from ftcli.core.tokenizer.round_trip import MOSTLY, Ids, folded
 from ftcli.errors import EngineError
 
@@ -43,7 +42,7 @@ def lost_text(context: Context, tokenizer: Any, texts: Sequence[str]) -> str:
     if (key := tokenizer_key(context)) is None:
         words = compute()["words"]
     else:
-        words = remembered_as(context, "lost", hash_bytes("\0".join((key, *some)).encode()), compute)["words"]
+        words = kept(context.cache_dir / f"lost-{hash_bytes(chr(0).join((key, *some)).encode())}.json", compute)["words"]
         forget(context.cache_dir, "lost-*.json", KEPT)
     return words and f"{words}; ftcli verify --tokenizer-path {path} --dataset {sources[0]} says more"
 
