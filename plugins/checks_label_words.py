@@ -65,10 +65,8 @@ def label_words(probe: Probe) -> Check:
     if min(len(train), ROWS) < max(FEWEST, A_LABEL * len(names)):
         raise Missing(f"{min(len(train), ROWS):,} rows are too few to say what the words of {len(names):,} labels are")
     words = LabelWords(train, len(names))
-    own, asked = (
-        words.train,
-        {name: words.ask(probe.store.split(name)) for name in ("validation", "test") if name in probe.store.split_names},
-    )
+    held_out: tuple[Split, ...] = ("validation", "test")
+    own, asked = words.train, {name: words.ask(probe.store.split(name)) for name in held_out if name in probe.store.split_names}
     if len(own.rows) < SET_ASIDE:
         raise Missing(f"{words.learned:,} different rows are too few to say what the words of {len(names):,} labels are")
     splits = [_split(name, own, found, len(names)) for name, found in asked.items() if len(found.rows)]
