@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ftcli.cli.output import columns, write_error, write_human, write_status
+from ftcli.cli.output import columns, evidence_lines, write_error, write_human, write_status
 from ftcli.cli.signals import termination_interrupts
 from ftcli.cli.streams import emit
 from ftcli.core.distributed.signals import Signals
@@ -66,6 +66,10 @@ def test_checks_are_a_table_and_what_failed_says_what_to_do() -> None:
         "warn     FT003   HDD",
         "                 → Use an SSD.",
     ]
+
+
+def test_the_name_of_a_variable_in_evidence_is_as_it_is_typed() -> None:
+    assert evidence_lines({"OMP_NUM_THREADS": "4", "first_loss": 2.0}) == ['OMP_NUM_THREADS "4", first loss 2']
 
 
 def test_measurements_are_a_table_with_their_spread() -> None:
