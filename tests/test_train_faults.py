@@ -15,6 +15,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
+import short_lean
 from ftcli.commands.train import run
 from ftcli.context import Context
 from ftcli.core.batches.tasks import Classify
@@ -443,6 +444,7 @@ def test_too_little_memory_is_answered_with_numbers(bench: Bench, stores: dict[s
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("out of memory: tried to allocate 9 GiB")
 
+    short_lean.decide(whole=True)  # the first loss is that of the proof
     monkeypatch.setattr(Classify, "loss", full)
     with pytest.raises(TrainError, match="a batch of 4 rows does not fit into the device's memory: out of memory") as refused:
         run(bench.context(stores["grouped"], "memory", **STEPS))
