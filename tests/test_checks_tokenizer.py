@@ -176,6 +176,15 @@ def test_a_tokenizer_json_that_auto_tokenizer_does_not_follow_warns_with_a_text_
     assert check.evidence["auto_tokenizer"] != check.evidence["tokenizer_json"]
 
 
+def test_the_text_that_shows_it_is_one_that_tokenizer_json_knows(world: World, tmp_path: Path) -> None:
+    folder = world.tokenizer(tmp_path / "t", world.wordpiece, tokenizer_class="RobertaTokenizer")
+    check = world.verify({"tokenizer.path": str(folder)}, stages=STAGE)["FT106"]
+    unknown = json.loads((Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]["[UNK]"]
+    assert check.status == "warn"
+    assert unknown not in check.evidence["tokenizer_json"]
+    assert check.evidence["tokenizer_json"] != check.evidence["auto_tokenizer"]
+
+
 def test_a_hub_id_or_slow_tokenizer_has_no_tokenizer_json_to_compare(world: World, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "ByT5Tokenizer", "pad_token": "<pad>", "eos_token": "</s>"})

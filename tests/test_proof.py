@@ -119,6 +119,23 @@ def test_an_engine_that_is_wrong_on_too_many_characters_is_refused(reference: Re
     assert difference.text in GREEK
 
 
+def test_an_engine_that_is_wrong_on_too_many_characters_beside_others_is_refused(
+    reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are found one at a time: 8,193 of splintr's with a GPT-2 of 6,000 ids took 53 s of CPU before it was refused."""
+
+    def twist(text: str, ids: list[int]) -> list[int]:
+        return ids[:-1] if any(pair in text for pair in ("αβ", "γδ", "εζ")) else ids
+
+    assert trial(reference, twist).excluded == "βδζ"
+    monkeypatch.setattr(proof, "BLAMED_LIMIT", 2)
+    result = trial(reference, twist)
+    assert result.difference is not None
+    assert result.difference.text in ("αβ", "γδ", "εζ")
+    monkeypatch.setattr(proof, "BLAMED_LIMIT", 3)
+    assert trial(reference, twist).difference is None
+
+
 def test_an_engine_that_is_wrong_on_too_many_runs_is_refused_at_once(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "EXCLUDED_LIMIT", 2)
     monkeypatch.setattr(proof._Trial, "_blame", None)

@@ -24,7 +24,8 @@ AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 
 
 def compare_own_file(tokenizer: Any, path: Path) -> tuple[list[str], Difference | None]:
-    """The parts that the file words otherwise, and the shortest text of some 4,000 that gets other ids (special tokens included).
+    """The parts that the file words otherwise, and the shortest text of some 4,000 that gets other ids (special tokens included); one that the file
+    knows, if there is one.
 
     Args:
         tokenizer: a fast tokenizer that was loaded from the file's folder.
@@ -47,7 +48,8 @@ def compare_own_file(tokenizer: Any, path: Path) -> tuple[list[str], Difference 
     wrong = differing_rows(by_class, by_file).tolist()
     if not wrong:
         return parts, None
-    shortest = min(wrong, key=lambda number: len(texts[number]))
+    unknown = own.token_to_id(tokenizer.unk_token or "")
+    shortest = min(wrong, key=lambda number: (unknown in row_of(by_file, number).tolist(), len(texts[number])))
     return parts, Difference(texts[shortest], *(tuple(row_of(side, shortest).tolist()) for side in (by_class, by_file)))
 
 
