@@ -24,7 +24,7 @@ AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 
 
 def compare_own_file(tokenizer: Any, path: Path) -> tuple[list[str], Difference | None]:
-    """The parts that the file words otherwise, and the shortest text of some 4,000 that gets other ids (special tokens included); one that the file
+    """The parts that the file words otherwise, and the shortest text of some 4,000 that gets other ids (special tokens included); a word that the file
     knows, if there is one.
 
     Args:
@@ -49,7 +49,7 @@ def compare_own_file(tokenizer: Any, path: Path) -> tuple[list[str], Difference 
     if not wrong:
         return parts, None
     unknown = own.token_to_id(tokenizer.unk_token or "")
-    shortest = min(wrong, key=lambda number: (unknown in row_of(by_file, number).tolist(), len(texts[number])))
+    shortest = min(wrong, key=lambda number: (unknown in row_of(by_file, number).tolist(), not texts[number].isalpha(), len(texts[number])))
     return parts, Difference(texts[shortest], *(tuple(row_of(side, shortest).tolist()) for side in (by_class, by_file)))
 
 
