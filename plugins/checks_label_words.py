@@ -9,6 +9,9 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ftcli.core.verify.label_words import Asked
     from ftcli.core.verify.probe import Probe
 
@@ -63,19 +66,18 @@ def label_words(probe: Probe) -> Check:
     from ftcli.core.verify.missing import Missing
     from ftcli.core.verify.verdict import noted, passed, warned
 
-    train, names = probe.train_split, probe.store.label_names or ()
-    if probe.task_name != "classify" or train.labels is None or train.packed:
+    train, names = probe.train_split, probe.store.label_names
+    if probe.task_name != "classify" or train.labels is None or train.packed or not names:
         raise Missing("it is for rows with one label each")
-    held: list[str] = [name for name in ("validation", "test") if name in probe.store.split_names]
+    held: list[str] = [name for name in ("validation", "test") if name in probe.store.split_names and len(probe.store.split(name))]
+    if not all(_in_range(probe.store.split(name).labels, len(names)) for name in ("train", *held)):
+        raise Missing("some labels are out of range (see FT203)")
     if found := _named(probe, ["train", *held]):
         return found
     if min(len(train), ROWS) < max(FEWEST, A_LABEL * len(names)):
         raise Missing(f"{min(len(train), ROWS):,} rows are too few to say what the words of {len(names):,} labels are")
     words = LabelWords(train, len(names))
-    own, asked = (
-        words.train,
-        {name: words.ask(probe.store.split(name)) for name in held},
-    )
+    own, asked = words.train, {name: words.ask(probe.store.split(name)) for name in held}
     if len(own.rows) < SET_ASIDE:
         raise Missing(f"{words.learned:,} different rows are too few to say what the words of {len(names):,} labels are")
     splits = [_split(name, own, found, len(names)) for name, found in asked.items() if len(found.rows)]
@@ -108,8 +110,12 @@ def label_words(probe: Probe) -> Check:
             **evidence,
         )
     more = ["where nearly the same words stand under other labels"] if over <= -TOLD else []
-    more += [f"and of {split.right:.1%} of {split.name}" + ", which has other words" * split.other_words for split in splits]
+    more += [f"of {split.right:.1%} of {split.name}" + ", which has other words" * split.other_words for split in splits]
     return passed(", ".join([said, *more]), **evidence)
+
+
+def _in_range(labels: NDArray[np.int64] | None, classes: int) -> bool:
+    return labels is not None and bool(((labels >= 0) & (labels < classes)).all())
 
 
 def _named(probe: Probe, splits: list[str]) -> Check | None:

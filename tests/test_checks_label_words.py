@@ -115,6 +115,20 @@ def test_of_few_rows_or_many_labels_it_says_nothing(world: World, tmp_path: Path
     assert world.verify(world.run("pretrain"), stages=STAGE)[ID].status == "skipped"
 
 
+def test_an_empty_split_and_labels_out_of_range_break_nothing(world: World, tmp_path: Path) -> None:
+    empty = {"train": _rows(400, 1), "validation": [], "test": _rows(60, 2)}
+    only = {"stages": STAGE, "select": (ID,)}
+    check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "empty", empty)}, **only)[ID]
+    assert (check.status, "validation" in check.evidence) == ("pass", False), check
+    for name, label in (("above", 4), ("below", -1)):
+        wrong = {"train": _rows(400, 1), "test": [*_rows(60, 2), ([11, 12], label)]}
+        check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / name, wrong)}, **only)[ID]
+        assert (check.status, "out of range" in check.summary) == ("skipped", True), check
+    alone = [([10 + number], number % 2) for number in range(380)]
+    check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "alone", {"train": alone})}, **only)[ID]
+    assert check.status == "pass", check
+
+
 def _named(world: World, folder: Path, where: str, tail: str) -> dict[str, Any]:
     """Texts with labels of their own, and `tail` behind those of some splits, with the name of the label in it."""
     folder.mkdir(exist_ok=True)
