@@ -20,6 +20,8 @@ KEPT, NAMED, LOUD = (0.2, 0.1), 0.3, 2.0
 """Share of the gradient that two passes of training mode have in common, under which it warns, and fails: 46 families as they come keep 0.62 to 1, GPT-2 0.49, BERT 0.61, twelve layers of a small BERT
 0.55 (0.26 at a dropout of 0.3, the largest rate with which this is looked at), a functional dropout of 0.5 before the head 0.55, of 0.8 0.14, of 0.95 0.03. And how many times
 the loss of evaluation mode warns: families keep within 2 % of it."""
+TRAINED = (0.1, 2.0)
+"""How many times its loss a task may learn by: focal loss of two classes 0.25, smoothed labels about 1; logits times 100 4 and more."""
 RATES = ("dropout", "pdrop", "layerdrop", "drop_path")
 """Parts of the names under which configurations hold rates of what is left out."""
 
@@ -186,6 +188,7 @@ def scaling(probe: Probe) -> Check:
         "own_ratio": round(own.ratio, 4),
         "own_parts": round(own.parts, 4),
         "own_over_plain": round(own.plain, 4),
+        "training_over_own": round(own.trained, 4),
         "gradient_accumulation_steps": steps,
         "accumulation_times_processes": factor,
     }
@@ -207,6 +210,12 @@ def scaling(probe: Probe) -> Check:
             f"the loss of mode {probe.task_name} is {own.plain:.3g} times plain cross-entropy of the same logits and labels"
             + (f", and {own.own:.3g} times its own value without a count of targets" if abs(own.own - 1) > 0.01 else ""),
             "Make the task's loss the mean cross-entropy over its targets; otherwise chance level, perplexity and learning rate lose their usual meaning.",
+            **evidence,
+        )
+    if not probe.settings.train.class_weights and not TRAINED[0] <= own.trained <= TRAINED[1]:
+        return warned(
+            f"the run learns by a training_loss of mode {probe.task_name} that is {own.trained:.3g} times its loss on the first batch",
+            "Let training_loss be the loss but for weights or smoothing: what is evaluated and compared with chance is the loss.",
             **evidence,
         )
     if ratio is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,9 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check, Split
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ftcli.core.verify.label_words import Asked
     from ftcli.core.verify.probe import Probe
 
@@ -26,6 +30,10 @@ long texts after short ones 0.6 to 1.1; labels of another map or row -0.4 to 0.1
 OTHER_WORDS = 2.0
 """Times the share of unseen words and pairs in a split is that of the train rows set aside, from which its texts are of another kind, or those of train variants
 of one another: 1.0 where rows were drawn, 2 to 8 of train texts in ten variants, whose labels are known by heart."""
+NAMED, HALF = 0.5, 0.5
+"""Share of texts that hold the name of their own label, less that of other labels' names, from which it is said, and the part of it that the other split must
+have. Sound sets have up to 0.023 (BANKING77)."""
+NAMES_FIX = "Take the names out of the texts: they are the answer, which no text has in use."
 FIX = "Read rows of both splits with their labels: another label map, or labels a row away from their texts. Then prepare all splits again."
 
 
@@ -59,14 +67,19 @@ def label_words(probe: Probe) -> Check:
     from ftcli.core.verify.missing import Missing
     from ftcli.core.verify.verdict import noted, passed, warned
 
-    train, names = probe.train_split, probe.store.label_names or ()
-    if probe.task_name != "classify" or train.labels is None or train.packed:
+    train, names = probe.train_split, probe.store.label_names
+    if probe.task_name != "classify" or train.labels is None or train.packed or not names:
         raise Missing("it is for rows with one label each")
+    both: tuple[Split, ...] = ("validation", "test")
+    held = [name for name in both if name in probe.store.split_names and len(probe.store.split(name))]
+    if not all(_in_range(probe.store.split(name).labels, len(names)) for name in ("train", *held)):
+        raise Missing("some labels are out of range (see FT203)")
+    if found := _named(probe, ("train", *held)):
+        return found
     if min(len(train), ROWS) < max(FEWEST, A_LABEL * len(names)):
         raise Missing(f"{min(len(train), ROWS):,} rows are too few to say what the words of {len(names):,} labels are")
     words = LabelWords(train, len(names))
-    held_out: tuple[Split, ...] = ("validation", "test")
-    own, asked = words.train, {name: words.ask(probe.store.split(name)) for name in held_out if name in probe.store.split_names}
+    own, asked = words.train, {name: words.ask(probe.store.split(name)) for name in held}
     if len(own.rows) < SET_ASIDE:
         raise Missing(f"{words.learned:,} different rows are too few to say what the words of {len(names):,} labels are")
     splits = [_split(name, own, found, len(names)) for name, found in asked.items() if len(found.rows)]
@@ -99,8 +112,33 @@ def label_words(probe: Probe) -> Check:
             **evidence,
         )
     more = ["where nearly the same words stand under other labels"] if over <= -TOLD else []
-    more += [f"and of {split.right:.1%} of {split.name}" + ", which has other words" * split.other_words for split in splits]
+    more += [f"of {split.right:.1%} of {split.name}" + ", which has other words" * split.other_words for split in splits]
     return passed(", ".join([said, *more]), **evidence)
+
+
+def _in_range(labels: NDArray[np.int64] | None, classes: int) -> bool:
+    return labels is not None and bool(((labels >= 0) & (labels < classes)).all())
+
+
+def _named(probe: Probe, splits: Sequence[Split]) -> Check | None:
+    """What is to be said of texts that hold the names of their labels."""
+    from ftcli.core.verify.label_names import named
+    from ftcli.core.verify.split_texts import own_tokenizer
+    from ftcli.core.verify.verdict import noted, warned
+
+    names, pieces = probe.store.label_names, own_tokenizer(probe) and probe.pieces
+    if not names or pieces is None:
+        return None
+    found = {split: named(probe.store.split(split), names, pieces) for split in splits}
+    told = {split: shares for split, shares in found.items() if shares is not None}
+    more = [own - other for own, other in told.values()]
+    if "train" not in told or max(more) < NAMED:
+        return None
+    words = f"texts contain the name of their own label: {', '.join(f'{own:.1%} of {split}' for split, (own, _) in told.items())}"
+    evidence = {f"named_{split}": {"own": round(own, 4), "another": round(other, 4)} for split, (own, other) in told.items()}
+    if min(more) < HALF * max(more):
+        return warned(words, NAMES_FIX, **evidence)
+    return noted(f"{words}, and few that of another: a model need not read anything else", **evidence)
 
 
 def _split(name: Split, own: Asked, asked: Asked, classes: int) -> _Split:

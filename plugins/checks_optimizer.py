@@ -28,6 +28,8 @@ CLIPPED = (1e-3, 1e-6)
 NOISE = (50.0, 500.0)
 """From which NEFTune's alpha warns, and fails; its authors use 5 to 15. At 50 the noise on 128 tokens of 2,560 numbers is 0.09, embeddings are 0.02."""
 SLOW_SGD = 1e-3
+FEW, USUAL = 20, 8
+"""Updates of a run up to which an epoch of one warns; rows of a batch up to which it is the rows that are few, and no setting makes them more."""
 LARGE = 0.03
 """Adam's rate from which all weights together warn. BERT and Qwen3 of 2 layers of 64, the smallest that are trained: two steps raise the loss of other rows by 0.1
 nat at 0.01, by 0.9 to 1.6 at 0.03; 300 at 0.05 end above knowing nothing, while each lowers the loss of its own batch. Larger models bear less."""
@@ -43,7 +45,7 @@ def numbers(probe: Probe) -> Check:
         for finding in (_decay(probe, plan), _epsilon(probe), _clipping(probe), _betas(probe), _noise(probe), _sgd(probe), _large(probe))
         if finding
     ]
-    found += [finding for finding in (_accumulation(probe, plan),) if finding]
+    found += [finding for finding in (_few_updates(probe, plan),) if finding]
     evidence: dict[str, Any] = {
         "optimizer": train.optim,
         "learning_rate": train.learning_rate,
@@ -164,15 +166,16 @@ def _large(probe: Probe) -> Finding | None:
     )
 
 
-def _accumulation(probe: Probe, plan: Plan | None) -> Finding | None:
-    steps = probe.settings.train.gradient_accumulation_steps
-    if plan is None or steps < 2 or plan.steps_an_epoch > 1 or plan.schedule.steps > 20 or probe.settings.train.max_steps > 0:
+def _few_updates(probe: Probe, plan: Plan | None) -> Finding | None:
+    train = probe.settings.train
+    if plan is None or plan.steps_an_epoch > 1 or plan.schedule.steps > FEW or train.max_steps > 0:
         return None
-    return (
-        False,
-        f"gradient_accumulation_steps = {steps:,} makes one update of a whole epoch, and the run has {plan.schedule.steps}",
-        "Lower --gradient-accumulation-steps.",
-    )
+    for name in ("gradient_accumulation_steps", "per_device_train_batch_size", "max_tokens_per_batch"):
+        value = getattr(train, name)
+        if value and value > {"gradient_accumulation_steps": 1, "per_device_train_batch_size": USUAL}.get(name, 0):
+            said = f"{name} = {value:,} makes one update of a whole epoch, and the run has {plan.schedule.steps}"
+            return False, said, f"Lower --{name.replace('_', '-')}."
+    return None
 
 
 CHECKS = (CheckKind("FT054", "settings", "Optimizer", numbers),)

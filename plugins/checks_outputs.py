@@ -170,14 +170,12 @@ def classes(probe: Probe) -> Check:
 
 def arguments(probe: Probe) -> Check:
     import difflib
-    import inspect
 
-    from ftcli.core.verify.forward import inputs_of
+    from ftcli.core.verify.forward import arguments_of, inputs_of
     from ftcli.core.verify.verdict import failed, noted, passed
 
     model, given = probe.model, list(inputs_of(probe.batch))
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # of an adapter
-    known = {name for part in (inner, inner.base_model) for name in inspect.signature(part.forward).parameters}
+    known = arguments_of(model)
     strange = [name for name in given if name not in known | PASSED_ON]
     evidence = {"arguments": given, "unknown": strange}
     for name in strange:

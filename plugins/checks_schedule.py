@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ftcli.core.verify.probe import Probe
     from ftcli.settings_train import TrainSettings
 
-LEAST = 0.02
-"""Share of its steps that a run must amount to at the full rate: linear and cosine 0.5, a polynomial of power 10 0.09, of 200 0.005."""
+LEAST = 0.05
+"""Share of its steps that a run must amount to at the full rate: linear and cosine 0.5, a polynomial of power 10 0.09, of 40 0.03, of 200 0.005."""
 
 
 def warm_up(probe: Probe) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from stores import Row
-from verifying import LABELS, World
+from verifying import LABELS, World, texts
 
 STAGE = ("data",)
 ID = "FT215"
@@ -112,3 +113,44 @@ def test_of_few_rows_or_many_labels_it_says_nothing(world: World, tmp_path: Path
     ]
     assert (many.status, "40 labels" in many.summary) == ("skipped", True)
     assert world.verify(world.run("pretrain"), stages=STAGE)[ID].status == "skipped"
+
+
+def test_an_empty_split_and_labels_out_of_range_break_nothing(world: World, tmp_path: Path) -> None:
+    empty = {"train": _rows(400, 1), "validation": [], "test": _rows(60, 2)}
+    only = {"stages": STAGE, "select": (ID,)}
+    check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "empty", empty)}, **only)[ID]
+    assert (check.status, "validation" in check.evidence) == ("pass", False), check
+    for name, label in (("above", 4), ("below", -1)):
+        wrong = {"train": _rows(400, 1), "test": [*_rows(60, 2), ([11, 12], label)]}
+        check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / name, wrong)}, **only)[ID]
+        assert (check.status, "out of range" in check.summary) == ("skipped", True), check
+    alone = [([10 + number], number % 2) for number in range(380)]
+    check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "alone", {"train": alone})}, **only)[ID]
+    assert check.status == "pass", check
+
+
+def _named(world: World, folder: Path, where: str, tail: str) -> dict[str, Any]:
+    """Texts with labels of their own, and `tail` behind those of some splits, with the name of the label in it."""
+    folder.mkdir(exist_ok=True)
+    made = []
+    for number, split in enumerate(("train", "test")):
+        lines = [(text, LABELS[row % 4]) for row, text in enumerate(texts(60, 20 + number))]
+        path = folder / f"{split}.jsonl"
+        rows = [{"text": text + tail.format(label.upper()) * (split in where), "label": label} for text, label in lines]
+        path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        made.append(f"{split}={path}")
+    data = world.prepare(f"named-{folder.parent.name}-{folder.name}", world.bpe, {"dataset.label_column": "label"}, sources=made)
+    return {"tokenizer.path": str(world.bpe), "dataset.sources": [str(data)], "train.mode": "classify"}
+
+
+def test_names_of_labels_in_the_texts_are_said(world: World, tmp_path: Path) -> None:
+    values = _named(world, tmp_path / "train", "train", " category: {}")
+    check = world.caught("train texts end with their label", values, ID, status="warn", words="100.0% of train", stages=STAGE)
+    assert check.evidence["named_test"]["own"] < 0.3
+    check = world.quiet("all texts end with their label", _named(world, tmp_path / "all", "train test", " category: {}"), stages=STAGE)[ID]
+    assert (check.status, "few the name of another" in check.summary) == ("info", True)
+    every = f" - which of {', '.join(LABELS)}?"
+    assert (
+        world.quiet("all texts name all labels", _named(world, tmp_path / "every", "train test", every), stages=STAGE)[ID].status
+        == "skipped"
+    )

@@ -124,6 +124,20 @@ def test_texts_that_differ_in_their_last_sign_alone_contradict_nothing(world: Wo
     assert world.verify(values, stages=STAGE)["FT205"].evidence["rows"] == 0
 
 
+def test_texts_that_contradict_each_other_but_for_their_ends_warn(world: World, tmp_path: Path) -> None:
+    """Half of them cut to the same tokens, so that a longer --max-length was advised."""
+    labels = np.random.default_rng(1).choice(list("abcd"), 200).tolist()
+    rows = [(f"{text}?", "abcd"[number % 4]) for number, text in enumerate(texts(200, 2))]
+    train = rows + [(f"{text[:-1]} !!", label) for (text, _), label in zip(rows, labels, strict=True)]
+    values = _store(world, tmp_path / "s", {"train": train}, **{"packing.max_length": 64})
+    check = world.caught(
+        "twins with other ends and labels", values, "FT207", "FT204", status="warn", words="the signs they end with", stages=STAGE
+    )
+    assert check.fix.startswith("Decide for one answer")
+    assert 240 < check.evidence["rows_nearly_in_conflict"] <= 400
+    assert len(set(check.evidence["labels"])) > 1
+
+
 def test_a_text_without_its_end_is_the_text_however_it_was_cut() -> None:
     spelling = TokenText([b"", b"ab", b"a", b"b", b" ", b".", b" .", b"b.", b"b .", b"?!", b" a", b":)"])
 

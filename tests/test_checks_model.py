@@ -310,6 +310,15 @@ def test_a_gradient_norm_above_one_is_no_fault(world: World) -> None:
     assert checks["FT405"].evidence["norm"] > 1
 
 
+def test_a_model_without_a_mask_is_told_of_the_fixed_collator(world: World) -> None:
+    values = world.run("classify", **{"model.config": world.config("fnet", pad_token_id=0)})
+    check = world.caught(
+        "FNet reads the padding", values, "FT407", words="with the rows beside it", stages=STAGES, select=("FT407", "FT415")
+    )
+    assert "--collator fixed" in check.fix
+    world.quiet("FNet in rows of one length", {**values, "loader.collator": "fixed"}, stages=STAGES, select=("FT407", "FT415"))
+
+
 @pytest.mark.parametrize("kind", ["classify", "pretrain"])
 def test_a_model_whose_forward_takes_no_count_of_items_passes(world: World, kind: str) -> None:
     change = """original = model.forward

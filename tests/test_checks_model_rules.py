@@ -181,6 +181,19 @@ def test_a_model_that_says_so_is_not_accused(world: World) -> None:
     assert checks["FT406"].status == "pass"
 
 
+@pytest.mark.parametrize(
+    ("body", "found"), [("super().loss(100 * logits, labels, items)", True), ("0.3 * super().loss(logits, labels, items)", False)]
+)
+def test_what_the_run_learns_by_is_compared_with_its_loss(world: World, body: str, found: bool) -> None:
+    plugins = _task(world, "training_loss(self, logits, labels, items)", f"return {body}", "Classify")
+    values = world.run("classify", "qwen3", **{"model.config": world.config("qwen3", initializer_range=0.2)})
+    if found:
+        words = "training_loss of mode classify that is"
+        world.caught("R1: logits times 100 in training", values, "FT406", status="warn", words=words, stages=STAGES, plugins=plugins)
+    else:
+        world.quiet("a loss of its own to learn by", values, stages=STAGES, plugins=plugins)
+
+
 @pytest.mark.parametrize("factor", ["8 *", "-"])
 def test_a_multiple_of_the_loss_is_found(world: World, factor: str) -> None:
     plugins = _loss(world, f"return {factor} super().loss(logits, labels, items)")

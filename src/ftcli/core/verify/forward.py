@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -118,6 +119,12 @@ class Gradients:
 def inputs_of(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The model's arguments: everything but the labels."""
     return {name: value for name, value in batch.items() if name != "labels"}
+
+
+def arguments_of(model: PreTrainedModel) -> set[str]:
+    """Names that the model's forward, or that of its backbone, takes; of an adapter the adapted model's."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return {name for part in (inner, inner.base_model) for name in inspect.signature(part.forward).parameters}
 
 
 def forward(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Task) -> Forward:

@@ -23,12 +23,15 @@ MOST_WORK = 2 * 10**10
 """Tokens × parameters of the rows that are looked at alone: 10 s of two cores. 200 tokens of a model of 100 million parameters."""
 
 
-def padding_change(result: Forward, rows: Rows, places: NDArray[np.bool_]) -> tuple[float, int, int]:
+def padding_change(
+    result: Forward, rows: Rows, places: NDArray[np.bool_], collate: Callable[[int], Mapping[str, torch.Tensor]] | None = None
+) -> tuple[float, int, int]:
     """Largest change of a row's logits between the collated batch and the row alone without padding, in standard deviations; the row's place in the
     batch, and how many rows were looked at: all, or of a large model the shortest, which have most padding, and the longest.
 
     Args:
         places: where the tokens stand in the batch, [rows, width].
+        collate: the batch that the run makes of a row alone, which is then taken as it is, padding and all.
     """
     model = result.model
     together = _logits(model, result.batch)
@@ -39,7 +42,11 @@ def padding_change(result: Forward, rows: Rows, places: NDArray[np.bool_]) -> tu
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if rows.types is not None:
             inputs["token_type_ids"] = torch.from_numpy(rows.types.row(row).astype(np.int64))[None].to(model.device)
+        if collate is not None:
+            inputs = {name: value.to(model.device) for name, value in collate(row).items()}
         alone = _logits(model, inputs)[0]
+        if collate is not None and together.ndim == 3:
+            alone = alone[: len(rows.input_ids.row(row))]  # padding is on the right
         beside = together[row] if together.ndim == 2 else together[row][torch.from_numpy(places[row])]
         change = relative_change(alone, beside, unit)
         if change > worst:

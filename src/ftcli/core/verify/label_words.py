@@ -93,9 +93,8 @@ class LabelWords:
     def _ask(self, rows: Ints, texts: Ragged, labels: Ints) -> Asked:
         row, key = _features(texts)
         known = float(np.isin(key, self._all).mean()) if len(key) else 0.0
-        place = np.minimum(np.searchsorted(self._keys, key), len(self._keys) - 1)
-        there = self._keys[place] == key
-        row, place = row[there], place[there]
+        there = np.isin(key, self._keys)
+        row, place = row[there], np.searchsorted(self._keys, key[there])
         order = np.argsort(row, kind="stable")
         ends = to_offsets(np.bincount(row, minlength=len(rows)))
         place = place[order]

@@ -17,7 +17,7 @@ from ftcli.core.verify.forward import inputs_of
 
 @dataclass(frozen=True, slots=True)
 class OwnLoss:
-    """How the run's own loss behaves on one batch; 0.1, 1, 1 and 1 are sound."""
+    """How the run's own loss behaves on one batch; 0.1, 1, 1, 1 and about 1 are sound."""
 
     ratio: float
     """loss(ten times the targets) / loss(the targets)."""
@@ -27,6 +27,8 @@ class OwnLoss:
     """loss(no count given) / loss(the targets)."""
     plain: float
     """loss(the targets) / plain cross-entropy of the same logits."""
+    trained: float
+    """What the run learns by, `training_loss`, where the task has one / loss."""
 
 
 def own_loss(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Task) -> OwnLoss:
@@ -39,8 +41,9 @@ def own_loss(model: PreTrainedModel, batch: Mapping[str, torch.Tensor], task: Ta
         parts = sum(_number(task.loss(logits[row : row + 1], labels[row : row + 1], torch.tensor(items))) for row in range(len(labels)))
         alone = _number(task.loss(logits, labels, None))
         plain = _number(_plain(logits.float(), labels))
+        trained = _number(getattr(task, "training_loss", task.loss)(logits, labels, torch.tensor(items)))
     unit = whole or 1e-12
-    return OwnLoss(many / unit, parts / unit, alone / unit, whole / (plain or 1e-12))
+    return OwnLoss(many / unit, parts / unit, alone / unit, whole / (plain or 1e-12), trained / unit)
 
 
 def _plain(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
