@@ -252,6 +252,13 @@ def mark_hint(path: str, layout: Layout) -> str:
     return f"{hint} Cut at {mark!r} the first field {values}: if that is meant, {_rewritten(text, mark)}"
 
 
+def flags_of(path: str, layout: Layout) -> list[str]:
+    """The columns with a name whose first values are 0 and 1 alone."""
+    rows = _rows(_beginning(path), layout.delimiter)[1:] if layout.header else []
+    columns = zip(*(row for row in rows if len(row) == len(layout.names)), strict=True)
+    return [name for name, values in zip(layout.names, columns, strict=False) if {*values} <= {"0", "1"}]
+
+
 def _beginning(path: str) -> str:
     from ftcli.core.files.streams import head
 
