@@ -14,7 +14,7 @@ from ftcli.contracts import Columns, Place, Reject
 from ftcli.records import BadRow, Piece
 from ftcli.settings import Settings
 
-from .csvlayout import Layout, fields_of, header_columns, layout_of, mark_hint, mark_note, wide_fields
+from .csvlayout import Layout, fields_of, flags_of, header_columns, layout_of, mark_hint, mark_note, wide_fields
 from .csvquotes import Span, Whole, quoting_note, quoting_of
 from .fileformat import FileFormat, byte_range
 from .jsonl import drained
@@ -68,6 +68,10 @@ class Csv(FileFormat):
         if layout is None or not layout.rows:
             return None
         return mark_note(path, layout) or quoting_note(path, layout.delimiter, settings.dataset.max_line_bytes)
+
+    def flag_columns(self, path: str, settings: Settings) -> list[str]:
+        layout = layout_of(path, header_columns(settings))
+        return flags_of(path, layout) if layout else []
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         return "string"

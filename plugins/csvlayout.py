@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ftcli.core.reading.columns import Kind, Role
 
 COUNTED = "Where the first line is a row and no header, count the columns from 0: --text-column 0"
+PASTED = "Where the labels stand in a file of their own: paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
 HEADER_ALONE = 1 << 16
 """Characters of a file beyond which it is taken to have rows."""
 MOST_BEFORE = 50
@@ -140,11 +141,11 @@ def _elsewhere(path: str, first: list[str], names: list[str], delimiter: str) ->
         return f"The labels stand before the texts, as fastText wants them: {way}"
     if len(names) == 1:
         return ""
-    if (len(first) == 1 or delimiter != "\t") and (way := labels_in_folders(path)):  # a text may hold a comma
-        return f"The file has one column. {way}"
-    if len(first) > 1:
-        return ""
-    return "The file has one column. Where the labels stand in a file of their own: paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
+    one = len(first) == 1
+    ways = [PASTED] if one else []
+    if (one or delimiter != "\t") and (way := labels_in_folders(path)):  # a text may hold a comma
+        ways.append(way)
+    return " ".join(["The file has one column.", *ways]) if ways else ""
 
 
 def _refuse_undecoded(path: str, start: bytes) -> None:
@@ -250,6 +251,13 @@ def mark_hint(path: str, layout: Layout) -> str:
         return hint
     values = f"has {few[mark]} values in {len(found[mark])} rows"
     return f"{hint} Cut at {mark!r} the first field {values}: if that is meant, {_rewritten(text, mark)}"
+
+
+def flags_of(path: str, layout: Layout) -> list[str]:
+    """The columns with a name whose first values are 0 and 1 alone."""
+    rows = _rows(_beginning(path), layout.delimiter)[1:] if layout.header else []
+    columns = zip(*(row for row in rows if len(row) == len(layout.names)), strict=True)
+    return [name for name, values in zip(layout.names, columns, strict=False) if {*values} <= {"0", "1"}]
 
 
 def _beginning(path: str) -> str:

@@ -46,7 +46,8 @@ def rows(*sources: object, split: Split | None = None, **dataset: Any) -> list[A
                 assert all(column.null_count == 0 for column in batch.columns)
                 if made.columns.label:
                     assert (
-                        str(batch.schema.field("label").type) == {"string": "large_string", "int": "int64"}[made.columns.label_kind or ""]
+                        str(batch.schema.field("label").type)
+                        == {"string": "large_string", "int": "int64", "float": "double"}[made.columns.label_kind or ""]
                     )
                     result += zip(batch["text"].to_pylist(), batch["label"].to_pylist(), strict=True)
                 else:

@@ -18,7 +18,7 @@ from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import NAMES, as_document
 from ftcli.errors import UsageError
 from ftcli.testing import tiny_tokenizer
-from reading import refusal, rows, write
+from reading import plan, refusal, rows, write
 from tokenizing import prepare
 
 needs_jq = pytest.mark.skipif(shutil.which("jq") is None, reason="the hint is a command of jq")
@@ -69,6 +69,26 @@ def test_whole_numbers_that_are_written_with_a_point_can_become_classes(tmp_path
     assert "--mode regress" in hint
     assert rows(by_jq(hint, old), label_column="stars")[0] == ("a", 1)
     assert "jq" not in refusal(write(tmp_path / "b.jsonl", '{"text": "a", "stars": 2.5}\n'), label_column="stars").hint
+
+
+@needs_jq
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_numbers_in_quotes_are_told_how_to_become_numbers(tmp_path: Path, suffix: str) -> None:
+    items = [{"text": "a", "score": "1.5"}, {"text": "b", "score": "-2"}]
+    old = write(tmp_path / f"old.{suffix}", json.dumps(items) if suffix == "json" else as_lines(items))
+    hint = refusal(old, label_column="score", mode="regress").hint
+    assert rows(by_jq(hint, old), label_column="score", mode="regress") == [("a", 1.5), ("b", -2.0)]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_columns_of_0_and_1_are_said_to_be_no_labels_that_are_read(tmp_path: Path, suffix: str) -> None:
+    """As Smilegate's unsmile, a column a kind of hatred."""
+    mark = "," if suffix == "csv" else "\t"
+    content = "text,id,여성/가족,남성,rude ones\na,1,0,1,0\nb,2,0,0,1\n".replace(",", mark)
+    file = write(tmp_path / f"a.{suffix}", content)
+    assert plan(file).notes == ("no labels are read: 3 columns hold 0 and 1 alone (--label-columns '여성/가족,남성,rude ones')",)
+    assert plan(file, label_columns=["남성", "rude ones"]).notes == plan(write(tmp_path / "b.csv", "text,a,b\nx,0,1\n")).notes == ()
+    assert plan(write(tmp_path / "c.csv", "text,a,b,c\nx,0,1,2\n")).notes == ()
 
 
 def test_rows_without_the_columns_of_labels_are_told_what_to_do(tmp_path: Path) -> None:

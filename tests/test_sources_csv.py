@@ -258,6 +258,15 @@ def test_folders_that_are_labels_are_told_of_where_a_text_begins_with_a_line_wit
     assert "Columns: good, really." in refusal(tmp_path / "set", label_column="label").hint
 
 
+def test_a_file_of_labels_is_told_of_where_other_folders_hold_texts_as_well(tmp_path: Path) -> None:
+    """As TweetEval's, a folder a task."""
+    for task in ("hate", "irony"):
+        write(tmp_path / task / "labels.txt", "0\n1\n")
+        texts = write(tmp_path / task / "texts.txt", "so good\nso bad\n")
+    hint = refusal(texts, text_column="0", label_column="1").hint
+    assert "paste texts.txt labels.txt" in hint and "Where the folders are the labels" in hint  # noqa: PT018
+
+
 def test_counted_columns_of_which_there_is_one_are_told_what_may_be_meant(tmp_path: Path) -> None:
     """The hint told to ask for what had been asked for."""
     counted = {"text_column": "0", "label_column": "1"}

@@ -15,6 +15,7 @@ from ftcli.context import Context
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.reading import jq
 from ftcli.core.reading.conversation import unread_note
+from ftcli.core.reading.file_notes import OwnFormat
 from ftcli.core.reading.read import Plan, read_shard
 from ftcli.core.tokenizer.template import Template, conversation_of
 from ftcli.core.tokenizer.template_proof import PROVED, prove, refuse_unused
@@ -65,14 +66,14 @@ def _judged_bad(context: Context, plan: Plan) -> int:
     """Rows whose `label` is false, where the column is true or false."""
     settings, formats = context.settings, context.plugins.registry("source")
     columns = replace(plan.columns, chat=None, label="label", label_kind="bool", labels_only=True)
-    with suppress(DataError):  # no such column
-        kinds = {formats.get(file.format)().label_kind(file.path, "label", settings) for file in plan.found[:1]}
-        labels = (
-            batch.column("label")
-            for shard in plan.shards
-            for _, batch in read_shard(shard, columns, settings, formats, unkept=lambda _: None)
-        )
-        return sum(pc.sum(pc.equal(each, "false")).as_py() or 0 for each in labels) if kinds == {"bool"} else 0
+    first = plan.found[0]
+    reader = formats.get(first.format)()
+    if not isinstance(reader, OwnFormat) or "label" not in reader.found_columns(first.path, settings):
+        return 0
+    with suppress(DataError):  # a label that is none of a run's
+        if reader.label_kind(first.path, "label", settings) == "bool":
+            batches = (batch for shard in plan.shards for _, batch in read_shard(shard, columns, settings, formats, unkept=lambda _: None))
+            return sum(pc.sum(pc.equal(batch.column("label"), "false")).as_py() or 0 for batch in batches)
     return 0
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.streams import ends_in_cr, separator
+from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.said_again import only_splits
 from ftcli.errors import DataError
 from ftcli.settings import Settings
@@ -15,6 +16,8 @@ from ftcli.settings import Settings
 if TYPE_CHECKING:
     from ftcli.core.reading.find import Found
 
+FLAGS = 3
+"""Columns of 0 and 1 that are taken for labels of a row."""
 LOOKED_AT = 100
 """Files of a kind that are looked at: there may be a million."""
 
@@ -34,6 +37,10 @@ class Tables(OwnFormat, Protocol):
 
     def layout_note(self, path: str, settings: Settings) -> str | None:
         """What to say of a file that two delimiters cut evenly, or whose quotes are characters, though fields of it look quoted."""
+        ...
+
+    def flag_columns(self, path: str, settings: Settings) -> Sequence[str]:
+        """The columns whose first values are 0 and 1 alone."""
         ...
 
 
@@ -57,6 +64,17 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
         for path in lines[:LOOKED_AT]
         if (mark := separator(path))
     ]
+
+
+def notes_on_labels(there: Iterable[str], files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> list[str]:
+    """Of files of which the texts alone are read: in which of the columns (`there`) labels may stand."""
+    if usual := usual_columns("label", [name for name in there if name != settings.dataset.text_column]):
+        return [f"no labels are read: {' or '.join(usual)} may hold them (--label-column {as_argument(usual[0])})"]
+    reader = formats[files[0].format]
+    flags = reader.flag_columns(files[0].path, settings) if isinstance(reader, Tables) else ()
+    if len(flags) < FLAGS:
+        return []
+    return [f"no labels are read: {len(flags)} columns hold 0 and 1 alone (--label-columns {as_argument(','.join(flags))})"]
 
 
 def way_without_labels(error: DataError, files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> str:

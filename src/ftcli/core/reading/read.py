@@ -16,12 +16,12 @@ from ftcli.contracts import Columns, Reject, SourceFormat
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.files.stamps import Hashed, SourceHashes
 from ftcli.core.files.streams import data_errors, refuse_undecodable
+from ftcli.core.reading import jq
 from ftcli.core.reading.class_labels import names_in
-from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.columns import CONVERT, REGRESS, WORDS, Kind
 from ftcli.core.reading.conversation import columns_of
 from ftcli.core.reading.copies import notes_on_copies
-from ftcli.core.reading.file_notes import OwnFormat, notes_on_files, way_without_labels
+from ftcli.core.reading.file_notes import OwnFormat, notes_on_files, notes_on_labels, way_without_labels
 from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
@@ -157,13 +157,8 @@ def make_plan(
     filled = [file for file, planned in zip(found, pieces, strict=True) if planned]
     finder.notes.extend(notes_on_files(filled, finder.formats, settings))
     there = _found_columns(filled, finder.formats, settings) if read.chat is not None or settings.train.mode is None else {}
-    if (
-        read.chat is None
-        and not texts_alone
-        and not dataset.labelled
-        and (usual := usual_columns("label", [name for name in there if name != dataset.text_column]))
-    ):
-        finder.notes.append(f"no labels are read: {' or '.join(usual)} may hold them (--label-column {as_argument(usual[0])})")
+    if read.chat is None and not texts_alone and not dataset.labelled and there:
+        finder.notes.extend(notes_on_labels(there, filled, finder.formats, settings))
     trusted = [file.path for file in filled if file.format == "pickle" and dataset.trust_pickle]
     if trusted:
         finder.notes.append(f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {', '.join(trusted[:5])}")
@@ -288,7 +283,8 @@ def _label_kind(
             first.setdefault(kind, file.path)
         if number and kind == "string" and file.format != "csv":
             raise DataError(
-                f"{file.path}: the label column {label!r} holds strings; mode {REGRESS} takes numbers", "Nothing is coerced: convert it."
+                f"{file.path}: the label column {label!r} holds strings; mode {REGRESS} takes numbers",
+                f"Nothing is coerced: convert it; of JSON: {jq.changed(f'{jq.key(label)} |= tonumber')}",
             )
     if len(first) > 1 and settings.dataset.on_bad == "strict":
         raise DataError(
