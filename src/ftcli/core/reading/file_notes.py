@@ -81,7 +81,8 @@ def way_without_labels(error: DataError, files: Sequence[Found], formats: Mappin
     """What to do about a file without the column of the labels beside one that has it, as the test rows of a competition are; "" where `error` says otherwise."""
     dataset = settings.dataset
     labels = dataset.label_columns or [name for name in (dataset.label_column,) if name]
-    if not error.message.endswith(tuple(f": no column {label!r}" for label in labels)):
+    lacking = next((label for label in labels if error.message.endswith(f": no column {label!r}")), None)
+    if lacking is None:
         return ""
     having: list[Found] = []
     for file in files[:LOOKED_AT]:
@@ -91,7 +92,7 @@ def way_without_labels(error: DataError, files: Sequence[Found], formats: Mappin
     if not having:
         return ""
     if "Did you mean" in error.hint:
-        return f"{error.hint} Else give the column one name in all files: {having[0].path} has it as {' and '.join(labels)}."
+        return f"{error.hint} Else give the column one name in all files: {having[0].path} has it as {lacking}."
     words = only_splits(dataset.sources or (), formats.values(), dict.fromkeys(file.split or "train" for file in having))
     how = "" if "=PATH" in words else f" by naming the others ({words})"
     return f"{having[0].path} has it. Leave files without labels out{how}; the trained model labels their texts: ftcli predict."
