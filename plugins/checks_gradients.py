@@ -212,7 +212,7 @@ def scaling(probe: Probe) -> Check:
             "Make the task's loss the mean cross-entropy over its targets; otherwise chance level, perplexity and learning rate lose their usual meaning.",
             **evidence,
         )
-    if not probe.settings.train.class_weights and not TRAINED[0] <= own.trained <= TRAINED[1]:
+    if not probe.settings.train.class_weights and (own.trained < TRAINED[0] or own.trained > TRAINED[1]):
         return warned(
             f"the run learns by a training_loss of mode {probe.task_name} that is {own.trained:.3g} times its loss on the first batch",
             "Let training_loss be the loss but for weights or smoothing: what is evaluated and compared with chance is the loss.",

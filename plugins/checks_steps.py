@@ -23,9 +23,9 @@ EXPLODED = 10.0
 """Times the first loss, or what the first logits imply where that is more, from which two steps overshoot for certain."""
 SHORT, LONG = 200, 1000
 """Steps that a learning rate is given at the least, so that a trial of few steps is judged as a run; and where the run's own number is not known."""
-WHISPER = 0.05, 0.003
+WHISPER = 0.02, 0.003
 """Shares of one batch's loss: a run whose steps would lower it by less warns, and fails. Two layers of 32 units and random weights, for which a rate must be larger than
-for any model in use: 200 steps at 1e-6 lower a classifier's by 0.06 and a language model's by 0.0016, at 1e-5 by 0.6 and 0.016."""
+for any model in use: 200 steps at 1e-6 lower a classifier's by 0.06 and a language model's by 0.0016, at 1e-5 by 0.6 and 0.016, and BERT's at 5e-5 by 0.04."""
 MOVED = 0.5
 """Share of the weights that one step must change: 1.00 in float32; in bfloat16 0.88 at 1e-4, 0.30 at 2e-5, 0.16 at 1e-5."""
 
