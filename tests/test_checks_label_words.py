@@ -14,7 +14,6 @@ from stores import Row
 from verifying import LABELS, World, texts
 
 STAGE = ("data",)
-ID = "FT215"
 OTHER = 100
 
 
@@ -38,8 +37,8 @@ def _relabelled(rows: Sequence[Row], seed: int) -> list[Row]:
 def _check(world: World, folder: Path, splits: dict[str, Sequence[Row]], *ids: str, status: str, words: str = "") -> Any:
     values = {**world.run("classify"), **world.rewritten(folder / "s", splits)}
     if status == "warn":
-        return world.caught(folder.name, values, ID, *ids, status=status, words=words, stages=STAGE)
-    check = world.quiet(folder.name, values, stages=STAGE)[ID]
+        return world.caught(folder.name, values, "FT215", *ids, status=status, words=words, stages=STAGE)
+    check = world.quiet(folder.name, values, stages=STAGE)["FT215"]
     assert check.status == status, check
     assert words in check.summary, check
     return check
@@ -100,32 +99,32 @@ def test_rows_in_many_variants_do_not_accuse_the_others(world: World, tmp_path: 
     train = [([token for token in ids if random.random() > 0.2], label) for ids, label in texts for _ in range(10)]
     test = [(random.integers(10, 390, 24).tolist(), label) for _, label in _rows(200, 2)]
     checks = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": train, "test": test})}, stages=STAGE)
-    assert checks[ID].status == "pass", checks[ID]
-    assert checks[ID].evidence["test"]["other_words"]
+    assert checks["FT215"].status == "pass", checks["FT215"]
+    assert checks["FT215"].evidence["test"]["other_words"]
 
 
 def test_of_few_rows_or_many_labels_it_says_nothing(world: World, tmp_path: Path) -> None:
-    few = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "few", {"train": _rows(299, 1)})}, stages=STAGE)[ID]
+    few = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "few", {"train": _rows(299, 1)})}, stages=STAGE)["FT215"]
     assert (few.status, "too few" in few.summary) == ("skipped", True)
     options = {"label_names": [str(number) for number in range(40)]}
     many = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "many", {"train": _rows(399, 1)}, **options)}, stages=STAGE)[
-        ID
+        "FT215"
     ]
     assert (many.status, "40 labels" in many.summary) == ("skipped", True)
-    assert world.verify(world.run("pretrain"), stages=STAGE)[ID].status == "skipped"
+    assert world.verify(world.run("pretrain"), stages=STAGE)["FT215"].status == "skipped"
 
 
 def test_an_empty_split_and_labels_out_of_range_break_nothing(world: World, tmp_path: Path) -> None:
     empty = {"train": _rows(400, 1), "validation": [], "test": _rows(60, 2)}
-    only = {"stages": STAGE, "select": (ID,)}
-    check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "empty", empty)}, **only)[ID]
+    only = {"stages": STAGE, "select": ("FT215",)}
+    check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "empty", empty)}, **only)["FT215"]
     assert (check.status, "validation" in check.evidence) == ("pass", False), check
     for name, label in (("above", 4), ("below", -1)):
         wrong = {"train": _rows(400, 1), "test": [*_rows(60, 2), ([11, 12], label)]}
-        check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / name, wrong)}, **only)[ID]
+        check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / name, wrong)}, **only)["FT215"]
         assert (check.status, "out of range" in check.summary) == ("skipped", True), check
     alone = [([10 + number], number % 2) for number in range(380)]
-    check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "alone", {"train": alone})}, **only)[ID]
+    check = world.verify({**world.run("classify"), **world.rewritten(tmp_path / "alone", {"train": alone})}, **only)["FT215"]
     assert check.status == "pass", check
 
 
@@ -145,12 +144,14 @@ def _named(world: World, folder: Path, where: str, tail: str) -> dict[str, Any]:
 
 def test_names_of_labels_in_the_texts_are_said(world: World, tmp_path: Path) -> None:
     values = _named(world, tmp_path / "train", "train", " category: {}")
-    check = world.caught("train texts end with their label", values, ID, status="warn", words="100.0% of train", stages=STAGE)
+    check = world.caught("train texts end with their label", values, "FT215", status="warn", words="100.0% of train", stages=STAGE)
     assert check.evidence["named_test"]["own"] < 0.3
-    check = world.quiet("all texts end with their label", _named(world, tmp_path / "all", "train test", " category: {}"), stages=STAGE)[ID]
-    assert (check.status, "few the name of another" in check.summary) == ("info", True)
+    check = world.quiet("all texts end with their label", _named(world, tmp_path / "all", "train test", " category: {}"), stages=STAGE)[
+        "FT215"
+    ]
+    assert (check.status, "few that of another" in check.summary) == ("info", True)
     every = f" - which of {', '.join(LABELS)}?"
     assert (
-        world.quiet("all texts name all labels", _named(world, tmp_path / "every", "train test", every), stages=STAGE)[ID].status
+        world.quiet("all texts name all labels", _named(world, tmp_path / "every", "train test", every), stages=STAGE)["FT215"].status
         == "skipped"
     )

@@ -131,9 +131,9 @@ def test_texts_that_contradict_each_other_but_for_their_ends_warn(world: World, 
     train = rows + [(f"{text[:-1]} !!", label) for (text, _), label in zip(rows, labels, strict=True)]
     values = _store(world, tmp_path / "s", {"train": train}, **{"packing.max_length": 64})
     check = world.caught(
-        "twins with other ends and labels", values, "FT207", "FT204", status="warn", words="the signs they end with", stages=STAGE
+        "twins with other ends and labels", values, "FT207", "FT204", status="warn", words="only in their final punctuation", stages=STAGE
     )
-    assert check.fix.startswith("Decide for one answer")
+    assert check.fix.startswith("Keep one label per text")
     assert 240 < check.evidence["rows_nearly_in_conflict"] <= 400
     assert len(set(check.evidence["labels"])) > 1
 
@@ -164,10 +164,10 @@ def test_short_texts_that_were_not_compared_are_told(world: World, tmp_path: Pat
 def test_test_rows_that_stand_in_validation_warn(world: World, tmp_path: Path) -> None:
     train, test = _rows(200, 2), _rows(40, 3)
     values = _store(world, tmp_path / "s", {"train": train, "validation": test, "test": test})
-    check = world.caught("test is validation", values, "FT205", status="warn", words="(40) stand in validation", stages=STAGE)
+    check = world.caught("test is validation", values, "FT205", status="warn", words="(40) are in validation", stages=STAGE)
     assert "best model" in check.fix
     values = _store(world, tmp_path / "t", {"train": [*train, *test], "validation": test, "test": test})
-    assert "stand in validation" in world.caught("both in train, too", values, "FT205", words="in train as well", stages=STAGE).summary
+    assert "are in validation" in world.caught("both in train, too", values, "FT205", words="in train as well", stages=STAGE).summary
 
 
 # -- texts in parts ------------------------------------------------------------------------------------------------------------------------

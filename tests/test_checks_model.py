@@ -313,7 +313,7 @@ def test_a_gradient_norm_above_one_is_no_fault(world: World) -> None:
 def test_a_model_without_a_mask_is_told_of_the_fixed_collator(world: World) -> None:
     values = world.run("classify", **{"model.config": world.config("fnet", pad_token_id=0)})
     check = world.caught(
-        "FNet reads the padding", values, "FT407", words="with the rows beside it", stages=STAGES, select=("FT407", "FT415")
+        "FNet reads the padding", values, "FT407", words="on the other rows of the batch", stages=STAGES, select=("FT407", "FT415")
     )
     assert "--collator fixed" in check.fix
     world.quiet("FNet in rows of one length", {**values, "loader.collator": "fixed"}, stages=STAGES, select=("FT407", "FT415"))

@@ -310,7 +310,7 @@ def test_a_little_noise_in_evaluation_is_found_too(world: World) -> None:
 def test_a_collator_that_does_not_follow_the_seed_warns(world: World) -> None:
     change = 'import os; batch["weights"] = torch.tensor(list(os.urandom(8)))'
     values, plugins = world.run("classify", "qwen3"), world.collator(change)
-    world.caught("a collator without seed", values, "FT413", status="warn", words="another weights", stages=STAGES, plugins=plugins)
+    world.caught("a collator without seed", values, "FT413", status="warn", words="a different weights", stages=STAGES, plugins=plugins)
 
 
 @pytest.mark.parametrize(("rate", "status"), [(0.95, "fail"), (0.6, "warn"), (0.4, "pass")])

@@ -67,7 +67,9 @@ def test_an_epoch_of_one_update_warns(world: World) -> None:
 
 def test_a_batch_of_all_rows_warns(world: World) -> None:
     values = world.run("classify", **{"train.per_device_train_batch_size": 2000})
-    check = world.caught("O7: 240 rows in one batch", values, "FT054", status="warn", words="one update, and the run of 3", stages=STAGE)
+    check = world.caught(
+        "O7: 240 rows in one batch", values, "FT054", status="warn", words="one update of a whole epoch, and the run has 3", stages=STAGE
+    )
     assert check.fix == "Lower --per-device-train-batch-size."
     world.quiet("240 rows in one batch, in a run of so many steps", {**values, "train.max_steps": 3}, stages=STAGE)
     world.quiet("240 rows in one batch, 30 times", {**values, "train.num_train_epochs": 30}, stages=STAGE)
@@ -78,5 +80,5 @@ def test_a_schedule_that_ends_at_once_warns(world: World) -> None:
     steep = {**values, "train.lr_scheduler_kwargs": {"power": 200.0}}
     world.caught("O5: a polynomial of power 200", steep, "FT053", status="warn", words="near 0 for nearly all of it", stages=STAGE)
     steep = {**values, "train.lr_scheduler_kwargs": {"power": 40.0}}
-    world.caught("O5: a polynomial of power 40", steep, "FT053", status="warn", words="leaves 5.8 steps", stages=STAGE)
+    world.caught("O5: a polynomial of power 40", steep, "FT053", status="warn", words="leaves 5.8 full-rate steps", stages=STAGE)
     world.quiet("a polynomial of power 4", {**values, "train.lr_scheduler_kwargs": {"power": 4.0}}, stages=STAGE)

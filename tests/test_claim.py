@@ -162,7 +162,7 @@ def test_without_locks_a_run_on_another_machine_is_known_by_its_heartbeat(tmp_pa
     monkeypatch.setattr(lease_watch, "BEAT_SECONDS", PATIENCE)
     with (
         _beating(path),
-        pytest.raises(PublishError, match=r"is at work there, pid .* on elsewhere"),
+        pytest.raises(PublishError, match=r"is in use by another training run, pid .* on elsewhere"),
         Claim(path.parents[1], [].append) as claim,
     ):
         claim.take()

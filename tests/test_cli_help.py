@@ -21,8 +21,8 @@ from ftcli.testing import run
 ROOT_HELP = """\
 Usage: ftcli [OPTIONS] COMMAND ...
 
-  Prepares data for fine-tuning, checks before a run starts that it can learn, trains, and measures
-  where the time went.
+  Prepares data for fine-tuning, checks before a run starts that it can learn, trains, and
+  measures where the time went.
 
 Commands:
   tokenize         Read, encode and pack text into prepared data.

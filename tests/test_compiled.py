@@ -348,8 +348,8 @@ def on(device: str, **more: Any) -> Any:
 
 def test_what_cannot_be_compiled_is_refused_by_name(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not(model, on("cpu"), backend="eager") is None
-    assert "fsdp replaces" in str(why_not(model, on("cpu", fsdp="full_shard")))
-    assert "deepspeed replaces" in str(why_not(model, on("cpu", deepspeed="z.json")))
+    assert "fsdp itself replaces the model's code" in str(why_not(model, on("cpu", fsdp="full_shard")))
+    assert "deepspeed itself replaces the model's code" in str(why_not(model, on("cpu", deepspeed="z.json")))
     assert "the device is mps" in str(why_not(model, on("mps")))
     assert "reduce-overhead records CUDA graphs" in str(why_not(model, on("cuda"), mode="reduce-overhead"))
     monkeypatch.setattr("shutil.which", lambda _: None)

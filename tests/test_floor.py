@@ -157,7 +157,7 @@ def test_stage_seconds_are_those_of_a_worker_and_the_rest_is_waiting() -> None:
         ({"write": 9.0}, 0.9, "the disk is the limit"),
         ({"write": 9.0}, 0.2, "writing is the limit"),
         ({"write": 9.0}, None, "writing is the limit"),
-        ({"wait": 9.5}, 0.2, "the workers waited 50 % of the time"),
+        ({"wait": 9.5}, 0.2, "the workers waited for data 50 % of the time"),
     ],
 )
 def test_the_limit_is_the_stage_that_took_most(stages: Mapping[str, float], disk: float | None, words: str) -> None:

@@ -22,10 +22,10 @@ from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean import lean
 from ftcli.core.training import halves
 from ftcli.core.training.halves import Halves, cut, differs, too_little, why_not
-from runs import VOCABULARY, Bench, StopAt
+from runs import VOCABULARY, Bench, StopAt, weights
 from stores import learnable, packed, rows_of, spec_for
 from test_lean import TEXTS, arguments, batches_of, model_of
-from test_resume import STEPS, _weights
+from test_resume import STEPS
 
 Tensor = torch.Tensor
 
@@ -316,8 +316,8 @@ def test_a_run_in_halves_goes_on_bitwise_and_learns_what_a_whole_one_does(
     stop.progress = StopAt(3)
     assert run(stop).metrics["steps"] == 3
     run(bench.context(bench.folder / store, f"{name} stopped", **values, train__resume_from_checkpoint="auto"))
-    assert torch.equal(_weights(bench.folder / f"{name} stopped"), _weights(bench.folder / f"{name} in halves"))
+    assert torch.equal(weights(bench.folder / f"{name} stopped"), weights(bench.folder / f"{name} in halves"))
     if not (collator == "packed" and store == "texts"):
         plain = run(bench.context(bench.folder / store, f"{name} plain", **values, train__lean_step="off"))
         assert done.metrics["final_loss"] == pytest.approx(plain.metrics["final_loss"], rel=1e-4)
-        assert torch.allclose(_weights(bench.folder / f"{name} plain"), _weights(bench.folder / f"{name} in halves"), atol=1e-4)
+        assert torch.allclose(weights(bench.folder / f"{name} plain"), weights(bench.folder / f"{name} in halves"), atol=1e-4)

@@ -359,7 +359,9 @@ def test_a_class_minus_one_that_is_learned_stays_one(kinds, tmp_path: Path) -> N
 def test_a_class_of_rows_without_a_label_is_noted_with_a_way_that_leaves_them_out(labelled, labels, mark, names) -> None:
     """SNLI's 785 rows without a gold label became a class, and moved the ids of the others by one."""
     way = f"To leave them out: --label-names {names} --on-bad quarantine --max-bad 26%"
-    assert any(f"5 of 20 rows have the label {mark}, a class" in note and note.endswith(way) for note in labelled(labels)[2])
+    assert any(
+        f"5 of 20 rows have the label {mark}, which counts as a class" in note and note.endswith(way) for note in labelled(labels)[2]
+    )
 
 
 @pytest.mark.parametrize("kind", [int, str])

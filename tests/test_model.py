@@ -412,4 +412,4 @@ def test_what_is_neither_here_nor_to_be_had_from_the_hub_is_said_to_be_neither(m
     for ask in (lambda: predict.load("nope/x"), lambda: published(settings)):
         with pytest.raises(ModelError, match="nope/x is neither a local folder nor available on the hub: We couldn't connect") as refused:
             ask()
-        assert "without a network give a folder" in refused.value.hint
+        assert "or give a folder" in refused.value.hint

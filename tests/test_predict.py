@@ -304,7 +304,7 @@ def test_a_run_that_learned_plain_texts_is_asked_without_the_template(tmp_path: 
         for place in (folder, step):
             report = testing.run("predict", str(place), ASKED[0], "--max-new-tokens", "5", "--json").report
             assert report["details"]["predictions"][0]["answer"] == told
-            assert any("as they are" in note for note in report["notes"]) == (learned == "plain")
+            assert any("chat template is not applied" in note for note in report["notes"]) == (learned == "plain")
 
 
 def test_a_text_is_gone_on_with_behind_what_stood_before_those_that_were_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -334,7 +334,7 @@ def test_workers_that_few_rows_cannot_tell_are_not_tried(tmp_path: Path) -> None
 def test_sources_of_more_than_texts_and_a_label_are_named(tmp_path: Path, values: Any, held: str) -> None:
     source = write(tmp_path / "data.jsonl", corpus(20))
     context = Context.make({"dataset.sources": [str(source)], "tokenizer.path": "anything", **values})
-    with pytest.raises(UsageError, match=f"hold {held}"):
+    with pytest.raises(UsageError, match=f"these sources have {held}"):
         full_path.cut(context, context.settings, tmp_path / "cut", 10)
 
 

@@ -145,7 +145,7 @@ class ModelSettings(Section):
     config_overrides: str | None = setting(None, "Overrides of the model's configuration: hidden_size=256,num_hidden_layers=4", pairs=True)
     revision: str | None = setting(None, "Revision of a hub model.", flag="--model-revision", hidden=True)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = setting(
-        None, "dtype of the weights; default: float32, which keeps small updates."
+        None, "Type of the weights; default: float32, which keeps small updates."
     )
     lora_r: int | None = setting(None, "Rank of LoRA adapters on a frozen base (extra peft); default: all weights are trained.", ge=1)
     lora_alpha: int | None = setting(None, "LoRA alpha (the scale is alpha / r); default: 2 r.", ge=1)
