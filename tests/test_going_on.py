@@ -148,7 +148,7 @@ def test_a_signal_behind_the_best_weights_names_the_checkpoint_that_there_is(ben
     assert (report.status, report.paths["checkpoint"]) == ("interrupted", str(bench.folder / "best alone" / best))
     assert report.error is not None
     assert report.error["message"].endswith(
-        f"the newest checkpoint is that of step {best.rpartition('-')[2]}: those behind it are made again"
+        f"the newest checkpoint is that of step {best.rpartition('-')[2]}: later steps will be repeated"
     )
 
 

@@ -150,7 +150,7 @@ PREDICT = CommandSpec(
         Own("batch_size", "Texts per batch.", "int", ("--batch-size",), 16),
         Own("max_new_tokens", "Maximum number of tokens a language model generates.", "int", ("--max-new-tokens",), 64),
         Own("threshold", "Probability from which a label is predicted, for multi-label models.", "float", ("--threshold",), 0.5),
-        Own("top_k", "Maximum number of labels shown per text, most probable first; 0: all.", "int", ("--top-k",), 5),
+        Own("top_k", "Maximum number of labels per text in --json and --output, most probable first; 0: all.", "int", ("--top-k",), 5),
         Own("plain", "Do not apply the chat template.", "switch", ("--plain",), False),
         Own("output", "Also write the predictions to this file, as JSON lines.", "path", ("--output",)),
     ),

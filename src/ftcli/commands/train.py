@@ -84,9 +84,9 @@ def _run(context: Context, claim: Claim) -> Report:
 def _left(checkpoint: str | None, step: int) -> str:
     """What a stopped run goes on from. While the best weights are evaluated again at its end, those of the last step are gone."""
     if checkpoint is None:
-        return "there is no checkpoint, and it begins anew"
+        return "there is no checkpoint: a resumed run starts from step 0"
     at = step_of(Path(checkpoint))
-    return "the checkpoint is complete" if at == step else f"the newest checkpoint is that of step {at}: those behind it are made again"
+    return "the checkpoint is complete" if at == step else f"the newest checkpoint is that of step {at}: later steps will be repeated"
 
 
 def _kept(context: Context, prepared: Run, report: Report) -> Report:

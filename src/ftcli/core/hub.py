@@ -32,17 +32,18 @@ def unknown_host() -> str | None:
 
     host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
     for tried in range(TRIES):
+        if tried:
+            time.sleep(PAUSE_SECONDS)
         try:
             socket.getaddrinfo(host, None)
         except socket.gaierror as error:
-            if error.errno == socket.EAI_AGAIN and tried < TRIES - 1:
-                time.sleep(PAUSE_SECONDS)
-                continue
-            return host
+            if error.errno != socket.EAI_AGAIN:
+                break
         except (OSError, UnicodeError):
             return None
-        return None
-    return None
+        else:
+            return None
+    return host
 
 
 def offline() -> bool:

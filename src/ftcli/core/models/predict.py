@@ -120,7 +120,7 @@ def predict(
 
     Raises:
         UsageError: nothing is asked, or a text is empty.
-        ModelError: the tokenizer has ids that the model does not know, or the model gives no numbers.
+        ModelError: the tokenizer has ids that the model does not know, or the model's outputs are NaN or infinite.
     """
     if not asked:
         raise UsageError("no text: nothing to predict", "Example: ftcli predict runs/first 'a text', or --input FILE.jsonl.")
@@ -231,7 +231,7 @@ def _labels(
     logits = loaded.model(**_padded(loaded, rows, types, left=False)).logits.float().cpu()
     if not logits.isfinite().all():
         raise ModelError(
-            "the model gives values that are no numbers", "Its weights are broken, or too large for their type: take an earlier checkpoint."
+            "the model's outputs are NaN or infinite", "Its weights are broken, or too large for their type: take an earlier checkpoint."
         )
     if config.problem_type == "regression" or logits.shape[-1] == 1:
         yield from ({"score": float(row[0])} for row in logits)

@@ -322,8 +322,8 @@ class Course:
 
 def _no_numbers(entry: Mapping[str, Any]) -> Check:
     loss, step = entry["eval_loss"], entry["step"]
-    said = f"step {step}: the loss on rows that were not seen is {loss}: the weights are numbers, what the model makes of those rows is not"
-    fix = "Lower the learning rate, and go on from a checkpoint before that step; with weights of 16 bits, try float32."
+    said = f"step {step}: the held-out loss is {loss} although the weights are finite"
+    fix = "Lower the learning rate and resume from a checkpoint before that step; with 16-bit weights, try float32."
     return _check("held-out-nan", "fail", said, fix, {"step": step, "eval_loss": str(loss)})
 
 
