@@ -121,7 +121,7 @@ def test_an_error_in_the_block_closes_the_file_and_is_not_hidden(tmp_path):
 
     with pytest.raises(ValueError, match="mine"):
         fail()
-    assert writer._file.closed
+    assert writer.file.closed
 
 
 def test_ids_and_lengths_that_do_not_fit_are_a_bug(tmp_path):

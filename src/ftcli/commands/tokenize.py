@@ -17,6 +17,7 @@ from ftcli.core.benchmark.measure import peak_rss_mb
 from ftcli.core.files.durable import WRITE_ERRORS, free_bytes, refusal
 from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.files.mirror import origin
+from ftcli.core.files.new_file import read_ahead
 from ftcli.core.files.objects import output_of, url_of
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.ahead import known_tokenizer, probable_engine
@@ -177,6 +178,8 @@ def _prepare(context: Context, executor: Executor, early: Early, recipe: Recipe,
             _manifest(context, recipe, workload, tally, names, metrics), [*map(shard_name, recipe.plan.shards), *rejects]
         )
     beside = beside_machine(context, executor, job, recipe.plan.shards, workload.workers, metrics, Tally.of(made).seconds, work.seconds)
+    if sum(entry["bytes"] for entry in manifest["files"]) < context.machine.memory_available_bytes // 2:
+        read_ahead(recipe.output / entry["path"] for entry in manifest["files"])
     return _report(context, manifest, reused=False, beside=beside, footprint=footprint)
 
 

@@ -116,7 +116,8 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
                 counts.add(Counts(rows_read=count, rows_rejected=count))
         part = rejects.commit(shard_name(shard))
         _check_sources(job, shard)  # else a shard of other rows waits for the next run
-        record = writer.place(list(names.values()), {"shard": shard.index, "tally": tally, "rejects": part})
+        made = {name: writers[split].file for split, name in names.items()}
+        record = writer.place(list(names.values()), {"shard": shard.index, "tally": tally, "rejects": part}, made)
         return later.finish(partial(_settled, held.pop_all(), writer, record))
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ftcli.core.arrays import numbers
+from ftcli.core.files.new_file import NewFile
 from ftcli.core.prepare.pairs import TYPES, PairTemplate, types_of, unmarked
 from ftcli.core.ragged import Ids, Ints, to_offsets
 from ftcli.core.reading.label_lists import Labels
@@ -96,8 +97,9 @@ class RowWriter:
             labels=labels, packed=packed, targets=targets, flags=flags, types=pair is not None and pair.types, numbers=numbers
         )
         self._targets, self._pairs = targets, pair is not None
-        self._file = pa.OSFile(str(path), "wb")
-        self._writer = pa.ipc.new_stream(self._file, self._schema)
+        self.file = NewFile(path)
+        self._sink = pa.PythonFile(self.file, mode="w")
+        self._writer = pa.ipc.new_stream(self._sink, self._schema)
         self._buffer_rows = max(buffer_rows, BATCH_ROWS)
         self._pending: list[_Rows] = []
         self._pending_rows = self._pending_tokens = 0
@@ -140,16 +142,17 @@ class RowWriter:
         while self._pending_rows:
             self._write(min(BATCH_ROWS, self._pending_rows))
         self._writer.close()
-        self._file.close()
+        self.file.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._file.close()
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self.file.abandon()
 
 
 def _between(values: Ids, offsets: Ints, start: int, stop: int) -> tuple[Ids, Ints]:

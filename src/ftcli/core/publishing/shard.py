@@ -7,11 +7,12 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from ftcli.core.files.durable import WRITE_ERRORS, refusal, sync, writing
 from ftcli.core.files.manifest import damage_of, describe, seal, unseal
+from ftcli.core.files.new_file import NewFile
 from ftcli.errors import PublishError
 from ftcli.records import MANIFEST_NAME, to_json
 
@@ -57,7 +58,7 @@ class ShardWriter:
         self.settle(document)
         return document
 
-    def place(self, files: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
+    def place(self, files: Sequence[str], record: Mapping[str, Any], made: Mapping[str, NewFile] = MappingProxyType({})) -> dict[str, Any]:
         """Give the files their final names, and write down that the shard is finished.
 
         From here on the shard outlives this process; only a power loss may still take some of it, which `finished` finds.
@@ -65,12 +66,16 @@ class ShardWriter:
         Args:
             files: names given to `path`, all closed.
             record: JSON-like facts of the shard (counts); `files` is added: path, bytes, xxh3 and edge of each.
+            made: those of the files that know this of themselves; the others are read.
         """
         assert "files" not in record
         data, proof = self.directory / "data", sidecar(self.directory, self.name)
         with writing(self.directory):
             sources = {name: self.path(name) for name in files}
-            document = {**to_json(record), "files": [describe(source, name) for name, source in sources.items()]}
+            document = {
+                **to_json(record),
+                "files": [made[name].described(name) if name in made else describe(path, name) for name, path in sources.items()],
+            }
             earlier = read_sidecar(proof)
             if earlier is not None and earlier["files"] != document["files"]:
                 raise PublishError(
