@@ -140,16 +140,19 @@ def test_a_forked_process_has_buffers_of_its_own(tmp_path: Path) -> None:
     """Workers are forked, and a worker writes when the process that it was forked from may, too. mmap's default is memory that they share."""
     put(tmp_path / "a", CONTENT)
     ours = NewFile(tmp_path / "ours")
-    ours.write(b"1" * BUFFER + b"1" * 1000)
+    ours.write(b"1" * 1000)
     if not (child := os.fork()):
-        theirs = NewFile(tmp_path / "theirs")
-        theirs.write(b"2" * BUFFER + b"2" * 1000)
-        theirs.close()
-        for buffer in new_file._spare:
-            buffer[:] = b"3" * BUFFER
-        ours._filling[:] = b"3" * BUFFER
-        os._exit(0)
-    os.waitpid(child, 0)
+        code = 1
+        try:
+            theirs = NewFile(tmp_path / "theirs")
+            theirs.write(b"2" * BUFFER + b"2" * 1000)
+            theirs.close()
+            for buffer in (*new_file._spare, ours._buffer):
+                buffer[:] = b"3" * BUFFER
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
     ours.close()
     assert set((tmp_path / "ours").read_bytes()) == {ord("1")}
     assert set((tmp_path / "theirs").read_bytes()) == {ord("2")}

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from queue import Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 
 BUFFER = 2 << 20
 """Bytes of a write past the page cache: two processes wrote 0.85, 1.2, 0.8 and 0.9 GB/s together with 1, 2, 4 and 8 MiB."""
-STEP = 1 << 17
-"""Bytes copied and hashed at a time, so that the hash reads them from a core's cache."""
+QUEUED = 8
+"""Pieces that may wait for the thread: Arrow writes a record batch as about so many."""
 _DIRECT = getattr(os, "O_DIRECT", 0)
+_OWN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+"""Memory of which a forked process gets a copy; mmap's default is shared."""
 _REFUSED = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 _spare: list[mmap.mmap] = []
 """Buffers of files that are closed: pages that this process has touched already."""
@@ -32,74 +35,83 @@ _spare: list[mmap.mmap] = []
 class NewFile:
     """What pyarrow writes to as to any file.
 
-    Whole buffers go from memory to the disk by O_DIRECT, in a thread, while the next one is filled. By the page cache every byte is copied once more, to pages
-    that are new each time: 0.1 s of CPU for 420 MB where they are warm, 1.7 s in a virtual machine whose host has to find them first. A file of less than one
-    buffer, the rest of a longer one, and every file where the file system has no such writes go by the page cache.
+    From its first full buffer on a thread takes what is written, hashes it and has whole buffers go from memory to the disk by O_DIRECT. By the page cache every
+    byte is copied once more, to pages that are new each time: 0.1 s of CPU for 420 MB where they are warm, 1.7 s in a virtual machine whose host has to find them
+    first. A file of less than one buffer, the rest of a longer one, and every file where the file system has no such writes go by the page cache.
 
     Args:
         path: made anew; a file that is there loses its content.
 
     Raises:
-        OSError: from any method; it names the path.
+        OSError: from `write` and `close`; it names the path.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.closed = path, False
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._filling, self._filled = _buffer(), 0
-        self._written = 0
+        self._size = 0
+        self._buffer, self._filled = _buffer(), 0
+        self._digest, self._head, self._tail = xxhash.xxh3_128(), b"", b""
+        self._pieces: Queue[bytes | pa.Buffer | None] = Queue(QUEUED)
         self._thread: Thread | None = None
         self._error: OSError | None = None
-        self._digest, self._head, self._tail = xxhash.xxh3_128(), b"", b""
 
     def writable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self._written + self._filled
+        return self._size
 
     def flush(self) -> None:
         """Nothing: what is written is there when the file is closed."""
 
     def write(self, data: bytes | pa.Buffer) -> int:
+        """Args: data: must not change any more."""
+        size = memoryview(data).nbytes
+        self._size += size
+        if self._size <= BUFFER:
+            self._add(data)
+            return size
+        if self._thread is None:
+            self._past_the_cache(True)
+            self._thread = Thread(target=self._work)
+            self._thread.start()
+        self._pieces.put(data)
+        self._raise()
+        return size
+
+    def _work(self) -> None:
+        while (data := self._pieces.get()) is not None:
+            if self._error is None:
+                try:
+                    self._add(data)
+                except OSError as error:
+                    self._error = error
+
+    def _add(self, data: bytes | pa.Buffer) -> None:
         view = memoryview(data).cast("B")
-        for start in range(0, len(view), STEP):
-            self._add(view[start : start + STEP])
-        return len(view)
-
-    def _add(self, part: memoryview) -> None:
-        self._digest.update(part)
-        while part:
-            fits = min(len(part), BUFFER - self._filled)
-            self._filling[self._filled : self._filled + fits] = part[:fits]
-            self._filled, part = self._filled + fits, part[fits:]
+        while view:
             if self._filled == BUFFER:
-                self._next()
+                self._put()
+            part = view[: BUFFER - self._filled]
+            self._buffer[self._filled : self._filled + len(part)] = part
+            self._digest.update(part)
+            self._filled, view = self._filled + len(part), view[len(part) :]
 
-    def _next(self) -> None:
-        """Have the buffer written while another one is filled."""
-        self._keep_edges()
-        self._wait()
-        full, self._filling = self._filling, _buffer()
-        self._written, self._filled = self._written + BUFFER, 0
-        self._thread = Thread(target=self._put, args=(full, self._written == BUFFER))
-        self._thread.start()
-
-    def _keep_edges(self) -> None:
-        part = self._filling[: self._filled] if self._filled < EDGE_BYTES else self._filling[self._filled - EDGE_BYTES : self._filled]
-        self._tail = (self._tail + part)[-EDGE_BYTES:]
-        if not self._written:
-            self._head = self._filling[: min(self._filled, EDGE_BYTES)]
-
-    def _put(self, full: mmap.mmap, first: bool) -> None:
-        try:
-            if first:
-                self._past_the_cache(True)
-            with memoryview(full) as view:
-                self._all(view)
-        except OSError as error:
-            self._error = error
-        _spare.append(full)
+    def _put(self) -> None:
+        """Write what the buffer holds."""
+        self._head = self._head or self._buffer[: min(self._filled, EDGE_BYTES)]
+        self._tail = (self._tail + self._buffer[max(0, self._filled - EDGE_BYTES) : self._filled])[-EDGE_BYTES:]
+        done = 0
+        with memoryview(self._buffer) as view:
+            while done < self._filled:
+                try:
+                    done += os.write(self._descriptor, view[done : self._filled])
+                except OSError as error:
+                    if error.errno not in _REFUSED or not fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & _DIRECT:
+                        raise
+                    self._past_the_cache(False)  # the file system takes the flag and not the write, or the disk was full within a block
+        self._filled = 0
 
     def _past_the_cache(self, wanted: bool) -> None:
         """Set or unset O_DIRECT, where there is such a thing."""
@@ -110,57 +122,45 @@ class NewFile:
             if error.errno not in _REFUSED:
                 raise
 
-    def _all(self, view: memoryview) -> None:
-        done = 0
-        while done < len(view):
-            try:
-                done += os.write(self._descriptor, view[done:])
-            except OSError as error:
-                if error.errno not in _REFUSED or not fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & _DIRECT:
-                    raise
-                self._past_the_cache(False)  # the file system takes the flag and not the write, or the disk was full within a block
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise OSError(self._error.errno, self._error.strerror, str(self.path)) from self._error
 
-    def _wait(self) -> None:
+    def _join(self) -> None:
         if self._thread is not None:
+            self._pieces.put(None)
             self._thread.join()
             self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def close(self) -> None:
         """Have everything written; durable is up to `ftcli.core.files.durable.sync`."""
         if self.closed:
             return
         try:
-            self._keep_edges()
-            self._wait()
-            with memoryview(self._filling) as view:
-                self._past_the_cache(False)
-                self._all(view[: self._filled])
-            self._written, self._filled = self._written + self._filled, 0
+            self._join()
+            if self._error is None:
+                self._past_the_cache(self._filled == BUFFER and self._size > BUFFER)
+                self._put()
         except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
-        finally:
-            self.abandon()
+            self._error = error
+        self.abandon()
+        self._raise()
 
     def abandon(self) -> None:
         """Close it with whatever of it is written."""
         if self.closed:
             return
         self.closed = True
-        if self._thread is not None:
-            self._thread.join()
-        _spare.append(self._filling)
+        self._join()
+        _spare.append(self._buffer)
         os.close(self._descriptor)
 
     def described(self, name: str) -> dict[str, Any]:
         """As `ftcli.core.files.manifest.describe` says of the closed file, without reading it."""
         assert self.closed
-        size = self._written
-        last = size - max(len(self._head), size - EDGE_BYTES)
+        last = self._size - max(len(self._head), self._size - EDGE_BYTES)
         edge = hash_bytes(self._head + self._tail[len(self._tail) - last :])
-        return {"path": name, "bytes": size, "xxh3": self._digest.hexdigest(), "edge": edge}
+        return {"path": name, "bytes": self._size, "xxh3": self._digest.hexdigest(), "edge": edge}
 
 
 def read_ahead(paths: Iterable[Path]) -> None:
