@@ -84,20 +84,28 @@ def compare(bench: Bench, library: Library, work: Work, *, repeats: int, baselin
 
 
 def scaling(bench: Bench, library: Library, *, repeats: int, say: Say) -> dict[str, Any]:
-    """One worker on one CPU against all workers on as many CPUs, in turn."""
+    """One worker on one CPU against all workers on as many CPUs, in turn; and the engine alone in one process and in as many, which says how much
+    more so many CPUs of this machine can do at all."""
     source, tokenizer = library.get("docs"), bench.tokenizer("qwen3")
     bench.prove(source, tokenizer)
     rounds = []
     for number in range(repeats):
-        one, all_ = (bench.ours(source, tokenizer, workers) for workers in (1, bench.workers))
-        rounds.append({"one": {**record(one.outcome), "pipeline_seconds": one.seconds}})
-        rounds[-1]["all"] = {**record(all_.outcome), "pipeline_seconds": all_.seconds}
-        say(f"scaling, round {number + 1}: {one.seconds:.2f} s with 1 worker, {all_.seconds:.2f} s with {bench.workers}")
+        round_: dict[str, Any] = {}
+        for name, workers in (("one", 1), ("all", bench.workers)):
+            ours = bench.ours(source, tokenizer, workers)
+            _, figures = bench.alone(ours.metrics["engine"], source, tokenizer, processes=workers, threads=1)
+            round_[name] = {**record(ours.outcome), "pipeline_seconds": ours.seconds, "alone_seconds": figures["seconds"]}
+        rounds.append(round_)
+        told = (f"{each['pipeline_seconds']:.2f} s (engine alone {each['alone_seconds']:.2f} s)" for each in round_.values())
+        say(f"scaling, round {number + 1}: {next(told)} with 1 worker, {next(told)} with {bench.workers}")
+    ratios = {
+        name: [each["one"][key] / each["all"][key] for each in rounds]
+        for name, key in (("pipeline", "pipeline_seconds"), ("command", "wall"), ("engine", "alone_seconds"))
+    }
     return {
         "work": "scaling",
         "workers": bench.workers,
-        "pipeline": spread([each["one"]["pipeline_seconds"] / each["all"]["pipeline_seconds"] for each in rounds], SCALING),
-        "command": spread([each["one"]["wall"] / each["all"]["wall"] for each in rounds], None),
+        **{name: spread(each, SCALING if name == "pipeline" else None) for name, each in ratios.items()},
         "rounds": rounds,
     }
 

@@ -57,6 +57,8 @@ def _tokenize(result: Result) -> Figures:
         elif "pipeline" in each:
             yield f"{each['work']}: {each['workers']} workers over one, the pipeline", _spread(each["pipeline"])
             yield f"{each['work']}: {each['workers']} workers over one, the whole command", _spread(each["command"])
+            if "engine" in each:
+                yield f"{each['work']}: {each['workers']} processes over one, the engine alone", _spread(each["engine"])
 
 
 def _train(result: Result) -> Figures:

@@ -20,7 +20,8 @@ def markdown(document: Mapping[str, Any]) -> str:
     for each in results:
         if each["work"] == "scaling":
             parts.append(
-                f"Scaling, 1 to {each['workers']} workers: pipeline {_spread(each['pipeline'])}; whole command {_spread(each['command'])}."
+                f"Scaling, 1 to {each['workers']} workers: pipeline {_spread(each['pipeline'])}; whole command {_spread(each['command'])}; "
+                f"the engine alone, 1 to {each['workers']} processes: {_spread(each['engine'])}."
             )
         if each["work"] == "job":
             parts.append(_job(each))

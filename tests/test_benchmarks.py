@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +31,10 @@ if not PROGRAM.exists():
 sys.path.insert(0, str(ROOT))
 try:
     from benchmarks import process, tokenize
+    from benchmarks.compare import scaling
     from benchmarks.equal import DifferentError, same_ids
     from benchmarks.megatron import same_tokens
+    from benchmarks.ways import Ours
 finally:
     sys.path.remove(str(ROOT))
 
@@ -220,3 +222,25 @@ def test_an_unknown_work_is_refused_by_the_program_and_a_missing_folder_too(tmp_
         tokenize.main(["--data", str(tmp_path)])
     assert ended.value.code == 2
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_the_scaling_of_the_engine_stands_beside_that_of_the_pipeline() -> None:
+    class Fake:
+        workers = 2
+
+        def tokenizer(self, name: str) -> Path:
+            return Path(name)
+
+        def prove(self, source: object, tokenizer: Path) -> None: ...
+
+        def ours(self, source: object, tokenizer: Path, workers: int) -> Ours:
+            return Ours(process.Outcome(12.0 / workers, 1.0, 1.0, 1.0, ""), {"engine": "e"}, 10.0 / workers)
+
+        def alone(self, engine: str, source: object, tokenizer: Path, *, processes: int, threads: int) -> tuple[None, dict[str, float]]:
+            return None, {"seconds": {1: 6.0, 2: 4.0}[processes]}
+
+    said: list[str] = []
+    found = scaling(cast("Any", Fake()), cast("Any", {"docs": "docs"}), repeats=2, say=said.append)
+    assert (found["pipeline"]["median"], found["command"]["median"], found["engine"]["median"]) == (2.0, 2.0, 1.5)
+    assert (found["pipeline"]["met"], found["engine"]["met"]) == (True, None)
+    assert said[0] == "scaling, round 1: 10.00 s (engine alone 6.00 s) with 1 worker, 5.00 s (engine alone 4.00 s) with 2"
