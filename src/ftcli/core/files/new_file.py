@@ -49,12 +49,12 @@ class NewFile:
     def __init__(self, path: Path) -> None:
         self.path, self.closed = path, False
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        self._size = 0
+        self._size, self._refused = 0, not _DIRECT
         self._buffer, self._filled = _buffer(), 0
         self._digest, self._head, self._tail = xxhash.xxh3_128(), b"", b""
         self._pieces: Queue[bytes | pa.Buffer | None] = Queue(QUEUED)
         self._thread: Thread | None = None
-        self._error: OSError | None = None
+        self._error: BaseException | None = None
 
     def writable(self) -> bool:
         return True
@@ -69,24 +69,32 @@ class NewFile:
         """Args: data: must not change any more."""
         size = memoryview(data).nbytes
         self._size += size
-        if self._size <= BUFFER:
-            self._add(data)
-            return size
-        if self._thread is None:
-            self._past_the_cache(True)
-            self._thread = Thread(target=self._work)
-            self._thread.start()
-        self._pieces.put(data)
+        if self._thread is None and (self._size <= BUFFER or not self._start()):
+            self._take(data)
+        else:
+            self._pieces.put(data)
         self._raise()
         return size
 
+    def _start(self) -> bool:
+        """Have a thread take the pieces; False where the system has no further one."""
+        thread = Thread(target=self._work)
+        with suppress(RuntimeError):
+            thread.start()
+            self._thread = thread
+        return self._thread is not None
+
     def _work(self) -> None:
         while (data := self._pieces.get()) is not None:
-            if self._error is None:
-                try:
-                    self._add(data)
-                except OSError as error:
-                    self._error = error
+            self._take(data)
+
+    def _take(self, data: bytes | pa.Buffer) -> None:
+        """Write it, unless something was not written before it: nothing may follow a hole."""
+        if self._error is None:
+            try:
+                self._add(data)
+            except BaseException as error:  # noqa: BLE001 - raised where `write` was called
+                self._error = error
 
     def _add(self, data: bytes | pa.Buffer) -> None:
         view = memoryview(data).cast("B")
@@ -102,29 +110,36 @@ class NewFile:
         """Write what the buffer holds."""
         self._head = self._head or self._buffer[: min(self._filled, EDGE_BYTES)]
         self._tail = (self._tail + self._buffer[max(0, self._filled - EDGE_BYTES) : self._filled])[-EDGE_BYTES:]
+        direct = self._set_direct(self._filled == BUFFER < self._size)
         done = 0
         with memoryview(self._buffer) as view:
             while done < self._filled:
                 try:
                     done += os.write(self._descriptor, view[done : self._filled])
                 except OSError as error:
-                    if error.errno not in _REFUSED or not fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & _DIRECT:
+                    if error.errno not in _REFUSED or not direct:
                         raise
-                    self._past_the_cache(False)  # the file system takes the flag and not the write, or the disk was full within a block
+                    self._refused = True  # the file system takes the flag and not the write, or the disk was full within a block
+                    direct = self._set_direct(False)
         self._filled = 0
 
-    def _past_the_cache(self, wanted: bool) -> None:
-        """Set or unset O_DIRECT, where there is such a thing."""
+    def _set_direct(self, wanted: bool) -> bool:
+        """Set or unset O_DIRECT, where there is such a thing; whether it is set."""
+        wanted = wanted and not self._refused
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _DIRECT if wanted else flags & ~_DIRECT)
         except OSError as error:
             if error.errno not in _REFUSED:
                 raise
+            self._refused, wanted = True, False
+        return wanted
 
     def _raise(self) -> None:
-        if self._error is not None:
+        if isinstance(self._error, OSError):
             raise OSError(self._error.errno, self._error.strerror, str(self.path)) from self._error
+        if self._error is not None:
+            raise self._error
 
     def _join(self) -> None:
         if self._thread is not None:
@@ -136,13 +151,12 @@ class NewFile:
         """Have everything written; durable is up to `ftcli.core.files.durable.sync`."""
         if self.closed:
             return
-        try:
-            self._join()
-            if self._error is None:
-                self._past_the_cache(self._filled == BUFFER and self._size > BUFFER)
+        self._join()
+        if self._error is None:
+            try:
                 self._put()
-        except OSError as error:
-            self._error = error
+            except OSError as error:
+                self._error = error
         self.abandon()
         self._raise()
 
