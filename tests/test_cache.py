@@ -137,10 +137,10 @@ def test_what_is_wrong_with_a_manifest_is_said_once(prepared: Path, tmp_path: Pa
     whole = manifest.read_text()
     manifest.write_text(whole.replace('"rows": ', '"rows": 1', 1))
     report = call("verify", prepared)
-    assert report.checks[0].summary == f"1 damaged: {MANIFEST_NAME} is damaged: its seal does not match its content"
+    assert report.checks[0].summary == f"1 damaged: {MANIFEST_NAME} is damaged: its checksum does not match its content"
     assert rows(report)[0][1] == "manifest"
     manifest.write_bytes(seal({"schema": "ftcli.other/9"}))
-    assert f"{MANIFEST_NAME} has the format 'ftcli.other/9', this ftcli reads" in call("verify", prepared).checks[0].summary
+    assert f"{MANIFEST_NAME} has the format 'ftcli.other/9', but this version of ftcli reads" in call("verify", prepared).checks[0].summary
     manifest.unlink()
     manifest.mkdir()
     report = call("verify", prepared)
@@ -423,7 +423,7 @@ def test_a_folder_that_cannot_be_read_is_named(prepared: Path, tmp_path: Path, m
     monkeypatch.setattr(os, "scandir", refused)
     report = call("list", tmp_path)
     assert report.metrics["prepared"] == 1
-    assert report.notes == (f"not looked through: {tmp_path / 'secret'}: Permission denied",)
+    assert report.notes == (f"could not be searched: {tmp_path / 'secret'}: Permission denied",)
 
 
 def test_a_link_to_prepared_data_is_followed_once(prepared: Path, tmp_path: Path) -> None:

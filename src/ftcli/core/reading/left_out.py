@@ -65,7 +65,7 @@ class LeftOut:
 
     def groups(self) -> list[tuple[str, list[str]]]:
         """What was left out: in words, and the names."""
-        met = {"what ftcli made": self._made, "what datasets keeps beside a saved set": self._results}
+        met = {"output of ftcli": self._made, "files that datasets keeps beside a saved dataset": self._results}
         return [(what, sorted(names, key=natural)) for what, names in met.items() if names]
 
     def _name(self, path: str) -> str:
