@@ -265,7 +265,7 @@ def test_what_axolotl_says_of_fsdp_is_said_in_the_words_of_transformers() -> Non
     found = read({**AXOLOTLS, "fsdp_version": 2, "fsdp_config": second})
     assert found.values["train.fsdp"] == "full_shard"
     assert found.values["train.fsdp_config"] == {"version": 2, "cpu_offload": False, "reshard_after_forward": True}
-    assert words(found, "fsdp_config.limit_all_gathers") == "no counterpart: FSDP 2 has no such choice"
+    assert words(found, "fsdp_config.limit_all_gathers") == "no counterpart: FSDP 2 has no such option"
     assert words(found, "fsdp_version") == "no effect: is part of train.fsdp_config"
     inside = read({**AXOLOTLS, "fsdp_config": {"fsdp_version": 2, "use_orig_params": True}})
     assert (inside.values["train.fsdp_config"], len(inside.of("no counterpart"))) == ({"version": 2}, 1)
@@ -574,7 +574,7 @@ def test_what_cannot_be_printed_is_written_as_an_escape(tmp_path: Path) -> None:
     output.write_text("# good\n")
     done = run("settings", "import", theirs, "--output", output, "--overwrite")
     assert done.exit_code == 0, done.stderr
-    assert "#   wei\\x1brd: not a key" in output.read_text()
+    assert "#   wei\\x1brd: ftcli does not know this key" in output.read_text()
     assert tomllib.loads(output.read_text())["train"]["lr_scheduler_kwargs"] == {"a\x7f": 1}
 
 
@@ -590,7 +590,7 @@ def test_a_prompt_that_is_written_otherwise_is_said_in_the_file() -> None:
     alpaca = read({"base_model": "m", "sequence_len": 512, "datasets": [{"path": "a", "type": "alpaca"}]})
 
     assert alpaca.values["train.mode"] == "sft"
-    assert "#   datasets[0].type: axolotl writes Alpaca's own prompt" in "\n".join(as_lines(alpaca, Path("theirs.yml")))
+    assert "#   datasets[0].type: axolotl uses Alpaca's own prompt" in "\n".join(as_lines(alpaca, Path("theirs.yml")))
 
 
 @pytest.mark.parametrize(
@@ -743,7 +743,7 @@ def test_an_unknown_key_without_a_value_is_not_set() -> None:
 def test_texts_of_a_row_are_spoken_of_only_where_rows_hold_several() -> None:
     assert read({"stage": "sft", "packing": False}).values["packing.strategy"] == "none"
     assert words(read({"stage": "sft", "packing": False}), "packing") == "mapped: packing.strategy"
-    assert "do not see each other" in words(read({"stage": "sft", "packing": True}), "packing")
+    assert "do not attend to each other" in words(read({"stage": "sft", "packing": True}), "packing")
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
@@ -836,7 +836,7 @@ def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
     found = read({"base_model": "m", "warmup_ratio": 0.1, "warmup_steps": 10})
 
     assert found.values["train.warmup_steps"] == 10
-    assert words(found, "warmup_ratio") == "no counterpart: train.warmup_steps is set by warmup_steps already"
+    assert words(found, "warmup_ratio") == "no counterpart: train.warmup_steps is already set by warmup_steps"
     zero = read({"stage": "sft", "warmup_ratio": 0.1, "warmup_steps": 0})
     assert zero.values["train.warmup_steps"] == 0.1
 
