@@ -33,7 +33,7 @@ class _Run:
 
     waiting: deque[Work]
     busy: dict[Any, tuple[Child, deque[Work]]]
-    """By its pipe, a worker with what it was given and has not answered: the one before the last is only being finished (`ftcli.core.later`)."""
+    """By its pipe, a worker with what it was given and has not answered: the one before the last is only being finished (`ftcli.core.deferred`)."""
     on_progress: Callable[[int, int, int, str], None]
     rescue: Rescue | None
     still: Stillness
