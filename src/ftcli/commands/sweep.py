@@ -106,7 +106,7 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
     """The candidates, how one is run, and the hash of what each works on."""
     if what == "batch":
         from ftcli.core.benchmark.bench_batch import fitting, loading
-        from ftcli.core.verify.given import prepared
+        from ftcli.core.verify.planned_data import prepared
         from ftcli.core.verify.probe import Probe
 
         probe: Probe = Probe(context)

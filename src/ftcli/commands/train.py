@@ -22,7 +22,7 @@ from ftcli.core.training.claim import Claim
 from ftcli.core.training.pushing import push_model
 from ftcli.core.training.run import Run, prepare
 from ftcli.core.training.train import fit
-from ftcli.core.verify.given import unprepared
+from ftcli.core.verify.planned_data import unprepared
 from ftcli.core.verify.preflight import preflight
 from ftcli.errors import DataError, InterruptedRun, PublishError, RankError, UsageError
 from ftcli.machine import compute_threads
