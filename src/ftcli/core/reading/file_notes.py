@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.streams import ends_in_cr, separator
 from ftcli.core.reading.column_names import as_argument, usual_columns
-from ftcli.core.reading.said_again import only_splits
+from ftcli.core.reading.split_arguments import only_splits
 from ftcli.errors import DataError
 from ftcli.settings import Settings
 
