@@ -21,8 +21,8 @@ from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
 from ftcli.core.reading.column_names import has_columns
 from ftcli.core.reading.dataset_card import CARD, said_by_card
 from ftcli.core.reading.file_notes import refuse_lesser
-from ftcli.core.reading.left_out import LeftOut, inside
 from ftcli.core.reading.readable import check_file
+from ftcli.core.reading.skipped_files import SkippedFiles, inside
 from ftcli.core.reading.split_names import ALIASES, parted, role_of
 from ftcli.errors import DataError, PluginError, SettingsError
 from ftcli.records import SPLITS, Split
@@ -183,7 +183,7 @@ class Finder:
 
     def _directory(self, folder: str, split: Split | None) -> list[Found]:
         """The files that the card of a data set names, else those of the one format that has most bytes, at any depth."""
-        out = LeftOut(self.settings, folder)
+        out = SkippedFiles(self.settings, folder)
         names, left = inside(folder, out)
         said = said_by_card(folder, names, [name for name in names if self._is_data(name)])
         if said.parts:
@@ -236,7 +236,7 @@ class Finder:
         named = ".md" in Path(pattern).name
         known = [path for path in files if (self._kind(path) and bare_suffix(path) != ".md") or (named and path.endswith(".md"))]
         fixed = _fixed(pattern)
-        out = LeftOut(self.settings, str(fixed))
+        out = SkippedFiles(self.settings, str(fixed))
         data = [path for path in known if not out.file(path)]
         if not data:
             matches = f"only {_names(files)}, which {'hold no data' if known else 'have no known format'}" if files else "nothing"
@@ -338,7 +338,7 @@ def missing(path: str) -> DataError:
     return DataError(f"{path}: no such file or directory", hint)
 
 
-def _told(source: str, out: LeftOut) -> list[str]:
+def _told(source: str, out: SkippedFiles) -> list[str]:
     return [f"{source}: left out {what}: {_names(names)}" for what, names in out.groups()]
 
 
