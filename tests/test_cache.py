@@ -21,7 +21,7 @@ from ftcli.context import Context
 from ftcli.core.files.lease import Lease
 from ftcli.core.files.manifest import fingerprint, read_manifest, seal
 from ftcli.core.prepare.write import RowWriter, split_metadata
-from ftcli.core.publishing import below
+from ftcli.core.publishing import inventory
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
@@ -356,7 +356,7 @@ def test_a_working_directory_that_its_process_removes_meanwhile_is_passed_over(
     dead = interrupt(tmp_path / "quick")
     if moment == "looked at":
         (dead / "lease").unlink()
-    place, name = (below, "is_attempt") if moment == "looked at" else (cache, "_remove")
+    place, name = (inventory, "is_attempt") if moment == "looked at" else (cache, "_remove")
     usual = getattr(place, name)
 
     def gone(folder: Path) -> bool:
