@@ -27,7 +27,7 @@ from ftcli.core.training import gate, huge_pages
 from ftcli.core.training.arguments import check_metric, make_arguments
 from ftcli.core.training.claim import Claim
 from ftcli.core.training.schedule import make_plan
-from ftcli.core.training.test_split import that_fits, to_score
+from ftcli.core.training.split_scoring import that_fits, to_score
 from ftcli.errors import SettingsError, UsageError
 
 SAMPLE = 100_000

@@ -43,7 +43,7 @@ from ftcli.core.training.meter import Meter
 from ftcli.core.training.outcome import Outcome, figures
 from ftcli.core.training.run import Run
 from ftcli.core.training.schedule import planned
-from ftcli.core.training.test_split import score
+from ftcli.core.training.split_scoring import score
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.core.training.trends import Course, clipping
 from ftcli.core.training.window import Window
