@@ -34,8 +34,8 @@ from ftcli.core.training.best import step_of_state
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.card import CARD
 from ftcli.core.training.clock import clock_of
-from ftcli.core.training.ended import length, state_of_end, take_end
 from ftcli.core.training.evaluating import StoppedEvaluation
+from ftcli.core.training.finished_checkpoint import length, state_of_end, take_end
 from ftcli.core.training.guarding import Guard, Rollback, most_usual, rows_of_a_step
 from ftcli.core.training.halves import halves
 from ftcli.core.training.memory import Pieces
