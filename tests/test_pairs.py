@@ -27,8 +27,8 @@ from ftcli.core.inspect.look import described
 from ftcli.core.inspect.look_raw import of_sources
 from ftcli.core.inspect.row_selection import RowSelection
 from ftcli.core.inspect.tokenlines import facts
-from ftcli.core.models.asked import read_texts
 from ftcli.core.models.predict import load, predict
+from ftcli.core.models.predict_inputs import read_texts
 from ftcli.core.prepare.pairs import cut_pairs, template_of_pairs
 from ftcli.core.storage.store import Store
 from ftcli.core.tokenizer.train_tokenizer import Kind

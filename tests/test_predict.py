@@ -25,9 +25,9 @@ from ftcli import testing
 from ftcli.commands import predict as predict_command
 from ftcli.commands.train import run
 from ftcli.context import Context
-from ftcli.core.models.asked import Conversation, read_asked, read_texts
 from ftcli.core.models.layers import places
 from ftcli.core.models.predict import _prompt, load, predict
+from ftcli.core.models.predict_inputs import Conversation, read_asked, read_texts
 from ftcli.core.training.outcome import asked
 from ftcli.errors import DataError, ModelError, PublishError, UsageError
 from ftcli.settings import Settings, update
