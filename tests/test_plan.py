@@ -361,7 +361,7 @@ def test_an_equals_sign_in_a_path_is_part_of_the_path(tmp_path: Path) -> None:
 
 
 def test_nothing_named_and_one_column_for_both_are_usage_errors(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="name a source"):
+    with pytest.raises(UsageError, match="no data source given"):
         make_plan(settings(), formats())
     with pytest.raises(UsageError, match="cannot be both"):
         plan(jsonl(tmp_path / "a.jsonl"), label_column="text")
@@ -409,7 +409,7 @@ def test_a_format_that_there_is_not_is_refused(tmp_path: Path, name: str, meant:
     with pytest.raises(SettingsError, match=f"dataset.source_format = '{name}' is not a file format") as caught:
         plan(jsonl(tmp_path / "a.jsonl"), source_format=name)
     assert (
-        caught.value.hint == (f"Did you mean {meant}? " if meant else "") + "Formats are: arrow, csv, json, jsonl, parquet, pickle, text."
+        caught.value.hint == (f"Did you mean {meant}? " if meant else "") + "Known formats: arrow, csv, json, jsonl, parquet, pickle, text."
     )
 
 
@@ -421,8 +421,8 @@ def test_a_format_that_there_is_not_is_refused(tmp_path: Path, name: str, meant:
         ("*.parquet", "*.parquet: the pattern matches nothing"),
         ("*.xyz", "the pattern matches only"),
         ("empty", "empty: no data files in this directory"),
-        ("a.xyz", "a.xyz: no format reads .xyz"),
-        ("plain", "plain: no format reads a file without a suffix"),
+        ("a.xyz", "a.xyz: no known format for .xyz"),
+        ("plain", "plain: no known format for a file without a suffix"),
         ("dangling.jsonl", "dangling.jsonl: a link to"),
         ("loop.jsonl", "loop.jsonl: a link to"),
         ("fifo.jsonl", "fifo.jsonl: a FIFO, not a file"),
@@ -583,7 +583,7 @@ def test_what_ftcli_made_among_the_sources_is_no_source(tmp_path: Path, monkeypa
     for folder in (".", str(tmp_path)):
         made = plan(folder, output_dir="making")
         assert [name for _, name in paths(made)] == ["a.jsonl", "b.jsonl"]
-        noted = [note for note in made.notes if "ftcli made" in note]
+        noted = [note for note in made.notes if "output of ftcli" in note]
         assert noted == [f"{folder}: left out output of ftcli: deep/verify.json, ftcli-reports, making, p1, run"]
         assert not any("a" * 400 in text for text in rows(folder, output_dir="making"))
     for pattern, found in (
