@@ -95,7 +95,7 @@ def test_a_store_that_is_asked_again_and_again_is_spoken_of(tries: str, said: in
         logger.remove(sink)
     assert len(told) == said
     for words in told:
-        assert '3 requests have failed: Could not connect to the endpoint URL: "http://127.0.0.1:9/bucket/a"' in words
+        assert '3 attempts have failed: Could not connect to the endpoint URL: "http://127.0.0.1:9/bucket/a"' in words
         assert "tried 4 times" in words
 
 

@@ -123,7 +123,7 @@ class Retries(logging.Handler):
 
                 each = os.environ.get("AWS_MAX_ATTEMPTS", "5")
                 logger.warning(
-                    f"retrying the object store, {self.failed} requests have failed: {masked(self._why)}. Each request is tried {each} times, and "
+                    f"retrying the object store, {self.failed} attempts have failed: {masked(self._why)}. Each request is tried {each} times, and "
                     "all of that five times if a connection is lost, for a few minutes at most; to give up sooner: AWS_MAX_ATTEMPTS=1"
                 )
 
