@@ -49,8 +49,8 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     from ftcli.core.batches.tasks import Classify, Pretrain
-    from ftcli.core.models.learned import learned
     from ftcli.core.models.step_memory import training_step
+    from ftcli.core.models.trainable_weights import learned
     from ftcli.core.processes.footprint import resident_bytes
     from ftcli.settings import Settings
 

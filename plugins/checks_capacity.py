@@ -10,7 +10,7 @@ from ftcli.contracts import CheckKind
 from ftcli.records import Check
 
 if TYPE_CHECKING:
-    from ftcli.core.models.learned import Learned
+    from ftcli.core.models.trainable_weights import Learned
     from ftcli.core.verify.probe import Probe
 
 GIB, MIB = 2**30, 2**20
@@ -84,8 +84,8 @@ def space(probe: Probe) -> Check:
 
 
 def step_memory(probe: Probe) -> Check:
-    from ftcli.core.models.learned import weights_type
     from ftcli.core.models.step_memory import loss_in_pieces, training_step
+    from ftcli.core.models.trainable_weights import weights_type
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import noted, passed, warned
 
@@ -139,7 +139,7 @@ def step_memory(probe: Probe) -> Check:
 
 
 def _learned(probe: Probe) -> Learned:
-    from ftcli.core.models.learned import learned
+    from ftcli.core.models.trainable_weights import learned
     from ftcli.core.verify.probe import Missing
 
     found = learned(probe.settings, _config(probe), _labels(probe))

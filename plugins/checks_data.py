@@ -24,8 +24,8 @@ TEXTLESS = "Check --text-column, or remove the rows without text from the source
 
 def complete(probe: Probe) -> Check:
     from ftcli.core.files.manifest import check_published
-    from ftcli.core.verify.given import unprepared
     from ftcli.core.verify.missing import Missing
+    from ftcli.core.verify.planned_data import unprepared
     from ftcli.core.verify.verdict import passed
 
     try:

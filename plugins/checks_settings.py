@@ -39,7 +39,7 @@ def workers(probe: Probe) -> Check:
 
 
 def precision(probe: Probe) -> Check:
-    from ftcli.core.models.learned import lora_rank
+    from ftcli.core.models.trainable_weights import lora_rank
     from ftcli.core.verify.verdict import failed, passed, warned
 
     train, machine = probe.settings.train, probe.machine
@@ -69,7 +69,7 @@ def precision(probe: Probe) -> Check:
 
 def _weights_type(probe: Probe) -> str | None:
     """What a weights' file says by itself FT503 sees."""
-    from ftcli.core.models.learned import weights_type
+    from ftcli.core.models.trainable_weights import weights_type
     from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 

@@ -26,7 +26,7 @@ BATCH_BYTES = 32 << 20
 """About what a batch may hold of the columns that are read: with rows of up to 4 kB it has `PARQUET_ROWS`. 300 rows of 1 MB as one batch took 7.2 GB to
 tokenize, in batches of 16 rows 2.1, of which 1 is pyarrow's for the one page that they are in."""
 PARTITIONED = (
-    'Write the partitions as one table: python -c "import pyarrow.dataset as d, pyarrow.parquet as p; '
+    'Combine the partitions into one table: python -c "import pyarrow.dataset as d, pyarrow.parquet as p; '
     "p.write_table(d.dataset('FOLDER', partitioning='hive').to_table(), 'NEW.parquet')\""
 )
 
@@ -183,8 +183,8 @@ def _ipc_schema(path: str) -> pa.Schema:
     with Path(path).open("rb") as file:
         if file.read(4) == b"FEA1":
             raise DataError(
-                f"{path}: the file is of Feather's first version",
-                "Write it again as parquet, or with version 2: pandas.read_feather, to_parquet.",
+                f"{path}: the file is in Feather version 1",
+                "Convert it to parquet: pandas.read_feather(OLD).to_parquet(NEW).",
             )
     with pa.memory_map(path) as source:
         return (pa.ipc.open_file(source) if _is_ipc_file(path) else pa.ipc.open_stream(source)).schema
@@ -199,7 +199,9 @@ def _refuse_compressed(path: str) -> None:
     from ftcli.core.files.streams import codec_of
 
     if codec_of(path):
-        raise DataError(f"{path}: a columnar file is compressed inside, not by {Path(path).suffix}", "Unpack it first.")
+        raise DataError(
+            f"{path}: columnar files compress their own columns and are not read inside {Path(path).suffix}", "Decompress it first."
+        )
 
 
 def _names(path: str, columns: Columns, there: list[str]) -> list[str]:
@@ -229,7 +231,7 @@ def _check_columns(path: str, schema: pa.Schema, columns: Columns) -> None:
     for role, name, _ in wanted(columns):
         above = next((part for part in Path(path).parent.parts if part.startswith(f"{name}=")), None)
         if above and name not in schema.names:
-            raise DataError(f"{path}: the column {name!r} is not in the file, its value stands in the folder's name ({above})", PARTITIONED)
+            raise DataError(f"{path}: the column {name!r} is not in the file: its value is in the folder name ({above})", PARTITIONED)
         need_column(path, role, name, schema.names, flags=bool(columns.flags))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BLOCKS = (4 << 20, 128 << 20, 2**31 - 1)
 """Block sizes tried in turn: a row must fit in one."""
 UNDECODED = re.compile("[\udc80-\udcff]")
-UNQUOTED = "Correct the row. In a .tsv a field can be quoted only where all quotes of the file are in order."
+UNQUOTED = "Correct the row. In a .tsv file, quoted fields are recognised only if every quote in the file is balanced."
 ROWS = 10_000
 """Rows of a batch, where they are read row by row."""
 
@@ -212,7 +212,7 @@ def _records(path: str, delimiter: str, quoted: bool, longest: int, span: Span) 
                 again.extend(reversed(taken[1:]))
                 start, raw = taken[0][0], taken[0][1].rstrip(b"\r\n")
                 reason = f"a quote is not closed, or text follows the closing one ({error})"
-                hint = 'In a CSV file a field with quotes is written as "say ""hi""". Files without quoting are read as .tsv.'
+                hint = 'In a CSV file, quotes inside a field are doubled: "say ""hi""". If the file does not use quoting, name it .tsv.'
                 yield _Record(start, raw, [], BadRow(path, "unterminated-quote", reason, start=start, size=len(raw), raw=raw, hint=hint))
                 continue
             if fields:
@@ -268,7 +268,7 @@ def _fault(path: str, layout: Layout, columns: Columns, record: _Record, names: 
     if len(fields) != width:
         word = "the header" if layout.header else "the first line"
         reason = f"{len(fields)} fields where {word} has {width}: {shown(layout.delimiter.join(fields[:20]))}"
-        hint = UNQUOTED if layout.delimiter == "\t" and not quoted else "Correct or quote the row."
+        hint = UNQUOTED if layout.delimiter == "\t" and not quoted else "Correct the row, or quote fields that contain the delimiter."
         hint += "" if layout.header else f" {mark_hint(path, layout)}"
         return BadRow(code="ragged", reason=reason, hint=hint, **where)  # type: ignore[arg-type]
     for name in names:

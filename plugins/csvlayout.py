@@ -20,8 +20,8 @@ from ftcli.settings import Settings
 if TYPE_CHECKING:
     from ftcli.core.reading.columns import Kind, Role
 
-COUNTED = "Where the first line is a row and no header, count the columns from 0: --text-column 0"
-PASTED = "Where the labels stand in a file of their own: paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
+COUNTED = "If the first line is a row, not a header, give columns by number, counted from 0: --text-column 0"
+PASTED = "If the labels are in a separate file: paste texts.txt labels.txt > data.tsv, then --text-column 0 --label-column 1."
 HEADER_ALONE = 1 << 16
 """Characters of a file beyond which it is taken to have rows."""
 MOST_BEFORE = 50
@@ -124,8 +124,10 @@ def _before_header(text: str, names: list[str]) -> str:
     rest = "\n".join(lines[above:])
     if not above or not any(set(names) <= set(_first(rest, mark) or []) for mark in DELIMITERS):
         return ""
-    what = "Before the header stands a line that is" if above == 1 else f"Before the header stand {above} lines that are"
-    return f"{what} none of the table ({lines[0].strip()[:60]}): sed {'1' if above == 1 else f'1,{above}'}d OLD > NEW"
+    what = "A line precedes the header" if above == 1 else f"{above} lines precede the header"
+    return (
+        f"{what} ({lines[0].strip()[:60]}). Remove {'it' if above == 1 else 'them'}: sed {'1' if above == 1 else f'1,{above}'}d OLD > NEW"
+    )
 
 
 def _is_remark(line: str) -> bool:
@@ -138,7 +140,7 @@ def _elsewhere(path: str, first: list[str], names: list[str], delimiter: str) ->
 
     if first[0].startswith("__label__"):
         way = r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
-        return f"The labels stand before the texts, as fastText wants them: {way}"
+        return f"The labels precede the texts, in fastText format: {way}"
     if len(names) == 1:
         return ""
     one = len(first) == 1
@@ -236,7 +238,7 @@ def mark_note(path: str, layout: Layout) -> str | None:
     if not layout.other:
         return None
     text = _beginning(path)
-    return f"{path}: its rows are cut at {layout.delimiter!r}, and {layout.other!r} cuts them alike: if that is meant, {_rewritten(text, layout.other)}"
+    return f"{path}: its rows are split at {layout.delimiter!r}, though {layout.other!r} would also give every row the same number of fields. If {layout.other!r} is the delimiter: {_rewritten(text, layout.other)}"
 
 
 @lru_cache(8)  # asked of every bad row
@@ -246,11 +248,11 @@ def mark_hint(path: str, layout: Layout) -> str:
     found = {mark: _rows(text, mark, len(text)) for mark in DELIMITERS if mark != layout.delimiter}
     few = {mark: len({row[0] for row in rows}) for mark, rows in found.items() if rows and min(map(len, rows)) > 1}
     mark = min(few, key=lambda each: few[each], default="")
-    hint = f"The rows are cut at {layout.delimiter!r}."
+    hint = f"The rows are split at {layout.delimiter!r}."
     if not mark or not 1 < few[mark] <= len(found[mark]) / FEW:
         return hint
-    values = f"has {few[mark]} values in {len(found[mark])} rows"
-    return f"{hint} Cut at {mark!r} the first field {values}: if that is meant, {_rewritten(text, mark)}"
+    values = f"would have {few[mark]} distinct values in {len(found[mark])} rows"
+    return f"{hint} Split at {mark!r}, the first field {values}. If {mark!r} is the delimiter: {_rewritten(text, mark)}"
 
 
 def flags_of(path: str, layout: Layout) -> list[str]:

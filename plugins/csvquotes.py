@@ -49,11 +49,11 @@ def _judged(path: str, delimiter: str, longest: int, span: Span) -> tuple[Litera
         except csv.Error as error:
             return (
                 "characters" if delimiter == "\t" else "damaged",
-                f"the quotes of the row that begins in line {begun + 1:,} are not in order ({error})",
+                f"the quotes of the row that begins in line {begun + 1:,} are not balanced ({error})",
             )
         if delimiter != "\t" or rows == begun:
             return "quotes", ""
-        why = "else some rows would go over several lines that are rows by themselves"
+        why = "otherwise some rows would span several lines that are rows by themselves"
         try:
             plain = csv.reader(_text(path, longest, span), delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
             return ("quotes", "") if len({len(row) for row in plain if row}) > 1 else ("characters", why)
@@ -75,7 +75,7 @@ def quoting_note(path: str, delimiter: str, longest: int) -> str | None:
     judgement, why = _judged(path, delimiter, longest, (0, None if whole else NOTED))
     if judgement != "characters" or (not whole and "unexpected end" in why):  # a row that goes on behind what was read
         return None
-    return f"{path}: quotes are characters and stay in the texts, though some fields look quoted: {why}"
+    return f"{path}: quotes are kept as part of the texts, although some fields look quoted: {why}"
 
 
 def _text(path: str, longest: int, span: Span) -> Iterator[str]:

@@ -62,8 +62,10 @@ class Ray:
         nodes = self._pool.cluster.nodes()
         room = sum(int(cpus) // threads for cpus in nodes.values())
         if not room:
-            raise WorkerDied(f"the ray cluster at {self._pool.address} has no node with {threads} CPU(s)", "Add one: `ray start`.")
-        return Choice(room, f"{sum(nodes.values()):.0f} CPUs of {len(nodes)} node(s) of the ray cluster")
+            raise WorkerDied(
+                f"the Ray cluster at {self._pool.address} has no node with {threads} CPU(s)", "Add one: `ray start --address HOST:PORT`."
+            )
+        return Choice(room, f"{sum(nodes.values()):.0f} CPUs of {len(nodes)} node(s) of the Ray cluster")
 
     def start(self, workers: int) -> None:
         """See `ftcli.contracts.Executor`."""
@@ -85,7 +87,7 @@ class Ray:
                 if answers := self._answers(sent):
                     break
             else:
-                raise WorkerDied("all workers of the ray cluster were killed while they got ready", AGAIN)
+                raise WorkerDied("all workers of the Ray cluster were killed while they started", AGAIN)
             if all(answer is None for answer in answers):  # it was called for its effect
                 self._pool.load(sent)
         return answers
@@ -162,8 +164,8 @@ class Ray:
                     self._pool.replace(worker)
                     if payload is not None and not payload.killed:
                         failed = WorkerDied(
-                            f"the worker process {payload.pid} on the node {self._pool.name(worker)} ended {payload.how} while it got ready",
-                            "An engine may have crashed: --tokenizer-engine hf.",
+                            f"the worker process {payload.pid} on the node {self._pool.name(worker)} ended {payload.how} while it started",
+                            "The tokenization engine may have crashed: try --tokenizer-engine hf.",
                         )
         if failed is not None:
             raise failed
@@ -171,11 +173,11 @@ class Ray:
 
     def _death(self, worker: Remote, died: Died | None, shard: ShardPlan, told: _Told) -> WorkerDied:
         file = told.file or (shard.pieces[0].path if shard.pieces else "no file")
-        how = "with its ray worker or its node" if died is None else died.how
+        how = "with its Ray worker or its node" if died is None else died.how
         return WorkerDied(
             f"the worker process {died.pid if died else worker.pid} on the node {self._pool.name(worker)} ended {how} in shard {shard.index}, after"
             f" {told.now[1]:,} of its rows, in {file}",
-            f"An engine may have crashed. {AGAIN}",
+            f"The tokenization engine may have crashed. {AGAIN}",
         )
 
     def _again(self, error: WorkerDied, died: Died | None, work: Work, kills: Counter[int], rescue: Rescue | None) -> Sent:
@@ -191,7 +193,9 @@ class Ray:
             return self._pool.send(rescue(error, shard))
         kills[shard.index] += 1
         if kills[shard.index] >= KILLS:
-            raise WorkerDied(f"{error.message}; its workers were killed {KILLS} times", f"Memory may run out: fewer --num-proc. {AGAIN}")
+            raise WorkerDied(
+                f"{error.message}; its workers were killed {KILLS} times", f"Memory may have run out: use a smaller --num-proc. {AGAIN}"
+            )
         return sent
 
 

@@ -18,7 +18,7 @@ from ftcli.records import ShardPlan
 
 if TYPE_CHECKING:
     from ftcli.core.processes.child import Child, ChildDied
-    from ftcli.core.processes.stillness import Stillness
+    from ftcli.core.processes.hang_detector import HangDetector
 
 MEMORY = "The system kills a process when memory runs out: use fewer --num-proc."
 HUNG = "An engine may hang, or it waited for what never came: a thread beyond ulimit -u, a lock, a server that does not answer."
@@ -33,10 +33,10 @@ class _Run:
 
     waiting: deque[Work]
     busy: dict[Any, tuple[Child, deque[Work]]]
-    """By its pipe, a worker with what it was given and has not answered: the one before the last is only being finished (`ftcli.core.later`)."""
+    """By its pipe, a worker with what it was given and has not answered: the one before the last is only being finished (`ftcli.core.deferred`)."""
     on_progress: Callable[[int, int, int, str], None]
     rescue: Rescue | None
-    still: Stillness
+    still: HangDetector
 
     def give(self, worker: Child) -> None:
         """The next shard, if there is one; a worker without any is no longer listened to."""
@@ -158,15 +158,15 @@ class Local:
         rescue: Rescue | None = None,
     ) -> Iterator[Any]:
         """See `ftcli.contracts.Executor`. Leaving early, or an error, ends the workers: nothing goes on behind anybody's back."""
-        from ftcli.core.processes import stillness
+        from ftcli.core.processes import hang_detector
 
-        now = _Run(deque((function, shard) for shard in shards), {}, on_progress, rescue, stillness.Stillness())
+        now = _Run(deque((function, shard) for shard in shards), {}, on_progress, rescue, hang_detector.HangDetector())
         self._fill()
         try:
             for worker in self._workers[: len(shards)]:
                 now.give(worker)
             while now.busy:
-                for ready in wait(list(now.busy), stillness.LOOK_SECONDS):
+                for ready in wait(list(now.busy), hang_detector.LOOK_SECONDS):
                     yield from self._heard(*now.busy[ready], now)
                 now.still.look(worker.pid for worker, _ in now.busy.values())
         except BaseException:

@@ -47,8 +47,10 @@ class Mds:
         for split in job.splits:
             data = store.split(split)
             if (data.flags is not None or data.numbers is not None) and not job.tokens_only:
-                labels_are = "any number of labels a row" if data.numbers is None else "a number a row to be predicted"
-                raise UsageError(f"{store.path} has {labels_are}, for which mds has no form here", "Use --format jsonl, or --tokens-only.")
+                labels_are = "several labels per row" if data.numbers is None else "one number per row to predict"
+                raise UsageError(
+                    f"{store.path} has {labels_are}, which the mds exporter does not write", "Use --format jsonl, or --tokens-only."
+                )
             labels = not job.tokens_only and (data.targeted or data.labels is not None)
             columns = {"input_ids" if labels else "tokens": LIST}
             if labels:
@@ -128,7 +130,7 @@ def _samples(store: Store, split: str, job: ExportJob, columns: list[str]) -> It
             cells = [_cell(rows, number, name) for name in columns]
             if not all(cells):
                 raise StoreError(
-                    f"row {int(rows.index[number])} of {split} has no tokens, and mds has no form for an empty list",
+                    f"row {int(rows.index[number])} of {split} has no tokens, and mds cannot store an empty list",
                     "Prepare the data again with --min-length 1.",
                 )
             sizes = [len(cell) for cell, name in zip(cells, columns, strict=True) if name != "labels" or rows.labels is None]

@@ -55,7 +55,7 @@ def _described(path: Path, key: str) -> list[Any]:
     try:
         return list(json.loads(path.read_text(encoding="utf-8"))[key])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not what datasets writes: {error!r}", "Save the dataset again with save_to_disk.") from None
+        raise DataError(f"{path}: not a dataset saved by datasets: {error!r}", "Save the dataset again with save_to_disk.") from None
 
 
 def _from_hub(item: str) -> dict[str | None, list[str]]:
@@ -70,8 +70,8 @@ def _from_hub(item: str) -> dict[str | None, list[str]]:
     except Exception as error:  # the library and its network stack raise dozens of kinds
         reason = next(iter(str(error).splitlines()), "")
         refused = DataError(
-            f"{item}: no such file here, and the hub cannot give it: {type(error).__name__}: {reason}",
-            f"{hub.advice()} A configuration is named ORG/NAME:CONFIG.",
+            f"{item}: no such local file, and the Hub did not return it: {type(error).__name__}: {reason}",
+            f"{hub.advice()} To choose a configuration: ORG/NAME:CONFIG.",
         )
         _refused[item] = time.monotonic(), refused
         raise refused from error

@@ -193,16 +193,18 @@ class _Document:
             if rest != closing and not (closing and rest.startswith(",") and rest.endswith(closing)):
                 raise json.JSONDecodeError("Extra data or a missing end", text, position + 1)
         except json.JSONDecodeError as error:
-            hint = "Expected an array of objects, or an object that holds one; a cut-off file was not written or copied to its end."
+            hint = "Expected an array of objects, or an object that holds one. A file that breaks off was not completely written or copied: make or copy it again."
             reason = f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
             start = self._offset + len(text[: error.pos].encode("utf-8", "surrogateescape"))
             raise DataError(f"{self.path}:{error.lineno} (byte {start:,}): {reason}", hint) from None
         except _NoArrayError as error:
             raise DataError(f"{self.path}: {error}", error.hint) from None
         except RecursionError:
-            raise DataError(f"{self.path}: nested too deeply", "Unnest the document, or write it as JSON lines.") from None
+            raise DataError(f"{self.path}: nested too deeply", "Reduce the nesting, or write the rows as JSON lines.") from None
         except ValueError as error:
-            raise DataError(f"{self.path}: {str(error).partition(';')[0]}", "No row holds such a number: is this the right file?") from None
+            raise DataError(
+                f"{self.path}: {str(error).partition(';')[0]}", "No data row holds a number this long: check that this is the right file."
+            ) from None
 
 
 def _is_lines(path: str, settings: Settings) -> bool:
@@ -299,18 +301,19 @@ def _array(text: str, position: int) -> tuple[int, str]:
     if len(found) == 1:
         return next(iter(found.values())), "}"
     if not names:
-        raise _NoArrayError("an object without an array of rows", _objects_hint(text[position + 1 :], objects))
+        raise _NoArrayError("an object that holds no array of rows", _objects_hint(text[position + 1 :], objects))
     what = "several arrays of objects" if found else "no array of objects"
     shown = ", ".join(map(repr, names[:10])) + (" …" if len(names) > 10 else "")
     raise _NoArrayError(
-        f"{what} among {shown}, and none called data", f"Write each as a file of its own: jq .{names[0]} OLD > {names[0]}.json"
+        f"{what} among {shown}, and none is named data",
+        f"Write the array of rows to its own file, for example: jq .{names[0]} OLD > {names[0]}.json",
     )
 
 
 def _objects_hint(rest: str, objects: int) -> str:
     """What to do about a document of objects alone."""
     if rest.lstrip()[:1] == "{":
-        return "Objects stand one after another: jq -c . OLD > NEW.jsonl writes each on a line of its own."
+        return "The file holds several objects, one after another. Write one per line: jq -c . OLD > NEW.jsonl"
     if objects > 1:
         return KEYED
     return "Write the rows as a JSON array of objects, or as JSON lines."

@@ -8,9 +8,9 @@ from pathlib import Path
 
 Line = tuple[int, bytes]
 """Offset in the file, and the line without its end."""
-KEYED = "The rows stand under keys: jq '[.[]]' OLD > NEW.json makes an array of them, which is read."
+KEYED = "The rows are the values of one object. Convert it to an array: jq '[.[]]' OLD > NEW.json"
 SPLIT = (
-    "The table's column names stand apart from its rows, as pandas writes it with orient='split': write it by rows, "
+    "The column names are stored apart from the rows, as pandas does with orient='split'. Write one object per row: "
     "pandas.read_json(OLD, orient='split').to_json(NEW, orient='records', lines=True)."
 )
 
@@ -22,10 +22,8 @@ def array_hint(path: str, line: Line) -> str:
     with suppress(ValueError, RecursionError):
         flat = not any(isinstance(value, (dict, list)) for value in json.loads(line[1]))
         if flat and Path(path).stat().st_size > len(line[1]) + len(b"\r\n"):
-            return (
-                "The rows are arrays: jq -s . OLD > NEW.json makes one of them; its columns are counted, --text-column 0 --label-column 1."
-            )
-    return "The file is one JSON array and no JSON lines: call it .json, and it is read."
+            return "Each row is an array. Combine them: jq -s . OLD > NEW.json, then give columns by number, counted from 0: --text-column 0 --label-column 1."
+    return "The file is one JSON array, not JSON lines: rename it to .json."
 
 
 def keyed_hint(line: Line) -> str:
@@ -45,7 +43,7 @@ def table_hint(line: Line) -> str:
     with suppress(ValueError, RecursionError, AttributeError):
         columns = [] if line[0] else list(json.loads(line[1]).values())
         if len(columns) > 1 and all(isinstance(column, (dict, list)) for column in columns) and len(set(map(len, columns))) == 1:
-            return "The file holds a table by columns: write it by rows, in pandas df.to_json(NEW, orient='records', lines=True)."
+            return "The file stores a table by columns. Write one object per row; in pandas: df.to_json(NEW, orient='records', lines=True)."
     return ""
 
 
@@ -56,12 +54,12 @@ def line_hint(line: Line) -> str:
     if in_crs(line[1]):
         return CR_ALONE
     if line[0] == 0 and line[1].strip() == b"{":
-        return "An object must stand on one line; jq -c . OLD > NEW writes such lines."
+        return "Each object must be on one line: jq -c . OLD > NEW"
     text = line[1].strip()
     if text.startswith(b"{") and text.endswith(b"},"):
-        return "A comma stands behind each object; sed 's/,[[:space:]]*$//' OLD > NEW takes them off."
+        return "A comma follows each object. Remove them: sed 's/,[[:space:]]*$//' OLD > NEW"
     if text.startswith((b"{'", b"{ '")):
-        return "These are dictionaries in Python's notation: ast.literal_eval reads them, json.dumps writes JSON."
+        return "The line is a Python dict, not JSON: read it with ast.literal_eval and write it with json.dumps."
     if text.startswith((b"#", b"//")):
-        return "JSON lines have no comments: leave the line out."
-    return "A line must hold one whole JSON object; when it is the last line, the file was not written or copied to its end."
+        return "JSON lines cannot contain comments: remove the line."
+    return "Each line must hold one complete JSON object. If this is the last line, the file was not completely written or copied."

@@ -123,7 +123,9 @@ def check_row(row: object, columns: Columns) -> Object:
     from ftcli.core.reading.columns import BadValue, shown, wanted
 
     if not isinstance(row, Object):
-        raise BadValue(0, "not-an-object", f"a row must be an object, found {shown(row)}", None, "A row must be one whole JSON object.")
+        raise BadValue(
+            0, "not-an-object", f"a row must be an object, found {shown(row)}", None, "Each line must hold one complete JSON object."
+        )
     for role, name, _ in wanted(columns):
         need_key(role, name, row.keys_found, flags=bool(columns.flags))
     for name in columns.chat or ():
@@ -191,7 +193,7 @@ def _arrays(path: str, block: bytes, columns: Columns) -> list[pa.Array]:
         ),
     )
     if object_lines(block) != table.num_rows:
-        raise ValueError("a line must hold one whole object")  # pyarrow takes two on a line, and one over several lines
+        raise ValueError("a line must hold one complete object")  # pyarrow takes two on a line, and one over several lines
     table = table.combine_chunks()
     return [check_arrow(path, role, name, kind, table.column(name).chunk(0)) for role, name, kind in read]
 

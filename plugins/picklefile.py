@@ -143,7 +143,10 @@ def _answers(order: Order, process: subprocess.Popen[bytes], pipe: Connection) -
     try:
         while True:
             if not pipe.poll(SILENT_SECONDS):
-                raise DataError(f"{order.path}: loading it made no progress for {SILENT_SECONDS:.0f} s", "Look at the file and its disk.")
+                raise DataError(
+                    f"{order.path}: no progress in loading it for {SILENT_SECONDS:.0f} s",
+                    "Check that the file is intact and its disk responds.",
+                )
             answer, payload = pipe.recv_bytes(1), pipe.recv_bytes(order.most_bytes + FRAME_SLACK)
             if answer == END:
                 return
@@ -163,7 +166,11 @@ def _died(order: Order, process: subprocess.Popen[bytes]) -> DataError:
 
     code = process.returncode
     if code == -signal.SIGXCPU:
-        return DataError(f"{order.path}: loading it takes more time than data of its size can need", REMEDY)
+        return DataError(f"{order.path}: loading it takes longer than data of its size should need", REMEDY)
     how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-    memory = " The system kills a process when memory runs out." if code == -signal.SIGKILL else ""
+    memory = (
+        " The operating system kills a process when memory runs out: free memory, or convert the file to parquet."
+        if code == -signal.SIGKILL
+        else ""
+    )
     return DataError(f"{order.path}: the process that loads it ended {how}", REMEDY + memory)

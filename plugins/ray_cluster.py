@@ -117,7 +117,8 @@ def _refuse_silence(address: str) -> None:
     given = os.environ.get("RAY_ADDRESS", "")
     if address == "auto" and "://" in given:
         raise SettingsError(
-            f"RAY_ADDRESS = {given!r} is Ray's client; ftcli runs on a machine of the cluster", "Use HOST:PORT of its head."
+            f"RAY_ADDRESS = {given!r} is a Ray Client address, but ftcli has to run on a machine of the cluster",
+            "Give the head node's HOST:PORT.",
         )
     place = given if address == "auto" else address
     host, colon, port = place.rpartition(":")
@@ -130,9 +131,9 @@ def _refuse_silence(address: str) -> None:
             head.settimeout(ANSWER_SECONDS)
             head.sendall(GREETING)
             if not head.recv(1):
-                raise ConnectionError("what listens there is no head of a ray cluster: it hung up")
+                raise ConnectionError("the process listening there is not a Ray head: it closed the connection")
     except TimeoutError as error:
-        raise _refused(place, TimeoutError("nothing there answers, though the port may be open")) from error
+        raise _refused(place, TimeoutError("nothing answers there, although the port may be open")) from error
     except (OSError, OverflowError) as error:
         raise _refused(place, error) from error
 
@@ -141,10 +142,10 @@ def _refused(address: str, error: Exception) -> FtcliError:
     words = " ".join(str(error).split())[:500] or type(error).__name__
     if address == "auto":
         return SettingsError(
-            f"runtime.ray_address = auto: no ray cluster runs on this machine ({words})",
-            "Start one with `ray start --head`, name one with --ray-address HOST:PORT, or use --ray-address local.",
+            f"runtime.ray_address = auto: no Ray cluster is running on this machine ({words})",
+            "Start one (`ray start --head`), give the address of one (--ray-address HOST:PORT), or use --ray-address local.",
         )
     return SettingsError(
-        f"the ray cluster at {address} cannot be reached from here: {words}",
-        "Look at `ray status` there; this machine has to be one of the cluster (`ray start --address HOST:PORT`), with the same ray and Python.",
+        f"cannot connect to the Ray cluster at {address}: {words}",
+        "Run `ray status` there. This machine must have joined the cluster (`ray start --address HOST:PORT`), with the same versions of Ray and Python.",
     )

@@ -59,7 +59,7 @@ def following(stream: Any) -> tuple[str, Any]:
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, ray.exceptions.RayError):  # what it asked for was on a node that is gone
             return "died", None
-        return "failed", WorkerDied(f"a worker of the ray cluster failed: {_last_line(error)}", AGAIN)
+        return "failed", WorkerDied(f"a worker of the Ray cluster failed: {_last_line(error)}", AGAIN)
     except (ray.exceptions.RayError, StopIteration):
         return "died", None
     return kind, payload
@@ -185,10 +185,10 @@ class Pool:
             PublishError: one came that does not see the marked directory.
         """
         if self.over.is_set():
-            raise WorkerDied("the workers were ended", AGAIN)
+            raise WorkerDied("the workers were stopped", AGAIN)
         if since is not None and time.monotonic() - since > EMPTY_SECONDS:
             raise WorkerDied(
-                f"no worker of the ray cluster at {self.address} has come for {EMPTY_SECONDS:.0f} s", f"Look at `ray status`. {AGAIN}"
+                f"no worker of the Ray cluster at {self.address} has started for {EMPTY_SECONDS:.0f} s", f"Check `ray status`. {AGAIN}"
             )
         streams = list(streams)
         found = _wait([*streams, *(worker.entering for worker in self.workers if worker.entering is not None)])
@@ -231,8 +231,8 @@ class Pool:
         elif self._fruitless > FRUITLESS:
             self.arrived = False  # nobody is here: it is no fault of what they were asked, as of an engine
             raise WorkerDied(
-                f"the ray cluster at {self.address} starts no worker: {FRUITLESS} replacements were lost in a row, the last with: {_last_line(error)}",
-                f"Look at `ray status` and at the head's logs (/tmp/ray/session_latest/logs/gcs_server.out). {AGAIN}",
+                f"the Ray cluster at {self.address} cannot start a worker: {FRUITLESS} replacements in a row were lost, the last one with: {_last_line(error)}",
+                f"Check `ray status` and the head node's log (/tmp/ray/session_latest/logs/gcs_server.out). {AGAIN}",
             )
         elif self._fruitless > 1:
             self.over.wait(min(PAUSE_SECONDS, POLL_SECONDS * 2 ** (self._fruitless - 2)))
@@ -246,8 +246,8 @@ class Pool:
         except ray.exceptions.RayError as error:
             if isinstance(error, ray.exceptions.RayTaskError) or "creation task" in str(error):  # it would fail again
                 raise WorkerDied(
-                    f"a worker of the ray cluster at {self.address} cannot start: {_last_line(error)}",
-                    "Install the same ftcli on all nodes.",
+                    f"a worker of the Ray cluster at {self.address} cannot start: {_last_line(error)}",
+                    "Install the same version of ftcli on all nodes.",
                 ) from error
             self.replace(worker)
             lost: Exception = error
@@ -256,8 +256,8 @@ class Pool:
         self.arrived = True
         if not entered.sees and (marker := self._marker) is not None:  # None: `end`, from another thread, has taken it away
             raise PublishError(
-                f"the node {self.name(worker)} does not see {marker.path.parent.parent}, which this machine has made",
-                "Put --output-dir where every node sees it at the same path (NFS, Lustre …), or take the node out: `ray stop` there.",
+                f"the node {self.name(worker)} does not see {marker.path.parent.parent}, which this machine created",
+                "Put --output-dir on a file system that every node sees at the same path (NFS, Lustre …), or remove the node: run `ray stop` there.",
             )
         return None
 

@@ -52,7 +52,7 @@ class Text(FileFormat):
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
         raise DataError(
             f"{path}: plain text has no label column {column!r}",
-            "Give labelled data as .jsonl, .csv, .tsv or .parquet, or leave out --label-column.",
+            "Write labelled data as .jsonl, .csv, .tsv or .parquet, or omit --label-column.",
         )
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
@@ -156,6 +156,6 @@ def _sifted(path: str, offset: int, block: bytes, by: str, reject: Reject) -> pa
             good.append(row.replace(b"\r\n", b"\n"))
         else:
             before = row.count(b"\n", 0, bad[0])
-            reason = bad[1] + (f", in its line {before + 1}" if before else "")
+            reason = bad[1] + (f", in line {before + 1} of it" if before else "")
             reject(BadRow(path, "not-utf8", reason, start=start, size=len(row), raw=row, hint=utf8_hint(row)))
     return pa.array(good, pa.large_binary()).cast(pa.large_string())

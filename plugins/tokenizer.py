@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ftcli import hookimpl
 from ftcli.core import hub
 from ftcli.core.models.adapter_base import only_here
-from ftcli.core.models.neighbours import meant
+from ftcli.core.models.similar_paths import meant
 from ftcli.errors import EngineError, MissingExtraError, TokenizerError, UsageError
 from ftcli.settings import Settings
 

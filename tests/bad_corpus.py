@@ -128,7 +128,7 @@ CASES = (
         "a.jsonl",
         b'{"text": "one", "label": 0}\n{"text": "two", "label": 1}\n{"text": "a", "label": 123456789012345678901234567890}\n'
         b'{"text": "end", "label": 0}\n',
-        ("{file}:3 (byte 56): ", "beyond 64 bits"),
+        ("{file}:3 (byte 56): ", "does not fit into a signed 64-bit"),
         ("out-of-range",),
         settings=LABEL,
     ),

@@ -14,7 +14,7 @@ import pytest
 
 from ftcli.commands import benchmark
 from ftcli.context import Context
-from ftcli.core.benchmark import factors, full_path, hands
+from ftcli.core.benchmark import factors, full_path, worker_counts
 from ftcli.core.benchmark.attribution import Cost, Volume
 from ftcli.core.benchmark.full_path import Measured, Texts
 from ftcli.core.benchmark.spread import Spread
@@ -367,7 +367,7 @@ def test_workers_that_few_rows_cannot_tell_are_not_measured(measured: Any, tmp_p
     assert any("dataset.num_proc (1 and 2)" in note and "--rows" in note for note in report.notes)
     with pytest.raises(UsageError, match=r"have the same settings but dataset.num_proc, which is not measured \(50 rows"):
         measured(files[0], files[2], **{"benchmark.rows": 50})
-    monkeypatch.setattr(hands, "SHARD_BYTES", 100)
+    monkeypatch.setattr(worker_counts, "SHARD_BYTES", 100)
     found = measured(*files[:2], **{"benchmark.rows": 50})
     assert {each["name"] for each in found.metrics["factors"]} == {"dataset.num_proc", "loader.collator"}
 

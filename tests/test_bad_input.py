@@ -243,7 +243,7 @@ def test_too_many_bad_rows_are_refused_with_figures_places_and_the_way_on(folder
     with pytest.raises(DataError) as caught:
         prepare(folder, source, tmp_path / "out", dataset__on_bad="quarantine", dataset__max_bad="1.9%", dataset__max_row_tokens=120)
     message = caught.value.message
-    assert "12 of 600 rows read cannot be used (2.0000%), dataset.max_bad allows 1.9000%; nothing is published" in message
+    assert "12 of 600 rows read cannot be used (2.0000%), more than dataset.max_bad allows (1.9000%); nothing was published" in message
     for line, reason in ((8, "'text' is 5"), (58, "not JSON"), (108, "the column 'text' exists 2 times")):
         assert f"{source}:{line} (byte " in message
         assert reason in message

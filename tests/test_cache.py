@@ -21,7 +21,7 @@ from ftcli.context import Context
 from ftcli.core.files.lease import Lease
 from ftcli.core.files.manifest import fingerprint, read_manifest, seal
 from ftcli.core.prepare.write import RowWriter, split_metadata
-from ftcli.core.publishing import below
+from ftcli.core.publishing import inventory
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.storage.store import Store
 from ftcli.errors import StoreError, UsageError
@@ -137,10 +137,10 @@ def test_what_is_wrong_with_a_manifest_is_said_once(prepared: Path, tmp_path: Pa
     whole = manifest.read_text()
     manifest.write_text(whole.replace('"rows": ', '"rows": 1', 1))
     report = call("verify", prepared)
-    assert report.checks[0].summary == f"1 damaged: {MANIFEST_NAME} is damaged: its seal does not match its content"
+    assert report.checks[0].summary == f"1 damaged: {MANIFEST_NAME} is damaged: its checksum does not match its content"
     assert rows(report)[0][1] == "manifest"
     manifest.write_bytes(seal({"schema": "ftcli.other/9"}))
-    assert f"{MANIFEST_NAME} has the format 'ftcli.other/9', this ftcli reads" in call("verify", prepared).checks[0].summary
+    assert f"{MANIFEST_NAME} has the format 'ftcli.other/9', but this version of ftcli reads" in call("verify", prepared).checks[0].summary
     manifest.unlink()
     manifest.mkdir()
     report = call("verify", prepared)
@@ -356,7 +356,7 @@ def test_a_working_directory_that_its_process_removes_meanwhile_is_passed_over(
     dead = interrupt(tmp_path / "quick")
     if moment == "looked at":
         (dead / "lease").unlink()
-    place, name = (below, "is_attempt") if moment == "looked at" else (cache, "_remove")
+    place, name = (inventory, "is_attempt") if moment == "looked at" else (cache, "_remove")
     usual = getattr(place, name)
 
     def gone(folder: Path) -> bool:
@@ -423,7 +423,7 @@ def test_a_folder_that_cannot_be_read_is_named(prepared: Path, tmp_path: Path, m
     monkeypatch.setattr(os, "scandir", refused)
     report = call("list", tmp_path)
     assert report.metrics["prepared"] == 1
-    assert report.notes == (f"not looked through: {tmp_path / 'secret'}: Permission denied",)
+    assert report.notes == (f"could not be searched: {tmp_path / 'secret'}: Permission denied",)
 
 
 def test_a_link_to_prepared_data_is_followed_once(prepared: Path, tmp_path: Path) -> None:

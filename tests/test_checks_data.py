@@ -67,7 +67,7 @@ def test_data_in_a_folder_that_may_not_be_entered_fail_one_check_and_break_none(
     checks = world.verify(values)
     assert [check.id for check in checks.values() if check.status in {"fail", "error"}] == ["FT201"]
     assert checks["FT201"].summary.endswith(f"{closed} cannot be read: Permission denied")
-    assert "This user may not read it" in checks["FT201"].fix
+    assert "You have no read permission" in checks["FT201"].fix
     with pytest.raises(StoreError, match="cannot be read: Permission denied"):
         inspect.run(Context.make({"dataset.sources": [str(closed)]}))
 

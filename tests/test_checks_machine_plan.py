@@ -211,7 +211,7 @@ def test_learned_weights_of_adapters_are_at_least_what_peft_makes(world: World, 
     from peft import LoraConfig, TaskType, get_peft_model
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    from ftcli.core.models.learned import learned
+    from ftcli.core.models.trainable_weights import learned
     from ftcli.settings import Settings
 
     config = AutoConfig.from_pretrained(world.config(kind, hidden_size=128, intermediate_size=512))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcli.cli.catalog import COMMANDS
-from ftcli.cli.meant import SHORT
+from ftcli.cli.option_suggestions import SHORT
 from ftcli.cli.options import options_of, setting_options
 from ftcli.cli.parse import parse
 from ftcli.cli.switches import Switches, typed_settings

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ftcli import testing
-from ftcli.core.benchmark import against, pace
+from ftcli.core.benchmark import pace, report_comparison
 from ftcli.core.benchmark.pace import Pace, Taken, taken
 from ftcli.errors import DataError, UsageError
 
@@ -42,7 +42,7 @@ def around(rate: float, seed: int, noise: float = 0.02, runs: int = 5) -> list[f
 
 
 def verdicts(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float = 0.0) -> dict[str, tuple[str, bool]]:
-    rows, _ = against.compare(first, second, tolerance)
+    rows, _ = report_comparison.compare(first, second, tolerance)
     return {row["name"]: (row["verdict"], row["regression"]) for row in rows}
 
 
@@ -82,7 +82,7 @@ def beside(document: Mapping[str, Any], others: float | None) -> dict[str, Any]:
 def test_a_difference_that_other_processes_explain_is_not_decided(rate: float, others: tuple[float, float], verdict: str) -> None:
     first, second = beside(report({"a": around(100, 1)}), others[0]), beside(report({"a": around(rate, 4)}), others[1])
     assert verdicts(first, second) == {"a": (verdict, verdict == "slower")}
-    assert against.crowded(first, second).count("50.0") == others.count(0.5)
+    assert report_comparison.crowded(first, second).count("50.0") == others.count(0.5)
 
 
 def test_seconds_count_where_there_is_no_rate_and_more_of_them_are_slower() -> None:
@@ -92,7 +92,7 @@ def test_seconds_count_where_there_is_no_rate_and_more_of_them_are_slower() -> N
 
 
 def test_too_few_runs_are_no_regression() -> None:
-    (row,), _ = against.compare(report({"a": [100.0]}), report({"a": [50.0]}), 0.0)
+    (row,), _ = report_comparison.compare(report({"a": [100.0]}), report({"a": [50.0]}), 0.0)
     assert row["verdict"].startswith("not decided")
     assert not row["regression"]
 
@@ -110,11 +110,11 @@ def test_too_few_runs_are_no_regression() -> None:
 )
 def test_what_cannot_be_compared_is_refused(second: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        against.compare(report({"a": [1.0] * 5}), second, 0.0)
+        report_comparison.compare(report({"a": [1.0] * 5}), second, 0.0)
 
 
 def test_a_variant_of_one_report_is_named(tmp_path: Path) -> None:
-    _, alone = against.compare(report({"a": [1.0] * 5, "b": [1.0] * 5}), report({"a": [1.0] * 5}), 0.0)
+    _, alone = report_comparison.compare(report({"a": [1.0] * 5, "b": [1.0] * 5}), report({"a": [1.0] * 5}), 0.0)
     assert alone == ["b, real tokens/s", "b, seconds"]
 
 
@@ -124,7 +124,7 @@ def test_a_file_that_is_no_report_is_refused(text: str | None, tmp_path: Path) -
     if text is not None:
         path.write_text(text)
     with pytest.raises(DataError, match=r"a\.json"):
-        against.read_report(path)
+        report_comparison.read_report(path)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_report_is_refused(text: str | None, tmp_path: Path) -
 def test_a_damaged_report_is_refused_by_its_name(damage: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**report({"x": [1.0, 2.0]}), **damage}))
     with pytest.raises(DataError, match=r"a\.json is not a report of ftcli benchmark"):
-        against.read_report(tmp_path / "a.json")
+        report_comparison.read_report(tmp_path / "a.json")
 
 
 def test_the_command_ends_with_1_on_a_regression_and_shows_other_machines(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_command_ends_with_1_on_a_regression_and_shows_other_machines(tmp_pa
     for name, torch in (("a", "2.12.0"), ("b", "2.13.0")):
         files[name]["machine"]["versions"] = {"torch": torch, "numpy": "2.4.0"}
         (tmp_path / f"{name}.json").write_text(json.dumps(files[name]))
-    assert against.cards_differ(files["a"], files["b"])[1:] == [["torch", "2.12.0", "2.13.0"]]
+    assert report_comparison.cards_differ(files["a"], files["b"])[1:] == [["torch", "2.12.0", "2.13.0"]]
     better = testing.run("benchmark", "compare", "b.json", "a.json", cwd=tmp_path)
     assert better.exit_code == 0, better.stderr
     assert "0 of 1 figures are worse" in better.stdout
@@ -196,10 +196,12 @@ def test_other_work_is_no_regression_and_the_settings_that_make_it_are_named(tmp
     same = made_with(worse, runtime__report_dir="b", benchmark__repeats=9, model__lora_r=8)
     other = made_with(worse, benchmark__rows=50, train__per_device_train_batch_size=16)
     for second, keys in ((same, []), (other, ["benchmark.rows", "train.per_device_train_batch_size"])):
-        assert [key for key, *_ in against.work_differs(first, second)] == keys
+        assert [key for key, *_ in report_comparison.work_differs(first, second)] == keys
     tokenize = [{**each, "command": "benchmark tokenize"} for each in (first, made_with(worse, train__optim="y"))]
-    assert against.work_differs(*tokenize) == []  # how a step is computed says nothing of encoding
-    assert [key for key, *_ in against.work_differs(*({**each, "command": "benchmark train"} for each in tokenize))] == ["train.optim"]
+    assert report_comparison.work_differs(*tokenize) == []  # how a step is computed says nothing of encoding
+    assert [key for key, *_ in report_comparison.work_differs(*({**each, "command": "benchmark train"} for each in tokenize))] == [
+        "train.optim"
+    ]
     assert verdicts(first, same) == {"x": ("slower", True)}
     assert verdicts(first, other) == {"x": ("not decided: the work differs: benchmark.rows, train.per_device_train_batch_size", False)}
     for name, document in (("a", first), ("b", other)):
@@ -216,7 +218,7 @@ def test_other_data_under_one_path_are_no_regression() -> None:
     marked = [{**each, "details": {"data": {"data": mark}}} for each, mark in ((first, "a"), (worse, "b"), (worse, "a"))]
     assert verdicts(first, marked[1]) == {"x": ("slower", True)}  # a report of an earlier version does not say
     assert verdicts(marked[0], marked[2]) == {"x": ("slower", True)}
-    assert against.work_differs(*marked[:2]) == [["data", "a", "b"]]
+    assert report_comparison.work_differs(*marked[:2]) == [["data", "a", "b"]]
     assert verdicts(*marked[:2]) == {"x": ("not decided: the work differs: data", False)}
 
 
@@ -243,4 +245,4 @@ def test_figures_that_are_none_are_refused(samples: list[float]) -> None:
     broken = report({"x": [1, 2, 3]})
     broken["metrics"]["measurements"][0]["samples"] = samples
     with pytest.raises(DataError, match="has invalid figures in real tokens/s"):
-        against.compare(report({"x": [1, 2, 3]}), broken, 0.05)
+        report_comparison.compare(report({"x": [1, 2, 3]}), broken, 0.05)

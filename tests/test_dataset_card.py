@@ -45,7 +45,7 @@ def test_the_card_of_a_data_set_says_which_files_are_which_split(tmp_path: Path)
     data = folder(tmp_path / "d", DEFAULT, "main.csv", "heldout.csv", "old.csv")
     made = plan(data)
     assert by_split(made, data) == {"train": ["main.csv"], "test": ["heldout.csv"]}
-    assert made.notes == (f"{data}: splits by its README.md: train ← main.csv; test ← heldout.csv; left out old.csv",)
+    assert made.notes == (f"{data}: splits taken from its README.md: train ← main.csv; test ← heldout.csv; left out old.csv",)
     assert rows(f"test={data}") == ["heldout.csv"]
     assert rows(f"train={data}") == ["main.csv"]
     assert "no validation split" in refusal(f"validation={data}").message
@@ -92,8 +92,8 @@ def test_of_several_configs_without_a_default_all_files_are_read_and_the_way_to_
     data = folder(tmp_path / "d", head, *(f"{name}/{split}-0.csv" for name in ("cola", "sst2") for split in ("train", "test")))
     note = plan(data).notes[0]
     assert note == (
-        f"{data}: README.md has 2 configs (cola, sst2), of which it calls none the default: the files of all are read. "
-        f"Those of one are read by naming them: 'train={data}/cola/train-*' 'test={data}/cola/test-*'"
+        f"{data}: README.md has 2 configs (cola, sst2), none marked as the default: the files of all are read. "
+        f"To read one, name its files: 'train={data}/cola/train-*' 'test={data}/cola/test-*'"
     )
     assert count(data) == {"train": 2, "test": 2}
     assert count(f"train={data}/cola/train-*", f"test={data}/cola/test-*") == {"train": 1, "test": 1}
@@ -110,20 +110,20 @@ def test_splits_that_are_none_of_ours_are_refused_by_name(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("card", "words"),
     [
-        ("---\nconfigs:\n- config_name: [\n---\n", "its YAML head is damaged ("),
-        ("---\nconfigs:\n" + "- [" * 3000 + "\n---\n", "its YAML head is damaged"),
-        ("---\nconfigs:\n- config_name: a\n  data_files: main.csv\n", "its YAML head has no end"),
-        ("---\nconfigs: all\n---\n", "its configs are no list"),
-        ("---\nconfigs:\n- data_files: a\n---\n", "its configs are no list"),
+        ("---\nconfigs:\n- config_name: [\n---\n", "its YAML header is invalid ("),
+        ("---\nconfigs:\n" + "- [" * 3000 + "\n---\n", "its YAML header is invalid"),
+        ("---\nconfigs:\n- config_name: a\n  data_files: main.csv\n", "its YAML header is not closed"),
+        ("---\nconfigs: all\n---\n", "its configs are not a list"),
+        ("---\nconfigs:\n- data_files: a\n---\n", "its configs are not a list"),
         (
             "---\nconfigs:\n- config_name: a\n  data_files: [{split: train}]\n---\n",
-            "its data_files are neither paths nor a split and a path",
+            "its data_files are neither paths nor pairs of split and path",
         ),
         ("---\nconfigs:\n- config_name: a\n  data_files: [{split: test, path: [1]}]\n---\n", "its data_files are neither"),
-        ("---\nconfigs:\n- config_name: a\n  data_files: no.csv\n---\n", "names no.csv, of which nothing is here"),
-        ("---\nconfigs:\n- config_name: a\n  data_dir: gone\n---\n", "names gone, of which nothing is here"),
-        ("---\nconfigs:\n- config_name: a\n  data_files: ../secret.csv\n---\n", "names ../secret.csv, of which nothing is here"),
-        ("---\nconfigs:\n- config_name: a\n  data_files: /**\n---\n", "of which nothing is here"),
+        ("---\nconfigs:\n- config_name: a\n  data_files: no.csv\n---\n", "names no.csv, which are not present"),
+        ("---\nconfigs:\n- config_name: a\n  data_dir: gone\n---\n", "names gone, which are not present"),
+        ("---\nconfigs:\n- config_name: a\n  data_files: ../secret.csv\n---\n", "names ../secret.csv, which are not present"),
+        ("---\nconfigs:\n- config_name: a\n  data_files: /**\n---\n", "which are not present"),
     ],
 )
 def test_a_card_that_maps_nothing_is_noted_and_all_files_are_read(tmp_path: Path, card: str, words: str) -> None:
@@ -151,8 +151,8 @@ def test_a_part_that_is_not_here_is_noted_and_links_out_of_the_folder_are_not_fo
     made = plan(data)
     assert by_split(made, data) == {"train": ["main.csv"]}
     assert made.notes == (
-        f"{data}/README.md: names none/heldout.csv, of which nothing is here",
-        f"{data}: splits by its README.md: train ← main.csv; left out link.csv",
+        f"{data}/README.md: names none/heldout.csv, which are not present",
+        f"{data}: splits taken from its README.md: train ← main.csv; left out link.csv",
     )
     (data / "README.md").unlink()
     os.mkfifo(data / "README.md")
@@ -161,13 +161,13 @@ def test_a_part_that_is_not_here_is_noted_and_links_out_of_the_folder_are_not_fo
 
 def test_a_file_in_two_splits_of_a_card_is_refused(tmp_path: Path) -> None:
     data = folder(tmp_path / "d", DEFAULT.replace("main.csv", "'*.csv'"), "main.csv", "heldout.csv")
-    assert f"{data}/heldout.csv is named for train and for test" in refusal(data).message
+    assert f"{data}/heldout.csv is given both as train and as test" in refusal(data).message
 
 
 def test_a_head_that_is_long_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset_card, "MOST_CONFIGS", 50)
     data = folder(tmp_path / "d", DEFAULT, "main.csv", "heldout.csv")
-    assert "its configs have more than 50 characters" in plan(data).notes[0]
+    assert "its configs section has more than 50 characters" in plan(data).notes[0]
 
 
 def test_a_changed_mapping_is_noticed_by_receipt_and_fingerprint(tmp_path: Path, kinds: Mapping[str, Path], no_html: None) -> None:

@@ -182,7 +182,7 @@ def test_the_page_has_torch_as_it_is_and_engines_that_have_loaded() -> None:
     result = run("doctor", "--set", "dataset.num_proc=3")
 
     assert result.exit_code == 0, result.stdout
-    assert result.stdout.startswith("## ftcli doctor\n\nNothing is broken.\n\n### Installation\n\n```text\nftcli ")
+    assert result.stdout.startswith("## ftcli doctor\n\nNo problems found.\n\n### Installation\n\n```text\nftcli ")
     assert result.stdout.count("```") == 2 * len(PARTS)
     assert result.stdout.count("loads and encodes") == 4
     assert " in operators, " in result.stdout
@@ -286,10 +286,10 @@ def test_extras_may_be_missing_and_what_ftcli_needs_may_not(monkeypatch: pytest.
     }
     assert broken == [
         "no-such-library is missing: pip install 'no-such-library>=2'",
-        f"pluggy {here['pluggy']} is not what ftcli asks for: pip install 'pluggy>=999'",
+        f"pluggy {here['pluggy']} does not meet ftcli's requirement: pip install 'pluggy>=999'",
     ]
     assert optional == {"more": ["no-such-extra missing", f"xxhash {here['xxhash']}"], "old": [f"xxhash {here['xxhash']}"]}
-    assert too_old == [f"xxhash {here['xxhash']} is not what ftcli asks for: pip install 'xxhash<1'"]
+    assert too_old == [f"xxhash {here['xxhash']} does not meet ftcli's requirement: pip install 'xxhash<1'"]
 
 
 def test_a_part_that_raises_is_a_part_with_an_error() -> None:
@@ -320,7 +320,7 @@ def test_what_is_nowhere_and_what_cannot_be_written_is_said(monkeypatch: pytest.
 
     facts, broken = surroundings.places()
 
-    assert facts["cache"].endswith("not there yet")
+    assert facts["cache"].endswith("does not exist yet")
     assert "MB are free" in broken[0]
 
 

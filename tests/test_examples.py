@@ -167,5 +167,5 @@ def test_ftcli_without_them_is_what_it_was(world: World) -> None:
     unknown = run("verify", "--select", "HOUSE01")
 
     assert len(listed) == len(BUILT_INS)
-    assert refused.report["error"]["message"] == "loader.collator = 'ladder': no plugin offers this collator"
+    assert refused.report["error"]["message"] == "loader.collator = 'ladder': no plugin provides this collator"
     assert "no check's id begins with 'HOUSE01'" in unknown.stderr

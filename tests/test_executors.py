@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from ftcli.core import progress
-from ftcli.core.processes import stillness
+from ftcli.core.processes import hang_detector
 from ftcli.core.processes.child import STOP_SECONDS, Child, ChildDied, portable
 from ftcli.errors import DataError, WorkerDied
 from ftcli.machine import usable_cores
@@ -468,8 +468,8 @@ def stop_for_a_while(shard: ShardPlan) -> int:
 @pytest.mark.parametrize("workers", WAYS)
 def test_a_worker_that_does_nothing_at_all_is_ended_and_named(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader of pyarrow waited for ever for a thread that the system had refused it, and the run with it."""
-    monkeypatch.setattr(stillness, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(stillness, "LOOKS", 5)
+    monkeypatch.setattr(hang_detector, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(hang_detector, "LOOKS", 5)
 
     with pytest.raises(WorkerDied, match=r"by SIGALRM, which ends what hangs, in shard 0, after 3 of its rows, in some\.csv"):
         list(run(hang, 1, workers))
@@ -478,7 +478,7 @@ def test_a_worker_that_does_nothing_at_all_is_ended_and_named(workers: int, monk
 @pytest.mark.skipif(sys.platform != "linux", reason="what a worker does stands in /proc")
 @pytest.mark.parametrize("work", [crawl, stop_for_a_while])
 def test_a_worker_that_is_slow_or_stopped_does_not_hang(work: Callable[[ShardPlan], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stillness, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(stillness, "LOOKS", 8)
+    monkeypatch.setattr(hang_detector, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(hang_detector, "LOOKS", 8)
 
     assert list(run(work, 1, 1)) == [0]

@@ -204,7 +204,7 @@ LOSING = [
 def test_labels_are_never_lost_in_silence(kind: str, rows: Sequence[Row], tmp_path: Path) -> None:
     store = a_store(tmp_path / "store", rows)
 
-    with pytest.raises(UsageError, match="mds has no form" if kind == "mds" else f"{kind} holds tokens alone"):
+    with pytest.raises(UsageError, match="mds exporter does not write" if kind == "mds" else f"{kind} stores tokens only"):
         export(store, tmp_path / "refused", kind)
     assert export(store, tmp_path / "asked", kind, tokens_only=True)
 
@@ -213,7 +213,7 @@ def test_labels_are_never_lost_in_silence(kind: str, rows: Sequence[Row], tmp_pa
 def test_an_id_beyond_the_vocabulary_is_named(kind: str, tmp_path: Path) -> None:
     store = a_store(tmp_path / "store", [([1, 2], None), ([3, 70_000], None)])
 
-    with pytest.raises(StoreError, match="row 1 of train has the id 70000, beyond the vocabulary"):
+    with pytest.raises(StoreError, match="row 1 of train has the id 70000, outside the vocabulary"):
         export(store, tmp_path / "out", kind)
 
 

@@ -253,7 +253,7 @@ def test_a_store_that_is_prepared_anew_meanwhile_is_not_called_damaged(
         write_store(store, {"train": [([7, 8, 9], None), ([4], None)], "test": [([5, 6], None)]}, shards=2)
 
     monkeypatch.setattr(converting, "check_place", meanwhile)
-    with pytest.raises(StoreError, match="was prepared anew while it was exported") as refused:
+    with pytest.raises(StoreError, match="was prepared again during the export") as refused:
         export(store, tmp_path / "out", kind)
     assert refused.value.hint == "Run the export again."
     assert not (tmp_path / "out").exists()
@@ -324,7 +324,7 @@ def test_arrow_takes_no_splits(store: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_or_split_names_those_there_are(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no plugin offers this exporter") as raised:
+    with pytest.raises(SettingsError, match="no plugin provides this exporter") as raised:
         export(store, tmp_path / "out", "megatorn")
     assert "Did you mean 'megatron'?" in raised.value.hint
     with pytest.raises(StoreError, match="has no split 'dev'"):

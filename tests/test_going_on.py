@@ -21,7 +21,7 @@ from transformers import TrainerState
 from ftcli.commands.train import run as train
 from ftcli.core.batches.slots import _halved
 from ftcli.core.distributed.signals import Signals
-from ftcli.core.training import ended, guarding
+from ftcli.core.training import finished_checkpoint, guarding
 from ftcli.core.training.arguments import make_arguments
 from ftcli.core.training.evaluating import Evaluating
 from ftcli.core.training.run import prepare
@@ -348,6 +348,6 @@ def test_of_a_run_that_has_ended_one_process_writes_the_figures(monkeypatch: pyt
         is_local_process_zero=lambda: True,
         _load_from_checkpoint=str,
     )
-    monkeypatch.setattr(ended, "length", lambda _: 5)
-    ended.take_end(trainer, Path("checkpoint-5"), TrainerState(global_step=5))
+    monkeypatch.setattr(finished_checkpoint, "length", lambda _: 5)
+    finished_checkpoint.take_end(trainer, Path("checkpoint-5"), TrainerState(global_step=5))
     assert (trainer.state.is_world_process_zero, trainer.state.is_local_process_zero) == (False, True)

@@ -260,7 +260,7 @@ def test_a_directory_brings_in_nothing_through_links_that_lead_out(place: Place)
     for path in (folder / "a.txt", folder / "again.txt"):
         path.unlink()
     shutil.rmtree(folder / "inner")
-    error_of(place.tokenize(source="corpus"), "links that lead out of it")
+    error_of(place.tokenize(source="corpus"), "Links that lead out of the folder")
     cache = place.root / "hub"
     (cache / "snapshots" / "1").mkdir(parents=True)
     (cache / "blobs").mkdir()

@@ -20,7 +20,7 @@ from ftcli.cli import output
 from ftcli.commands import inspect
 from ftcli.context import Context
 from ftcli.core.inspect import look_raw
-from ftcli.core.inspect.picked import MOST_ROWS
+from ftcli.core.inspect.row_selection import MOST_ROWS
 from ftcli.core.inspect.tokenlines import lines
 from ftcli.core.storage import store
 from ftcli.core.storage.store import Store

@@ -96,9 +96,9 @@ def test_a_value_that_says_neither_is_named_or_put_aside(small: Mapping[Kind, Pa
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"dataset__label_column": "zeal"}, UsageError, "label_columns names the labels"),
-        ({"dataset__label_names": ["a", "b"]}, UsageError, "label_columns names the labels"),
-        ({"dataset__label_columns": ["zeal"]}, UsageError, "names one column"),
+        ({"dataset__label_column": "zeal"}, UsageError, "label_columns already names the labels"),
+        ({"dataset__label_names": ["a", "b"]}, UsageError, "label_columns already names the labels"),
+        ({"dataset__label_columns": ["zeal"]}, UsageError, "names only one column"),
         ({"dataset__label_columns": ["zeal", "text"]}, UsageError, "'text' cannot be both"),
         ({"dataset__label_columns": ["zeal", "zeal"]}, UsageError, "'zeal' cannot be both"),
         ({"dataset__label_columns": ["zeal", "angr"]}, DataError, "no column 'angr'"),

@@ -191,7 +191,7 @@ def test_the_names_of_a_class_label_are_those_of_the_classes(kind, names, kinds,
     report = prepare(kinds["bpe"], source, tmp_path / "out", dataset__label_column="label")
     loaded = load_from_disk(str(tmp_path / "out"))["train"]
     assert (loaded.features["labels"].names, loaded["labels"]) == (names, [2, 0, 2])
-    assert any(note.startswith("the labels 0 to 2 are named by ") and ", ".join(names) in note for note in report.notes)
+    assert any(note.startswith("labels 0 to 2 have the names given in ") and ", ".join(names) in note for note in report.notes)
     assert f"1 of 3 labels have no row: {names[1]}" in report.notes
 
 
@@ -222,7 +222,7 @@ def test_a_split_without_labels_is_said_so_and_does_not_shift_the_others(kinds, 
 def test_two_meanings_of_a_number_are_refused(kinds, tmp_path):
     hf([0, 1], ["neg", "pos"]).to_parquet(tmp_path / "train.parquet")
     hf([0, 1], ["pos", "neg"]).to_parquet(tmp_path / "test.parquet")
-    with pytest.raises(DataError, match=r"the label 0 of the column 'label' is '(neg|pos)' in .* and '(neg|pos)' in"):
+    with pytest.raises(DataError, match=r"label 0 of the column 'label' means '(neg|pos)' in .* and '(neg|pos)' in"):
         prepare(kinds["bpe"], tmp_path / "*.parquet", tmp_path / "out", dataset__label_column="label")
 
 

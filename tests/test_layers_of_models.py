@@ -8,8 +8,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from ftcli.core.models import flops, sizing
 from ftcli.core.models.layers import layers, positions, shortest_window
-from ftcli.core.models.learned import Learned, learned
 from ftcli.core.models.step_memory import loss_in_pieces, training_step
+from ftcli.core.models.trainable_weights import Learned, learned
 from ftcli.settings import Settings
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 128}

@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer, ByT5Tokenizer
 
 from ftcli.core.inspect.look_raw import of_sources
-from ftcli.core.inspect.picked import Picked
+from ftcli.core.inspect.row_selection import RowSelection
 from ftcli.core.prepare.pairs import cut_pairs
 from ftcli.errors import TokenizerError
 from tokenizing import context, manifest, prepare, rows, without_plots
@@ -88,6 +88,6 @@ def test_two_texts_are_cut_as_a_slow_tokenizer_does(byt5: Path, room: int) -> No
 def test_inspect_says_cut_of_texts_that_are_cut(byt5: Path, tmp_path: Path) -> None:
     values = {"packing__max_length": 8, "packing__truncation_strategy": "keep_start", "packing__strategy": "none"}
     run = context(byt5, source(tmp_path), tmp_path / "out", **values)
-    looked, _, _ = of_sources(run, "train", Picked.of_words(f"0-{len(TEXTS) - 1}", None, 0))
+    looked, _, _ = of_sources(run, "train", RowSelection.of_words(f"0-{len(TEXTS) - 1}", None, 0))
     longer = ["a longer text", "a longer one</s>", "안녕하세요"]
     assert [text for at, text in enumerate(TEXTS) if looked.notes.get(at)] == longer

@@ -25,10 +25,10 @@ from ftcli.core.batches.collate import Dynamic
 from ftcli.core.batches.tasks import Classify
 from ftcli.core.inspect.look import described
 from ftcli.core.inspect.look_raw import of_sources
-from ftcli.core.inspect.picked import Picked
+from ftcli.core.inspect.row_selection import RowSelection
 from ftcli.core.inspect.tokenlines import facts
-from ftcli.core.models.asked import read_texts
 from ftcli.core.models.predict import load, predict
+from ftcli.core.models.predict_inputs import read_texts
 from ftcli.core.prepare.pairs import cut_pairs, template_of_pairs
 from ftcli.core.storage.store import Store
 from ftcli.core.tokenizer.train_tokenizer import Kind
@@ -367,7 +367,7 @@ def test_predict_reads_pairs_and_refuses_half_of_them(small: Mapping[Kind, Path]
 
 def test_inspect_says_where_the_second_text_begins(small: Mapping[Kind, Path], tmp_path: Path) -> None:
     run = context(small["wordpiece"], source(tmp_path), tmp_path / "out", **COLUMNS)
-    looked, spelling, _ = of_sources(run, "train", Picked.of_words("3", None, 0))
+    looked, spelling, _ = of_sources(run, "train", RowSelection.of_words("3", None, 0))
     assert looked.rows.types is not None
     wanted = made_by_transformers(small["wordpiece"], 512, "right")
     assert looked.rows.types.row(0).tolist() == wanted["token_type_ids"][3]

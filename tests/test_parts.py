@@ -289,7 +289,7 @@ def test_another_set_in_the_output_is_said_by_every_part_and_costs_the_finish_no
     parts = world.working
     for _ in range(2):
         error = refusal(world, finish=True)
-        assert "holds prepared data of another fingerprint" in error.message
+        assert "holds prepared data with another fingerprint" in error.message
         assert ("--finish --overwrite" in error.hint, "another output" in error.hint) == (True, False)
         assert world.working == parts
     world.run(finish=True, runtime__overwrite=True)
@@ -397,7 +397,7 @@ def test_a_source_that_gets_a_link_or_other_permissions_between_parts_is_the_sam
     relinked(source)
     assert not any("have changed since" in note for note in world.run(f"{owner}/3").notes), "its hash says that it is the same"
     refused = refusal(world, finish=True)
-    assert f"{source} was touched" in refused.message
+    assert f"{source} was modified" in refused.message
     assert f"--shard {other}/3 again" in refused.hint
     world.parts([other])
     relinked(source)
@@ -425,7 +425,7 @@ def test_a_part_that_read_a_touched_source_which_has_been_replaced_since_is_to_r
     shutil.copy2(source, copy)
     copy.replace(source)
     refused = refusal(world, finish=True)
-    assert f"{source} was touched (chmod, a hard link, a write) between the parts {owner}/3 and {other}/3" in refused.message
+    assert f"{source} was modified (chmod, a hard link, a write) between parts {owner}/3 and {other}/3" in refused.message
     assert f"--shard {other}/3 again" in refused.hint
     assert not world.out.exists()
 

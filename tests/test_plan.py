@@ -183,11 +183,11 @@ def test_copies_of_a_file_and_packed_ones_beside_it_are_read_and_said_so(tmp_pat
     made = plan(tmp_path)
     assert len(made.files) == 6
     assert made.notes[-2:] == (
-        f"the same bytes under several names, all of them read: {file} = {tmp_path}/b.jsonl = {tmp_path}/c/a.jsonl",
-        f"packed and unpacked, probably the same rows, both read: {file} = {file}.gz",
+        f"identical files under several names, all of them read: {file} = {tmp_path}/b.jsonl = {tmp_path}/c/a.jsonl",
+        f"compressed and uncompressed, probably the same rows, both read: {file} = {file}.gz",
     )
     assert plan(file, f"test={tmp_path}/b.jsonl").notes == (
-        f"the same bytes under several names, all of them read: {file} (train) = {tmp_path}/b.jsonl (test)",
+        f"identical files under several names, all of them read: {file} (train) = {tmp_path}/b.jsonl (test)",
     )
     copies = [write(tmp_path / "many" / f"{number}.{copy}.jsonl", ROW * number) for number in range(1, 6) for copy in range(5)]
     (note,) = plan(*copies).notes
@@ -204,7 +204,7 @@ def test_files_of_a_folder_that_lack_the_columns_are_told_which_that_were_left_o
         big, table = write(folder / name, content), write(folder / "train.csv", "text,label\na,x\nb,y\n")
         error = refusal(folder, label_column="label")
         assert error.message == f"{big}: no column 'text'"
-        assert f"{table} has what is asked for, and was left out" in error.hint
+        assert f"{table} has the columns asked for but was left out" in error.hint
         assert "was left out" not in refusal(folder, label_column="other").hint
     assert rows(tmp_path / "txt")[0] == "one line of prose"
 
@@ -216,12 +216,12 @@ def test_a_set_kept_in_two_formats_is_read_from_both_and_said_so(tmp_path: Path)
     write(tmp_path / "test.csv", "text,id\nb,1\n")
     jsonl(tmp_path / "test.jsonl.gz")
     write(tmp_path / "test.jsonl.gz", gzip.compress((tmp_path / "test.jsonl.gz").read_bytes()))
-    what = "one name in several formats, probably the same rows, all of them read"
+    what = "the same name in several formats, probably the same rows, all of them read"
     assert plan(tmp_path / "train.*").notes == (
-        f"{what} ('{tmp_path}/*.csv' names one format): {tmp_path}/train.csv = {tmp_path}/train.tsv",
+        f"{what} (to read one format: '{tmp_path}/*.csv'): {tmp_path}/train.csv = {tmp_path}/train.tsv",
     )
     assert plan(f"train={tmp_path}/test.jsonl.gz", f"test={tmp_path}/test.csv").notes == (
-        f"{what} ('{tmp_path}/*.jsonl.gz' names one format): {tmp_path}/test.jsonl.gz (train) = {tmp_path}/test.csv (test)",
+        f"{what} (to read one format: '{tmp_path}/*.jsonl.gz'): {tmp_path}/test.jsonl.gz (train) = {tmp_path}/test.csv (test)",
     )
     assert len(plan(tmp_path / "*.csv").notes) == 1
     logs = [jsonl(tmp_path / f"app.{number}", number) for number in range(1, 3)]
@@ -230,7 +230,7 @@ def test_a_set_kept_in_two_formats_is_read_from_both_and_said_so(tmp_path: Path)
 
 def test_a_file_in_two_splits_is_refused(tmp_path: Path) -> None:
     file = jsonl(tmp_path / "a.jsonl")
-    assert refusal(f"train={file}", f"test={file}").message == f"{file} is named for train and for test"
+    assert refusal(f"train={file}", f"test={file}").message == f"{file} is given both as train and as test"
 
 
 def test_files_without_rows_are_said_so(tmp_path: Path) -> None:
@@ -325,7 +325,9 @@ def test_a_split_that_is_named_over_other_names_is_noted(tmp_path: Path) -> None
         jsonl(tmp_path / f"{name}.jsonl", number)
     made = plan(f"train={tmp_path}")
     assert {split for split, _ in paths(made)} == {"train"}
-    assert made.notes == (f"{tmp_path}: read as train like the others there, though their names say otherwise: {tmp_path}/test.jsonl",)
+    assert made.notes == (
+        f"{tmp_path}: read as train like the other files there, although their names suggest another split: {tmp_path}/test.jsonl",
+    )
     assert plan(f"train={tmp_path / 'test.jsonl'}").notes == ()
 
 
@@ -340,7 +342,7 @@ def test_without_a_train_file_everything_is_train_and_that_is_said(tmp_path: Pat
     jsonl(tmp_path / "other.jsonl", 2)
     made = plan(tmp_path)
     assert {split for split, _ in paths(made)} == {"train"}
-    assert made.notes == (f"read as train, because no file is named train: {tmp_path / 'test.jsonl'} (SPLIT=PATH names the split)",)
+    assert made.notes == (f"read as train, because no file is named train: {tmp_path / 'test.jsonl'} (to set the split: SPLIT=PATH)",)
 
 
 def test_a_prefix_names_the_split_and_wins_over_file_names(tmp_path: Path) -> None:
@@ -359,7 +361,7 @@ def test_an_equals_sign_in_a_path_is_part_of_the_path(tmp_path: Path) -> None:
 
 
 def test_nothing_named_and_one_column_for_both_are_usage_errors(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="name a source"):
+    with pytest.raises(UsageError, match="no data source given"):
         make_plan(settings(), formats())
     with pytest.raises(UsageError, match="cannot be both"):
         plan(jsonl(tmp_path / "a.jsonl"), label_column="text")
@@ -367,7 +369,7 @@ def test_nothing_named_and_one_column_for_both_are_usage_errors(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("a.xlsx", "Save the sheet as CSV"), ("a.tar.gz", "Unpack it"), ("a.zip", "Unpack it"), ("a.jsonl.br", "Decompress it")],
+    [("a.xlsx", "Save each sheet as a CSV"), ("a.tar.gz", "Unpack it"), ("a.zip", "Unpack it"), ("a.jsonl.br", "Decompress it")],
 )
 def test_files_that_people_have_are_told_a_way(tmp_path: Path, name: str, way: str) -> None:
     assert refusal(write(tmp_path / name, "x")).hint.startswith(way)
@@ -394,7 +396,7 @@ def test_a_format_that_is_given_counts_and_not_the_suffix(tmp_path: Path) -> Non
 def test_a_folder_of_files_that_no_suffix_tells_says_how_they_are_read(tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         write(tmp_path / "w" / f"wiki.{split}.tokens", " \n = Title = \n")
-    assert "Say what they are: --source-format text, csv, jsonl …" in refusal(tmp_path / "w").hint
+    assert "State their format: --source-format text, csv, jsonl …" in refusal(tmp_path / "w").hint
     assert count(tmp_path / "w", source_format="text") == {"train": 1, "validation": 1, "test": 1}
     write(tmp_path / "z" / "a.zip", "PK")
     assert "Unpack it" in refusal(tmp_path / "z").hint
@@ -404,10 +406,10 @@ def test_a_folder_of_files_that_no_suffix_tells_says_how_they_are_read(tmp_path:
 
 @pytest.mark.parametrize(("name", "meant"), [("tsv", "csv"), ("ndjson", "jsonl"), ("parqet", "parquet"), ("excel", None)])
 def test_a_format_that_there_is_not_is_refused(tmp_path: Path, name: str, meant: str | None) -> None:
-    with pytest.raises(SettingsError, match=f"dataset.source_format = '{name}' is no format of files") as caught:
+    with pytest.raises(SettingsError, match=f"dataset.source_format = '{name}' is not a file format") as caught:
         plan(jsonl(tmp_path / "a.jsonl"), source_format=name)
     assert (
-        caught.value.hint == (f"Did you mean {meant}? " if meant else "") + "Formats are: arrow, csv, json, jsonl, parquet, pickle, text."
+        caught.value.hint == (f"Did you mean {meant}? " if meant else "") + "Known formats: arrow, csv, json, jsonl, parquet, pickle, text."
     )
 
 
@@ -419,8 +421,8 @@ def test_a_format_that_there_is_not_is_refused(tmp_path: Path, name: str, meant:
         ("*.parquet", "*.parquet: the pattern matches nothing"),
         ("*.xyz", "the pattern matches only"),
         ("empty", "empty: no data files in this directory"),
-        ("a.xyz", "a.xyz: no format reads .xyz"),
-        ("plain", "plain: no format reads a file without a suffix"),
+        ("a.xyz", "a.xyz: no known format for .xyz"),
+        ("plain", "plain: no known format for a file without a suffix"),
         ("dangling.jsonl", "dangling.jsonl: a link to"),
         ("loop.jsonl", "loop.jsonl: a link to"),
         ("fifo.jsonl", "fifo.jsonl: a FIFO, not a file"),
@@ -456,7 +458,7 @@ def test_an_open_file_of_this_process_is_refused(tmp_path: Path) -> None:
         for path in (f"/dev/fd/{file.fileno()}", f"/proc/self/fd/{file.fileno()}"):
             refused = refusal(path, source_format="jsonl")
             assert (refused.message, refused.hint) == (
-                f"{path}: an open file of this process, which its workers do not have",
+                f"{path}: an open file of this process, which its workers cannot read",
                 "Name the file itself.",
             )
 
@@ -549,7 +551,7 @@ def test_a_column_of_labels_that_is_not_read_is_named(tmp_path: Path, name: str)
         write(tmp_path / name, f"text{mark}category{mark}id\nso good{mark}film{mark}1\n")
     else:
         write(tmp_path / name, json.dumps(rows) if kind == "json" else json.dumps(rows[0]) + "\n")
-    said = "no labels are read: category may hold them (--label-column category)"
+    said = "no labels are read: category may contain them (--label-column category)"
     assert said in plan(tmp_path / name).notes
     assert said not in plan(tmp_path / name, label_column="category").notes
     assert said not in make_plan(update(settings(tmp_path / name), {"train.mode": "pretrain"}), formats()).notes
@@ -581,8 +583,8 @@ def test_what_ftcli_made_among_the_sources_is_no_source(tmp_path: Path, monkeypa
     for folder in (".", str(tmp_path)):
         made = plan(folder, output_dir="making")
         assert [name for _, name in paths(made)] == ["a.jsonl", "b.jsonl"]
-        noted = [note for note in made.notes if "ftcli made" in note]
-        assert noted == [f"{folder}: left out what ftcli made: deep/verify.json, ftcli-reports, making, p1, run"]
+        noted = [note for note in made.notes if "output of ftcli" in note]
+        assert noted == [f"{folder}: left out output of ftcli: deep/verify.json, ftcli-reports, making, p1, run"]
         assert not any("a" * 400 in text for text in rows(folder, output_dir="making"))
     for pattern, found in (
         ("**/*.js*", ["a.jsonl", "b.jsonl"]),
@@ -591,7 +593,7 @@ def test_what_ftcli_made_among_the_sources_is_no_source(tmp_path: Path, monkeypa
     ):
         made = plan(pattern, output_dir="making")
         assert [name for _, name in paths(made)] == found
-        assert f"{pattern}: left out what ftcli made: " in made.notes[0]
+        assert f"{pattern}: left out output of ftcli: " in made.notes[0]
         assert len([note for note in made.notes if "p1" in note]) == 1
 
 
@@ -607,10 +609,10 @@ def test_a_folder_of_nothing_but_what_ftcli_made_says_so(tmp_path: Path) -> None
     write(tmp_path / "p1" / "ftcli-manifest.json", "{}")
     error = refusal(tmp_path)
     assert error.message == f"{tmp_path}: no data files in this directory"
-    assert error.hint.startswith(f"{tmp_path}: left out what ftcli made: p1. ")
+    assert error.hint.startswith(f"{tmp_path}: left out output of ftcli: p1. ")
     error = refusal(tmp_path / "*" / "*.jsonl")
     assert "the pattern matches only" in error.message
-    assert "left out what ftcli made: p1. " in error.hint
+    assert "left out output of ftcli: p1. " in error.hint
 
 
 def test_a_document_beside_a_page_of_its_name_is_data(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from ftcli import testing
 from ftcli.commands import predict as predict_command
 from ftcli.commands.train import run
 from ftcli.context import Context
-from ftcli.core.models.asked import Conversation, read_asked, read_texts
 from ftcli.core.models.layers import places
 from ftcli.core.models.predict import _prompt, load, predict
+from ftcli.core.models.predict_inputs import Conversation, read_asked, read_texts
 from ftcli.core.training.outcome import asked
 from ftcli.errors import DataError, ModelError, PublishError, UsageError
 from ftcli.settings import Settings, update
@@ -517,6 +517,6 @@ def test_lines_that_end_in_cr_alone_are_refused_with_what_makes_them_lines(tmp_p
     (tmp_path / "old.jsonl").write_bytes(b'{"text": "a"}\r{"text": "b"}\r')
     with pytest.raises(DataError, match=r"old\.jsonl:1 is no JSON: Extra data") as caught:
         read_texts(tmp_path / "old.jsonl", "text")
-    assert caught.value.hint == r"Lines end in CR alone there: tr '\r' '\n' < OLD > NEW makes them lines."
+    assert caught.value.hint == r"The file's lines end in CR alone. Convert them: tr '\r' '\n' < OLD > NEW"
     (tmp_path / "new.jsonl").write_bytes(b'{"text": "a"}\r\n{"text": "b"}\r\n')
     assert read_texts(tmp_path / "new.jsonl", "text") == ["a", "b"]

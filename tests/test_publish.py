@@ -133,7 +133,7 @@ def test_what_ftcli_did_not_make_is_never_replaced(output: Path) -> None:
     output.mkdir()
     (output / "thesis.tex").touch()
     for replace in (False, True):
-        with pytest.raises(PublishError, match=r"holds 1 entry and no ftcli-manifest\.json: ftcli did not make it"):
+        with pytest.raises(PublishError, match=r"holds 1 entry and no ftcli-manifest\.json: ftcli did not create it"):
             Attempt.open(output, "f", replace=replace)
     output.rename(output.with_name("moved"))
     output.touch()
@@ -146,7 +146,7 @@ def test_what_ftcli_did_not_make_is_never_replaced(output: Path) -> None:
 
 def test_another_fingerprint_is_refused_with_both_values_unless_it_may_be_replaced(output: Path) -> None:
     prepare(output, "f")
-    with pytest.raises(PublishError, match="holds prepared data of another fingerprint: f, this run's is g"):
+    with pytest.raises(PublishError, match="holds prepared data with another fingerprint: f, but this run's is g"):
         Attempt.open(output, "g")
     assert prepare(output, "g", replace=True)["fingerprint"] == "g"
     assert check_published(output)["fingerprint"] == "g"
@@ -166,7 +166,7 @@ def test_the_same_fingerprint_is_ready_unless_it_is_damaged(output: Path) -> Non
         assert attempt.ready is None
     assert prepare(output, "f", replace=True) == document
     delete(output / "ftcli-manifest.json", 0)
-    with pytest.raises(PublishError, match="ftcli did not make it"):
+    with pytest.raises(PublishError, match="ftcli did not create it"):
         Attempt.open(output, "f", replace=True)
 
 
@@ -174,12 +174,12 @@ def test_data_that_appear_during_the_work_are_not_replaced(output: Path) -> None
     with Attempt.open(output, "f", replace=True) as attempt:
         output.mkdir()
         (output / "foreign").touch()
-        with pytest.raises(PublishError, match="ftcli did not make it"):
+        with pytest.raises(PublishError, match="ftcli did not create it"):
             attempt.publish({}, [])
         attempt._refuse_obstacle = lambda: None  # type: ignore[method-assign]  # it appears after the last look
         with pytest.raises(PublishError, match="Directory not empty") as found:
             attempt.publish({}, [])
-        assert "Something else was put there" in found.value.hint
+        assert "Something else was created there" in found.value.hint
     assert listing(output) == ["foreign"]
 
 
@@ -246,7 +246,7 @@ def test_without_exchange_the_old_directory_steps_aside_and_comes_back_when_the_
 def test_a_set_that_was_published_at_the_last_moment_is_not_replaced_unasked(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Attempt.open(output, "f") as attempt:
         monkeypatch.setattr(attempt._lease, "check", lambda: prepare(output, "g"))
-        with pytest.raises(PublishError, match="holds prepared data of another fingerprint: g, this run's is f"):
+        with pytest.raises(PublishError, match="holds prepared data with another fingerprint: g, but this run's is f"):
             attempt.publish({}, [])
     assert check_published(output, full=True)["fingerprint"] == "g"
 

@@ -63,9 +63,9 @@ def test_a_holder_that_has_not_signed_yet_is_described(output: Path, monkeypatch
     monkeypatch.setattr(lease, "BEAT_SECONDS", 3600.0)  # it does not sign later
     with Attempt.open(output, "f") as attempt:
         (attempt.directory / "lease").write_bytes(b"")
-        with pytest.raises(PublishError, match="a process that has not signed yet"):
+        with pytest.raises(PublishError, match="a process that has not identified itself yet"):
             Attempt.open(output, "f")
-        with pytest.raises(PublishError, match=r"no progress for \d+ s from a process that has not signed yet") as caught:
+        with pytest.raises(PublishError, match=r"no progress for \d+ s from a process that has not identified itself yet") as caught:
             Attempt.open(output, "f", wait=True, patience=0.2)
         assert caught.value.hint == f"Find it with fuser -v {attempt.directory / 'lease'}."
 
@@ -214,7 +214,7 @@ def test_what_the_holder_says_of_its_work_reaches_the_waiters(output: Path, fast
     ("raised", "told"),
     [
         (DataError("bad.jsonl:7: no", "Mend it."), (DataError, "bad.jsonl:7: no", "Mend it.")),
-        (ZeroDivisionError("0/0"), (FtcliError, "ZeroDivisionError: 0/0", "Its own output says more.")),
+        (ZeroDivisionError("0/0"), (FtcliError, "ZeroDivisionError: 0/0", "See that process's own output.")),
     ],
     ids=["an error for people", "a bug"],
 )
@@ -337,7 +337,7 @@ def test_a_holder_on_a_machine_that_locks_do_not_reach_is_not_disturbed(output: 
     living = threading.Thread(target=live)
     living.start()
     try:
-        with pytest.raises(PublishError, match=r"by rank 0, pid 4194303 on elsewhere .*locks of this file system do not reach") as caught:
+        with pytest.raises(PublishError, match=r"by rank 0, pid 4194303 on elsewhere .*locks on this file system do not work") as caught:
             Attempt.open(output, "f", wait=True)
         assert "Mount it with locks" in caught.value.hint
         assert caught.value.hint.endswith("one machine before the job: ftcli tokenize x")
@@ -368,9 +368,9 @@ def test_something_else_in_the_place_of_the_lease_is_refused_with_the_command_th
 
 def test_the_remedy_is_a_command_for_the_state_that_the_holder_is_in(tmp_path: Path) -> None:
     mine, path = Note.mine(), tmp_path / "lease"
-    assert mine.remedy(path).startswith(f"kill -9 {mine.pid} ends it")
+    assert mine.remedy(path).startswith(f"To end it: kill -9 {mine.pid}; then")
     assert note().remedy(path) == (
-        f"That process is gone and another one holds its lock: find it with fuser -v {path} and end it, then run the same command again:"
+        f"That process has ended, but another one holds its lock: find it with fuser -v {path} and end it, then run the same command again:"
         " finished shards are kept."
     )
     assert note(host="far").remedy(path).startswith("On far: kill -9 4194303")
@@ -432,7 +432,7 @@ def test_a_holder_that_is_just_leaving_is_not_in_the_way(output: Path, clock: Cl
 def test_a_waiter_gives_up_on_a_holder_without_progress(output: Path) -> None:
     with Attempt.open(output, "f"), pytest.raises(PublishError, match=r"no progress for \d+ s from pid .* and holds .*/lease") as caught:
         Attempt.open(output, "f", wait=True, patience=0.2)
-    assert caught.value.hint.startswith(f"kill -9 {os.getpid()} ends it")
+    assert caught.value.hint.startswith(f"To end it: kill -9 {os.getpid()}; then")
 
 
 def test_a_lease_whose_directory_goes_while_it_is_taken_is_taken_anew(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,7 +470,7 @@ def test_what_cannot_be_removed_after_publishing_is_a_warning(output: Path, monk
     attempt = Attempt.open(output, "f")
     attempt.publish({}, [])
     monkeypatch.setattr(shutil, "rmtree", fail)
-    with pytest.warns(FtcliWarning, match=r"left behind: .*attempt/\w+: Permission denied"):
+    with pytest.warns(FtcliWarning, match=r"could not remove .*attempt/\w+: Permission denied"):
         attempt.close()
     monkeypatch.undo()
     with Attempt.open(output, "f") as again:

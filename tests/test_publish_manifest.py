@@ -149,7 +149,7 @@ def test_a_file_that_cannot_be_read_is_named(output: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("code", "hint"),
     [
-        (errno.EACCES, "This user may not read it"),
+        (errno.EACCES, "You have no read permission"),
         (errno.EMFILE, "ulimit -n"),
         (errno.EIO, "disk or server failed"),
         (errno.ESTALE, "disk or server failed"),

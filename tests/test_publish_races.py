@@ -122,7 +122,7 @@ def test_a_stopped_holder_is_reported_after_the_patience_and_the_waiter_leaves(h
     said = waiter.communicate(timeout=PATIENCE)[0]
     assert waiter.returncode == 1
     assert re.search(rf"no progress for \d+ s from pid {holder.pid} on {os.uname().nodename}", said), said
-    assert f"It is stopped: kill -CONT {holder.pid} continues it, kill -9 {holder.pid} ends it" in said
+    assert f"It is suspended. To resume it: kill -CONT {holder.pid}. To end it: kill -9 {holder.pid}" in said
 
 
 @pytest.mark.reliability(9, "a preparer that wakes up after its attempt was taken over cannot publish")

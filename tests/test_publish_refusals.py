@@ -55,7 +55,7 @@ def refusal(call: Callable[[], object]) -> FtcliError:
 @pytest.mark.parametrize(
     ("name", "words", "hint"),
     [
-        ("file/out", "Not a directory", "A part of the path is a file"),
+        ("file/out", "Not a directory", "Part of the path is a file"),
         ("file", "exists and is not a directory", "Choose another"),
         ("full", "holds 1 entry and no ftcli-manifest.json", "Choose another"),
         ("n" * 240, "File name too long", "Choose a shorter name"),
@@ -82,7 +82,7 @@ def test_the_directory_where_one_stands_is_not_exchanged(place: str, tmp_path: P
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert "is the current directory" in refusal(lambda: check_place(Path(place))).message
-    assert refusal(lambda: prepare(Path(place))).hint.startswith("Name a directory below it")
+    assert refusal(lambda: prepare(Path(place))).hint.startswith("Give a directory below it")
     prepare(Path("below"))
 
 
@@ -98,14 +98,14 @@ def test_a_place_that_can_be_is_left_as_it_was(name: str, tmp_path: Path) -> Non
 def test_without_permission_it_is_refused_at_once_and_what_is_prepared_already_needs_none(public: Path) -> None:
     said = as_nobody(lambda: check_place(public / "out"))
     assert said.startswith(f"PublishError | cannot write {public / 'out'}: Permission denied (in {public})")
-    assert "Choose an output directory that this user may write to" in said
+    assert "Choose an output directory that you can write to" in said
     prepare(public / "out")
     assert as_nobody(lambda: check_place(public / "out")) == "said nothing"
 
 
 @limited
 def test_the_run_of_another_user_is_named_and_not_said_to_be_a_lack_of_permission(public: Path) -> None:
-    """Its lease can be read, and not be written: "choose an output directory that this user may write to" was said of one that it may."""
+    """Its lease can be read, and not be written: "choose an output directory that you can write to" was said of one that it may."""
     public.chmod(0o1777)
     way_on = "Wait until it has ended, ask user root to stop it, or choose another output directory."
     with Attempt.open(public / "out", "f") as attempt:
@@ -117,7 +117,7 @@ def test_the_run_of_another_user_is_named_and_not_said_to_be_a_lack_of_permissio
         assert silent.endswith(way_on)
         attempt.directory.chmod(0o700)
         closed = as_nobody(lambda: Attempt.open(public / "out", "f"))
-        assert closed == f"PublishError | {attempt.directory} is of a run of user root, and closed to this user | {way_on}"
+        assert closed == f"PublishError | {attempt.directory} belongs to a run of user root, and you have no access to it | {way_on}"
     with Claim(public / "run", pytest.fail) as claim:
         claim.take_early()
         said = as_nobody(lambda: Claim(public / "run", pytest.fail).take_early())
@@ -131,7 +131,7 @@ def test_what_a_run_of_another_user_left_is_said_to_be_that(public: Path) -> Non
     left = interrupt(public / "out", "f")
     said = as_nobody(lambda: Attempt.open(public / "out", "f", wait=True))
     hint = "Ask user root to remove it, or choose another output directory."
-    assert said == f"PublishError | {left} is left of a run of user root that has ended | {hint}"
+    assert said == f"PublishError | {left} was left behind by a run of user root that has ended | {hint}"
 
 
 @limited
@@ -147,7 +147,7 @@ def test_what_another_user_left_of_other_inputs_is_named_and_keeps_nothing_of_on
             attempt.publish({}, [])
         raise StoreError("; ".join(said))
 
-    assert as_nobody(told) == f"StoreError | left behind: {theirs}, it belongs to user root | "
+    assert as_nobody(told) == f"StoreError | could not remove {theirs}: it belongs to user root | "
     assert sorted(path.name for path in public.iterdir()) == [theirs.name, "out"]
 
 
@@ -212,7 +212,7 @@ def test_a_cache_and_a_report_folder_that_cannot_be_written_are_notes(kinds, sou
     monkeypatch.setattr("ftcli.core.reports.report.write_report", refuse)
     report = tokenize.run(context(kinds["bpe"], source, tmp_path / "out", runtime__cache_dir=tmp_path / "file/cache"))
     assert Store.open(tmp_path / "out").split_names == ["train"]
-    assert any(note.startswith(f"nothing is kept for the next run: cannot write {tmp_path}/file") for note in report.notes)
+    assert any(note.startswith(f"nothing is cached for the next run: cannot write {tmp_path}/file") for note in report.notes)
     assert report.notes[-1] == "no report: cannot write file/reports: Not a directory"
 
 

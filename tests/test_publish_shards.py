@@ -220,7 +220,7 @@ def free(monkeypatch: pytest.MonkeyPatch, figure: Callable[[], int]) -> None:
 
 def test_too_little_space_is_refused_before_the_work_with_both_figures(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free(monkeypatch, lambda: 1_000_000)
-    with pytest.raises(PublishError, match=r"out needs about 1,000,001 more bytes, only 1,000,000 are free"):
+    with pytest.raises(PublishError, match=r"out needs about 1,000,001 more bytes, but only 1,000,000 are free"):
         Attempt.open(output, "f", need_bytes=1_000_001)
     assert listing(output.parent) == []
     Attempt.open(output, "f", need_bytes=1_000_000).close()
@@ -230,7 +230,7 @@ def test_finished_shards_do_not_need_their_space_again(output: Path, monkeypatch
     interrupt(output)
     free(monkeypatch, lambda: 100)
     Attempt.open(output, "f", need_bytes=300_100).close()
-    with pytest.raises(PublishError, match=r"about 101 more bytes, only 100 are free"):
+    with pytest.raises(PublishError, match=r"about 101 more bytes, but only 100 are free"):
         Attempt.open(output, "f", need_bytes=300_101)
 
 
@@ -252,7 +252,7 @@ def test_abandoned_attempts_make_room_when_space_is_short(output: Path, monkeypa
         ("EROFS", "read-only"),
         ("EACCES", "permissions"),
         ("EMFILE", "ulimit -n"),
-        ("ENOLCK", "no locks"),
+        ("ENOLCK", "does not support locks"),
         ("EBUSY", "mount point"),
         ("EIO", "Check the disk"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub.utils import filter_repo_objects
 
 from ftcli.commands import train
-from ftcli.core.training import pushing
+from ftcli.core.training import hub_upload
 from ftcli.errors import TrainError
 from ftcli.testing import tiny_tokenizer
 from runs import Bench
@@ -53,7 +53,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 def pushed(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch, hub: Hub, **values: Any) -> Any:
-    monkeypatch.setattr(pushing, "_api", lambda: hub)
+    monkeypatch.setattr(hub_upload, "_api", lambda: hub)
     rows = [{"text": f"word {number} and {number % 7}", "label": "ab"[number % 2]} for number in range(40)]
     (bench.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = {

@@ -192,7 +192,7 @@ def test_a_killed_preparer_is_succeeded_by_a_rank_that_names_it(folder: Path, wh
     assert {report["metrics"]["content_hash"] for _, report in ended} == {whole}
     rank, report = next((rank, report) for rank, (_, report) in zip(others, ended, strict=True) if not report["metrics"]["reused"])
     assert report["metrics"]["shards_resumed"] >= 2
-    words_ = f"rank {note.rank}, pid {note.pid} on {HOST}, which was preparing {output}, is gone: rank {rank.number} continues"
+    words_ = f"rank {note.rank}, pid {note.pid} on {HOST}, which was preparing {output}, has ended: rank {rank.number} continues"
     assert words_ in rank.said
     assert any(text.startswith(words_) for text in report["notes"])
     assert left_behind(output) == []
@@ -217,7 +217,7 @@ def test_a_stopped_preparer_is_reported_and_the_others_leave(folder: Path, tmp_p
             assert silent is not None
             assert int(silent[1]) >= 20
             assert report["error"]["message"].endswith(f"and holds {next(tmp_path.glob('.out.*.attempt'))}/lease")
-            assert f"It is stopped: kill -CONT {note.pid} continues it, kill -9 {note.pid} ends it" in report["error"]["hint"]
+            assert f"It is suspended. To resume it: kill -CONT {note.pid}. To end it: kill -9 {note.pid}" in report["error"]["hint"]
         gate(tmp_path).touch()
         os.kill(note.pid, signal.SIGCONT)
         code, report = ranks[note.rank].end()

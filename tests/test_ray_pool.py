@@ -193,7 +193,7 @@ def test_replacements_that_never_start_are_paced_and_end_with_what_ray_said(play
     played.losses = ["enter"] * 1_000
     with closing(executor(2)) as made:
         monkeypatch.setattr(made._pool.over, "wait", pauses.append)
-        with pytest.raises(WorkerDied, match=r"starts no worker: .* node lost") as refused:
+        with pytest.raises(WorkerDied, match=r"cannot start a worker: .* node lost") as refused:
             made.each(os.getpid)
         assert not made.arrived(), "an engine would be rejected for it"
     assert "ray status" in refused.value.hint

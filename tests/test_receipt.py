@@ -316,7 +316,7 @@ def test_sources_that_differ_are_counted_and_the_first_is_told(world):
 
 def test_plugins_that_differ_are_named_and_a_manifest_without_inputs_says_nothing(world):
     edit_the_plugin(world, pytest.MonkeyPatch())
-    assert "(plugins: other changed, came or went)" in refused(world)
+    assert "(plugins: other changed, added or removed)" in refused(world)
     assert inputs.differences({"sources": []}, {"sources": []}) == []
     assert inputs.differences({"inputs": {"gone": 1, "long": None}}, {"long": "x" * 99})[0] == f"long: unset there, {'x' * 59}… now"
     assert inputs.differences({"inputs": {"names": ["a", "b"]}}, {"names": []}) == ["names: a, b there, none now"]
@@ -416,7 +416,7 @@ def test_a_cache_that_cannot_be_written_is_a_note_and_files_that_went_are_forgot
     hashes = SourceHashes(tmp_path / "cache")
     for file in (one, other):
         hashes.take(str(file))
-    assert hashes.keep().startswith("the hashes of the sources are not kept for the next run: cannot write ")
+    assert hashes.keep().startswith("the hashes of the sources are not cached for the next run: cannot write ")
     (tmp_path / "cache").unlink()
     other.unlink()
     assert hashes.keep() == ""

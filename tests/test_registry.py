@@ -74,7 +74,7 @@ def test_an_unknown_name_shows_the_setting_the_offers_and_the_nearest() -> None:
     with pytest.raises(SettingsError) as caught:
         registry.get("dynamik", "loader.collator")
 
-    assert caught.value.message == "loader.collator = 'dynamik': no plugin offers this collator"
+    assert caught.value.message == "loader.collator = 'dynamik': no plugin provides this collator"
     assert caught.value.hint == "Available: dynamic, fixed. Did you mean 'dynamic'?"
 
 
@@ -82,7 +82,7 @@ def test_an_unknown_name_without_setting_or_neighbour_is_told_plainly() -> None:
     with pytest.raises(SettingsError) as caught:
         Registry("task").get("zzz")
 
-    assert (caught.value.message, caught.value.hint) == ("'zzz': no plugin offers this task", "Available: .")
+    assert (caught.value.message, caught.value.hint) == ("'zzz': no plugin provides this task", "Available: .")
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=6), st.randoms(use_true_random=False))

@@ -131,9 +131,9 @@ def test_what_is_no_number_is_told_what_numbers_are_wanted(small: Mapping[Kind, 
         ("bad,nan", "'score' is 'nan'"),
         ("bad,inf", "'score' is 'inf'"),
         ("bad,1_0", "'score' is '1_0'"),
-        ("bad,1e300", r"'score' is 1e\+300, beyond 32 bits"),
-        ("bad,1e39", r"'score' is 1e\+39, beyond 32 bits"),
-        ("bad,-100", "'score' is -100, by which rows that teach nothing are marked"),
+        ("bad,1e300", r"'score' is 1e\+300, out of the range of float32"),
+        ("bad,1e39", r"'score' is 1e\+39, out of the range of float32"),
+        ("bad,-100", "'score' is -100, which is reserved to mark rows that are ignored"),
     ],
 )
 def test_a_value_that_is_no_number_is_named_or_put_aside(small: Mapping[Kind, Path], tmp_path: Path, line: str, words: str) -> None:

@@ -201,7 +201,7 @@ def test_one_of_two_wins_and_the_other_is_told(s3: Server, sets: tuple[Path, Pat
     lost = 1 - told.index("won")
     winner, loser = ("f", "g") if lost else ("g", "f")
     assert re.fullmatch(
-        rf".*pid {os.getpid()} on .* published the fingerprint {winner} while this run worked on {loser}, and won", told[lost]
+        rf".*pid {os.getpid()} on .* published data with the fingerprint {winner} while this run was working on {loser}", told[lost]
     )
     assert whole(s3, sets) == ("old", "new")[1 - lost]
 
@@ -235,7 +235,7 @@ def test_the_same_set_twice_moves_nothing(s3: Server, sets: tuple[Path, Path]) -
 
 def test_another_set_is_not_replaced_unasked(s3: Server, sets: tuple[Path, Path]) -> None:
     publish(sets[0])
-    with pytest.raises(PublishError, match=f"{URL} holds prepared data of another fingerprint: f, this run's is g"):
+    with pytest.raises(PublishError, match=f"{URL} holds prepared data with another fingerprint: f, but this run's is g"):
         publish(sets[1])
     assert whole(s3, sets) == "old"
     publish(sets[1], replace=True)
@@ -282,7 +282,7 @@ def test_a_put_that_the_store_did_not_decide_is_tried_again_only_where_nobody_ca
     shelf = Shelf.look(URL, PublishError)
     s3.before = conflict
     if meanwhile:
-        with pytest.raises(PublishError, match=r"published the fingerprint g while this run worked on f, and won"):
+        with pytest.raises(PublishError, match=r"published data with the fingerprint g while this run was working on f"):
             shelf.publish(sets[0], replace=False, inputs={})
     else:
         shelf.publish(sets[0], replace=False, inputs={})
@@ -477,5 +477,5 @@ def test_a_damaged_manifest_is_refused(s3: Server, sets: tuple[Path, Path]) -> N
 def test_what_does_not_fit_is_refused(s3: Server, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(sets[0])
     monkeypatch.setattr("ftcli.core.publishing.fetched_set.free_bytes", lambda _: 10)
-    with pytest.raises(StoreError, match=r"bytes are to be fetched to .*, where 10 bytes are free"):
+    with pytest.raises(StoreError, match=r"bytes would have to be fetched to .*, where only 10 bytes are free"):
         fetch(context(tmp_path / "cache"), published_at(URL))

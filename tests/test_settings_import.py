@@ -265,8 +265,8 @@ def test_what_axolotl_says_of_fsdp_is_said_in_the_words_of_transformers() -> Non
     found = read({**AXOLOTLS, "fsdp_version": 2, "fsdp_config": second})
     assert found.values["train.fsdp"] == "full_shard"
     assert found.values["train.fsdp_config"] == {"version": 2, "cpu_offload": False, "reshard_after_forward": True}
-    assert words(found, "fsdp_config.limit_all_gathers") == "no counterpart: FSDP 2 has no such choice"
-    assert words(found, "fsdp_version") == "no effect: stands in train.fsdp_config"
+    assert words(found, "fsdp_config.limit_all_gathers") == "no counterpart: FSDP 2 has no such option"
+    assert words(found, "fsdp_version") == "no effect: is part of train.fsdp_config"
     inside = read({**AXOLOTLS, "fsdp_config": {"fsdp_version": 2, "use_orig_params": True}})
     assert (inside.values["train.fsdp_config"], len(inside.of("no counterpart"))) == ({"version": 2}, 1)
 
@@ -275,11 +275,11 @@ def test_what_axolotl_says_of_fsdp_is_said_in_the_words_of_transformers() -> Non
     ("version", "strategy", "kept", "lost"),
     [
         (1, "FULL_SHARD", None, None),
-        (1, "HYBRID_SHARD", None, "hybrid_shard: accelerate shards all of a model under FSDP 1"),
-        (1, 2, None, "2: accelerate shards all of a model under FSDP 1"),
+        (1, "HYBRID_SHARD", None, "hybrid_shard: under FSDP 1 accelerate shards the whole model"),
+        (1, 2, None, "2: under FSDP 1 accelerate shards the whole model"),
         (2, "FULL_SHARD", True, None),
         (2, "SHARD_GRAD_OP", False, None),
-        (2, "HYBRID_SHARD", None, "hybrid_shard is of FSDP 1"),
+        (2, "HYBRID_SHARD", None, "hybrid_shard exists in FSDP 1 only"),
     ],
 )
 def test_a_strategy_of_fsdp_is_kept_as_far_as_it_counts(version: int, strategy: Any, kept: bool | None, lost: str | None) -> None:
@@ -294,7 +294,7 @@ def test_a_table_for_fsdp_that_nothing_asks_for_is_not_taken_over() -> None:
     asked = read({**TRLS, "fsdp": "full_shard", "fsdp_config": {"offload_params": True, "sync_module_states": True}})
     assert asked.values["train.fsdp_config"] == {"cpu_offload": True}
     assert words(read({**TRLS, "fsdp": True, "fsdp_config": "fsdp.json"}), "fsdp_config") == "mapped: train.fsdp_config"
-    assert words(read({**AXOLOTLS, "fsdp": True, "fsdp_version": 1}), "fsdp_version") == "no counterpart: say it in train.fsdp_config"
+    assert words(read({**AXOLOTLS, "fsdp": True, "fsdp_version": 1}), "fsdp_version") == "no counterpart: set it in train.fsdp_config"
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -455,13 +455,15 @@ def test_texts_whose_place_is_lost_are_texts_all_the_same() -> None:
     found = read({"base_model": "m", "sequence_len": 512, "pretraining_dataset": [data]})
     wanted = {"train.mode": "pretrain", "packing.truncation_strategy": "split", "dataset.text_column": "body"}
     assert {key: found.values.get(key) for key in (*wanted, "dataset.sources")} == {**wanted, "dataset.sources": None}
-    assert words(found, "pretraining_dataset").endswith("it says more than a path; kept of it: train.mode, dataset.text_column")
+    assert words(found, "pretraining_dataset").endswith(
+        "give its files as dataset.sources; the rest is kept: train.mode, dataset.text_column"
+    )
 
     plain = read({"base_model": "m", "pretraining_dataset": {"path": "a.jsonl", "text_column": "body"}})
     assert (plain.values["dataset.sources"], plain.values["dataset.text_column"]) == (["a.jsonl"], "body")
     several = [{"path": "a.jsonl", "text_column": "body"}, {"path": "b.jsonl", "text_column": "text"}]
     found = read({"base_model": "m", "pretraining_dataset": several})
-    assert words(found, "pretraining_dataset").startswith("no counterpart: its columns of texts have different names")
+    assert words(found, "pretraining_dataset").startswith("no counterpart: its text columns have different names")
 
 
 def test_a_name_on_the_hub_is_axolotls_wish_for_an_upload() -> None:
@@ -498,7 +500,7 @@ def test_the_base_of_an_adapter_is_loaded_as_the_other_trainer_does(theirs: dict
 @pytest.mark.parametrize(("said", "noted"), [("auto", True), (True, True), (False, False), ("full", False)])
 def test_weights_of_bfloat16_that_are_float32_here_are_spoken_of(said: Any, noted: bool) -> None:
     found = read({"base_model": "m", "sequence_len": 512, "bf16": said})
-    assert ("#   bf16: axolotl loads the weights themselves in bfloat16" in "\n".join(as_lines(found, Path("theirs.yml")))) == noted
+    assert ("#   bf16: axolotl also loads the weights in bfloat16" in "\n".join(as_lines(found, Path("theirs.yml")))) == noted
 
 
 def test_no_key_becomes_a_setting_that_every_run_refuses() -> None:
@@ -552,7 +554,7 @@ def test_a_number_without_an_end_is_lost(key: str, value: Any) -> None:
     else:
         assert words(read(theirs), key).startswith("no counterpart: ")
     inside = read({**theirs, key: None, "lr_scheduler_kwargs": {"min_lr": float("inf")}})
-    assert words(inside, "lr_scheduler_kwargs") == "no counterpart: inf is no finite number"
+    assert words(inside, "lr_scheduler_kwargs") == "no counterpart: inf is not a finite number"
 
 
 def test_numbers_of_yaml_without_a_dot_are_numbers_in_a_table(tmp_path: Path) -> None:
@@ -572,7 +574,7 @@ def test_what_cannot_be_printed_is_written_as_an_escape(tmp_path: Path) -> None:
     output.write_text("# good\n")
     done = run("settings", "import", theirs, "--output", output, "--overwrite")
     assert done.exit_code == 0, done.stderr
-    assert "#   wei\\x1brd: not a key" in output.read_text()
+    assert "#   wei\\x1brd: ftcli does not know this key" in output.read_text()
     assert tomllib.loads(output.read_text())["train"]["lr_scheduler_kwargs"] == {"a\x7f": 1}
 
 
@@ -588,7 +590,7 @@ def test_a_prompt_that_is_written_otherwise_is_said_in_the_file() -> None:
     alpaca = read({"base_model": "m", "sequence_len": 512, "datasets": [{"path": "a", "type": "alpaca"}]})
 
     assert alpaca.values["train.mode"] == "sft"
-    assert "#   datasets[0].type: axolotl writes Alpaca's own prompt" in "\n".join(as_lines(alpaca, Path("theirs.yml")))
+    assert "#   datasets[0].type: axolotl uses Alpaca's own prompt" in "\n".join(as_lines(alpaca, Path("theirs.yml")))
 
 
 @pytest.mark.parametrize(
@@ -654,9 +656,9 @@ LLAMA_FACTORYS = {"model_name_or_path": "m", "template": "qwen3", "finetuning_ty
         ),
         ({"model": "m", "peft_config": {"name": "lora", "export_dir": "d"}}, "peft_config is set: this is a file of", "version 0"),
         ({**LLAMA_FACTORYS, "adapter_name_or_path": "a", "export_dir": "merged"}, "merges or exports", "ftcli merge"),
-        ({**LLAMA_FACTORYS, "infer_backend": "huggingface"}, "asks a model", "ftcli predict"),
-        ({**LLAMA_FACTORYS, "stage": "sft", "do_predict": True}, "asks or evaluates", "ftcli predict"),
-        ({**LLAMA_FACTORYS, "task": "mmlu_test"}, "asks or evaluates", "ftcli predict"),
+        ({**LLAMA_FACTORYS, "infer_backend": "huggingface"}, "is for inference, not for training", "ftcli predict"),
+        ({**LLAMA_FACTORYS, "stage": "sft", "do_predict": True}, "is for inference or evaluation", "ftcli predict"),
+        ({**LLAMA_FACTORYS, "task": "mmlu_test"}, "is for inference or evaluation", "ftcli predict"),
     ],
 )
 def test_a_file_of_llama_factory_that_trains_nothing_or_in_other_words_is_refused(config: dict[str, Any], why: str, way: str) -> None:
@@ -671,7 +673,7 @@ def test_what_a_training_of_llama_factory_may_say_besides_refuses_nothing(key: s
 
 
 def test_a_key_that_asks_for_no_such_training_is_none() -> None:
-    assert words(read({"base_model": "m", "sequence_len": 512, "rl": False}), "rl") == "no effect: false: as it is here"
+    assert words(read({"base_model": "m", "sequence_len": 512, "rl": False}), "rl") == "no effect: false: the same in ftcli"
     assert words(read({"base_model": "m", "sequence_len": 512, "rl": None}), "rl") == "no effect: not set"
 
 
@@ -690,7 +692,7 @@ def test_nothing_is_evaluated_where_nothing_is_held_out() -> None:
 
     found = read({**axolotl, "val_set_size": 0.0})
     assert "train.eval_strategy" not in found.values
-    assert words(found, "evals_per_epoch") == "no effect: nothing is held out that could be evaluated on"
+    assert words(found, "evals_per_epoch") == "no effect: no data are held out to evaluate on"
     assert read({**axolotl, "val_set_size": 0.1}).values["train.eval_strategy"] == "steps"
     for said in ({}, {"val_set_size": None}, {"eval_steps": 10}, {"eval_strategy": "epoch"}):  # nothing is held out where nothing is said
         assert "train.eval_strategy" not in read({**axolotl, **said}).values
@@ -721,17 +723,17 @@ def test_checkpoints_that_would_be_kept_are_spoken_of_where_nothing_is_said(tmp_
     for text, lost in ((TRL, True), (LLAMA_FACTORY, True), (TRL + "save_total_limit: 3\n", False), (AXOLOTL, False)):
         (tmp_path / "theirs.yml").write_text(text)
         done = run("settings", "import", tmp_path / "theirs.yml", "--output", tmp_path / "run.toml", "--overwrite", "--json")
-        assert any("all checkpoints are kept there" in note for note in done.report["notes"]) == lost
-        assert ("all checkpoints are kept there" in (tmp_path / "run.toml").read_text()) == lost
+        assert any("that trainer keeps all checkpoints" in note for note in done.report["notes"]) == lost
+        assert ("that trainer keeps all checkpoints" in (tmp_path / "run.toml").read_text()) == lost
     null = read({**TRLS, "save_total_limit": None})
-    assert words(null, "save_total_limit").startswith("no counterpart: all checkpoints are kept there")
+    assert words(null, "save_total_limit").startswith("no counterpart: that trainer keeps all checkpoints")
 
 
 @pytest.mark.parametrize("written", ["all", ["all"]])
 def test_every_tracker_is_none_that_can_be_named(written: Any) -> None:
     found = read({**TRLS, "report_to": written})
     assert "tracking.report_to" not in found.values
-    assert words(found, "report_to") == "no counterpart: name the trackers that are to be told: tracking.report_to"
+    assert words(found, "report_to") == "no counterpart: name the trackers: tracking.report_to"
 
 
 def test_an_unknown_key_without_a_value_is_not_set() -> None:
@@ -741,7 +743,7 @@ def test_an_unknown_key_without_a_value_is_not_set() -> None:
 def test_texts_of_a_row_are_spoken_of_only_where_rows_hold_several() -> None:
     assert read({"stage": "sft", "packing": False}).values["packing.strategy"] == "none"
     assert words(read({"stage": "sft", "packing": False}), "packing") == "mapped: packing.strategy"
-    assert "do not see each other" in words(read({"stage": "sft", "packing": True}), "packing")
+    assert "do not attend to each other" in words(read({"stage": "sft", "packing": True}), "packing")
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
@@ -816,7 +818,7 @@ def test_that_a_file_of_trl_may_mean_plain_texts_is_said(said: dict[str, Any], d
 def test_keys_of_the_alignment_handbook_are_lost_with_their_reason(key: str) -> None:
     told = words(read({**TRLS, key: {"a": 1}}), key)
     assert told.startswith("no counterpart: ")
-    assert "not a key" not in told
+    assert "does not know this key" not in told
 
 
 def test_do_eval_beside_a_strategy_says_nothing_more() -> None:
@@ -834,7 +836,7 @@ def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
     found = read({"base_model": "m", "warmup_ratio": 0.1, "warmup_steps": 10})
 
     assert found.values["train.warmup_steps"] == 10
-    assert words(found, "warmup_ratio") == "no counterpart: train.warmup_steps is set by warmup_steps already"
+    assert words(found, "warmup_ratio") == "no counterpart: train.warmup_steps is already set by warmup_steps"
     zero = read({"stage": "sft", "warmup_ratio": 0.1, "warmup_steps": 0})
     assert zero.values["train.warmup_steps"] == 0.1
 
@@ -845,7 +847,7 @@ def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
         (
             "val_set_size",
             500,
-            "no counterpart: a number of rows (500); dataset.validation_fraction is a share of them: without one nothing is held out, and evaluations have no rows",
+            "no counterpart: a number of rows (500), but dataset.validation_fraction is a share of the rows: set it, otherwise nothing is held out for evaluation",
         ),
         ("attn_implementation", "xformers", "no counterpart: xformers has no counterpart"),
         ("attn_implementation", "sage", "no counterpart: sage has no counterpart"),
@@ -854,16 +856,16 @@ def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
         ("batch_size", 32, "mapped: train.gradient_accumulation_steps"),
         ("optimizer", "muon", "no counterpart: muon has no counterpart"),
         ("gradient_checkpointing", "unsloth", "no counterpart: unsloth has no counterpart"),
-        ("bf16", "auto", "no effect: auto: as it is here"),
-        ("load_in_8bit", False, "no effect: false: as it is here"),
-        ("load_in_8bit", True, "no counterpart: 4 bits or none: model.load_in_4bit"),
-        ("trust_remote_code", True, "no counterpart: runs code, so only the command line may set it: --trust-remote-code"),
-        ("accelerator_config", {"split_batches": None}, "no counterpart: a value in it is null, which TOML cannot say"),
+        ("bf16", "auto", "no effect: auto: the same in ftcli"),
+        ("load_in_8bit", False, "no effect: false: the same in ftcli"),
+        ("load_in_8bit", True, "no counterpart: only 4-bit quantisation: model.load_in_4bit"),
+        ("trust_remote_code", True, "no counterpart: it runs code, so only the command line can set it: --trust-remote-code"),
+        ("accelerator_config", {"split_batches": None}, "no counterpart: it holds a null, which TOML cannot represent"),
         ("pretraining_dataset", [{"path": "a.jsonl"}, "b.jsonl"], "mapped: dataset.sources, train.mode"),
         (
             "pretraining_dataset",
             [{"path": "a.jsonl", "skip": 3}],
-            "no counterpart: give its files as dataset.sources: it says more than a path; kept of it: train.mode",
+            "no counterpart: it is more than a path: give its files as dataset.sources; the rest is kept: train.mode",
         ),
         ("datasets", [], "no effect: empty"),
     ],
@@ -878,7 +880,7 @@ def test_the_rows_of_a_step_become_batches_that_are_summed() -> None:
 
 def test_whose_file_it_is_is_found_out_or_asked() -> None:
     assert [recognise(yaml.safe_load(SAME[kind][0]), Path("a.yml")) for kind in SAME] == list(SAME)
-    with pytest.raises(UsageError, match="do not say whose configuration it is"):
+    with pytest.raises(UsageError, match="do not show which trainer it belongs to"):
         read({"learning_rate": 1e-4})
     assert read({"learning_rate": 1e-4}, "trl").values["train.learning_rate"] == 1e-4
 
@@ -900,7 +902,7 @@ def test_printed_without_an_output_and_no_secret_is_shown(tmp_path: Path) -> Non
     result = run("settings", "import", tmp_path / "theirs.json")
 
     assert "learning_rate = 0.0001  # learning_rate" in result.stdout
-    assert "#   hf_hub_token: no file holds a token: set the environment variable HF_TOKEN" in result.stdout
+    assert "#   hf_hub_token: tokens are not stored in files: set the environment variable HF_TOKEN" in result.stdout
     assert "secret" not in result.stdout + result.stderr
     (tmp_path / "run.toml").write_text(result.stdout)
     assert resolve(config=tmp_path / "run.toml", environ={}).settings.model.lora_r == 8

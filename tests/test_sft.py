@@ -108,9 +108,9 @@ def test_every_shape_of_conversation_is_known_by_its_columns() -> None:
         ({"messages": []}, "wrong-type", "must be a list"),
         ({"messages": [{"content": "Hi"}]}, "wrong-type", "message 1 of 'messages' has no role"),
         ({"messages": [{"role": "user", "content": None}]}, "null", "must be a string"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "wrong-type", "something other than text"),
-        ({"conversations": [{"from": "martian", "value": "Hi"}]}, "wrong-type", "is from 'martian'"),
-        ({"prompt": "Hi", "completion": []}, "wrong-type", "one at least"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "wrong-type", "content other than text"),
+        ({"conversations": [{"from": "martian", "value": "Hi"}]}, "wrong-type", "has the unknown speaker 'martian'"),
+        ({"prompt": "Hi", "completion": []}, "wrong-type", "at least one message"),
         ({"instruction": 3, "output": "a"}, "wrong-type", "must be a string"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "surrogate", "lone surrogate"),
     ],
@@ -124,11 +124,14 @@ def test_what_is_no_conversation_is_refused_with_the_reason(row: dict[str, Any],
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"chosen": "Human: a", "rejected": "Human: b"}, "data for preferences (DPO)"),
+        ({"chosen": "Human: a", "rejected": "Human: b"}, "preference data (DPO)"),
         ({"prompt": "Hi", "chosen": "a", "rejected": "b"}, "--rename instruction=prompt,output=chosen"),
-        ({"text": "a film", "label": 1}, "Plain texts in text are learned with --mode pretrain."),
-        ({"message_id": "1", "parent_id": "0", "role": "prompter", "text": "a"}, "messages of a tree"),
-        ({"conversations": ["Hi", "Ho"]}, "Where texts take turns: jq -c '{messages: [.conversations | to_entries[]"),
+        ({"text": "a film", "label": 1}, "To train on the plain texts in text: --mode pretrain."),
+        ({"message_id": "1", "parent_id": "0", "role": "prompter", "text": "a"}, "one message of a tree"),
+        (
+            {"conversations": ["Hi", "Ho"]},
+            "If the texts alternate between user and assistant: jq -c '{messages: [.conversations | to_entries[]",
+        ),
     ],
 )
 def test_what_is_no_conversation_is_told_the_way_to_one(row: dict[str, Any], words: str) -> None:
@@ -404,7 +407,7 @@ def test_json_parquet_and_arrow_give_the_same_rows_as_json_lines(folders: dict[s
 def test_a_bad_conversation_is_named_by_its_line_or_put_aside(folders: dict[str, Path], tmp_path: Path) -> None:
     odd = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": 3}]}
     source = _write(tmp_path / "chats.jsonl", [*({"messages": chat} for chat in CHATS), odd])
-    with pytest.raises(DataError, match=r"chats.jsonl:5 .*message 2 of 'messages' has as its content 3"):
+    with pytest.raises(DataError, match=r"chats.jsonl:5 .*message 2 of 'messages' has the content 3"):
         _sft(folders["plain"], source, tmp_path / "strict")
     report = _sft(folders["plain"], source, tmp_path / "aside", dataset__on_bad="quarantine", dataset__max_bad=0.5)
     assert report.metrics["rows_rejected"] == 1

@@ -87,7 +87,7 @@ def test_columns_of_a_table_are_named_or_counted(tokenizer: Path, tmp_path: Path
 def test_a_bad_row_of_a_table_is_named_or_put_aside(tokenizer: Path, tmp_path: Path) -> None:
     source = tmp_path / "x.csv"
     source.write_text('prompt,completion,system\na,b,\nc,d,Be brief.\n"e, f",g,\nh,i\n')
-    with pytest.raises(DataError, match=r"x.csv:3 .*no place for what 'system' says"):
+    with pytest.raises(DataError, match=r"x.csv:3 .*cannot be combined with 'system'"):
         _sft(tokenizer, source, tmp_path / "strict")
     report = _sft(tokenizer, source, tmp_path / "aside", dataset__on_bad="quarantine", dataset__max_bad=0.9)
     assert (report.metrics["rows_written"], report.metrics["rows_rejected"]) == (2, 2)
@@ -105,7 +105,7 @@ def test_messages_in_a_table_are_json(tokenizer: Path, tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(items), tmp_path / "x.parquet")
     _sft(tokenizer, tmp_path / "x.parquet", tmp_path / "parquet")
     assert rows(tmp_path / "table") == rows(tmp_path / "parquet") == rows(tmp_path / "lines")
-    with pytest.raises(BadValue, match="must be a list of messages"):
+    with pytest.raises(BadValue, match="must be a list of at least one message"):
         as_document({"messages": "[not JSON"}, COLUMNS)
 
 
@@ -116,7 +116,7 @@ def test_what_the_system_says_is_read_beside_any_conversation() -> None:
     row = {"prompt": SPOKEN[:1], "completion": SPOKEN[1:], "system": "Be brief."}
     assert json.loads(as_document(row, COLUMNS))["prompt"] == [first, SPOKEN[0]]
     assert json.loads(as_document({"messages": [first, *SPOKEN], "system": "Be brief."}, COLUMNS))["messages"] == [first, *SPOKEN]
-    with pytest.raises(BadValue, match="something else than the first message"):
+    with pytest.raises(BadValue, match="differs from the system message"):
         as_document({"messages": [first, *SPOKEN], "system": "Be long."}, COLUMNS)
 
 
@@ -131,7 +131,7 @@ def test_columns_that_a_conversation_leaves_unread_are_named(tokenizer: Path, tm
     pq.write_table(pa.Table.from_pylist([{**item, "tag": 1} for item in items]), tmp_path / "x.parquet")
     for kind in ("jsonl", "json", "csv", "parquet"):
         report = _sft(tokenizer, tmp_path / f"x.{kind}", tmp_path / kind)
-        assert "columns not read: content; what belongs to the conversation is given as --rename input=content" in report.notes, kind
+        assert "columns not read: content. If one is part of the conversation: --rename input=content" in report.notes, kind
     report = _sft(tokenizer, tmp_path / "x.jsonl", tmp_path / "all", dataset__rename_columns=["input=content"])
     assert not [note for note in report.notes if "not read" in note]
 
@@ -142,21 +142,21 @@ def test_columns_that_a_conversation_leaves_unread_are_named(tokenizer: Path, tm
         (
             ["prompt-completion"],
             ["prompt", "completion", "context"],
-            "not read: context; what belongs to the conversation has to stand in it",
+            "not read: context. Anything that is part of the conversation must be in its messages",
         ),
-        (["alpaca"], ["instruction", "input", "context", "output"], "not read: context; "),
+        (["alpaca"], ["instruction", "input", "context", "output"], "not read: context. "),
         (
             ["alpaca"],
             ["instruction", "output", "a", "b"],
-            "not read: a, b; what belongs to the conversation is given as --rename input=COLUMN",
+            "not read: a, b. If one is part of the conversation: --rename input=COLUMN",
         ),
         (
             ["alpaca"],
             ["instruction", "context", "response", "category"],
-            "not read: category; what belongs to the conversation has to stand in it",
+            "not read: category. Anything that is part of the conversation must be in its messages",
         ),
-        (["messages"], ["id", "system"], "not read: id; "),
-        (["messages"], [f"c{number}" for number in range(12)], "c9 and 2 more; "),
+        (["messages"], ["id", "system"], "not read: id. "),
+        (["messages"], [f"c{number}" for number in range(12)], "c9 and 2 more. "),
     ],
 )
 def test_what_is_unread_depends_on_the_shape(shapes: list[str], names: list[str], words: str) -> None:
@@ -189,7 +189,10 @@ def test_data_for_preferences_are_not_trained_without_a_word(tokenizer: Path, tm
     ] * 5
     report = _sft(tokenizer, _lines(tmp_path / "x.jsonl", items), tmp_path / "out")
     notes = "\n".join(report.notes).replace("\xa0", " ")
-    assert "columns not read: chosen, rejected; what belongs to the conversation has to stand in it. Data for preferences (DPO)" in notes
+    assert (
+        "columns not read: chosen, rejected. Anything that is part of the conversation must be in its messages. ftcli does not train on preference data (DPO)"
+        in notes
+    )
     assert "left out: 3 of 8 rows (37.5 %), without an answer to be learned" in notes
     assert (report.metrics["rows_untargeted"], report.metrics["rows_unanswered"]) == (3, 3)
     with pytest.raises(DataError) as refused:
@@ -215,7 +218,7 @@ def test_messages_of_gemini_are_read() -> None:
     chat = [{"role": "user", "parts": [{"text": "Wh"}, {"text": "y?"}]}, {"role": "model", "parts": [{"text": "So."}]}]
     columns = Columns("contents", chat=("contents", *NAMES))
     assert json.loads(as_document({"contents": chat}, columns))["messages"] == SPOKEN
-    with pytest.raises(BadValue, match="something other than text"):
+    with pytest.raises(BadValue, match="content other than text"):
         as_document({"contents": [{"role": "user", "parts": [{"fileData": {}}]}, chat[1]]}, columns)
 
 

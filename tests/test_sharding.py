@@ -51,12 +51,12 @@ def test_deepspeed_is_handed_on_as_a_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "on_gpu", "ranks", "message"),
     [
-        ({"fsdp": "full_shard"}, False, 2, "train.fsdp is set, but the run is on CPUs"),
+        ({"fsdp": "full_shard"}, False, 2, "train.fsdp is set, but the run uses CPUs"),
         ({"deepspeed": {}, "fsdp": "true"}, True, 2, None),
         ({"deepspeed": {"a": 1}, "fsdp": "true"}, True, 2, "both set"),
-        ({"deepspeed": {"a": 1}}, False, 2, "train.deepspeed is set, but the run is on CPUs"),
+        ({"deepspeed": {"a": 1}}, False, 2, "train.deepspeed is set, but the run uses CPUs"),
         ({"fsdp": "full_shard"}, True, 1, "one process to shard over"),
-        ({"fsdp_config": {"a": 1}}, True, 2, "train.fsdp_config is set, and train.fsdp is not"),
+        ({"fsdp_config": {"a": 1}}, True, 2, "train.fsdp_config is set, but train.fsdp is not"),
         ({"deepspeed": "nowhere.json"}, True, 2, "nowhere.json: No such file"),
     ],
 )
@@ -70,7 +70,7 @@ def test_what_cannot_work_is_refused(values: dict[str, Any], on_gpu: bool, ranks
 
 
 @pytest.mark.usefixtures("deepspeed")
-@pytest.mark.parametrize(("text", "message"), [("{", "is no JSON"), ("[1]", "holds a list")])
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[1]", "holds a list")])
 def test_a_file_that_is_no_configuration_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(FtcliError, match=message):

@@ -67,7 +67,7 @@ def test_only_the_train_split_teaches_the_tokenizer(tmp_path):
 
 
 def test_training_a_tokenizer_on_nothing_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="no data: name a source"):
+    with pytest.raises(UsageError, match="no data source given"):
         train_tokenizer.run(context(), "bpe", 500, tmp_path / "tokenizer")
     held = write(tmp_path / "held.jsonl", corpus(5))
     with pytest.raises(TokenizerError, match="no text to learn from"):

@@ -55,7 +55,7 @@ def test_a_part_of_nested_labels_is_taken_by_its_name(tmp_path: Path, suffix: st
     items = [{"text": "a", name: {"label": 1, "real-label": 3}}, {"text": "b", name: {"label": 0, "real-label": 4}}]
     old = write(tmp_path / f"old.{suffix}", json.dumps(items) if suffix == "json" else as_lines(items))
     hint = refusal(old, label_column=name).hint
-    assert "takes one of its parts for PART: label, real-label" in hint
+    assert "takes one of its fields; for PART give one of: label, real-label" in hint
     assert rows(by_jq(hint, old, PART="real-label"), label_column=name) == [("a", 3), ("b", 4)]
 
 
@@ -86,7 +86,7 @@ def test_columns_of_0_and_1_are_said_to_be_no_labels_that_are_read(tmp_path: Pat
     mark = "," if suffix == "csv" else "\t"
     content = "text,id,여성/가족,남성,rude ones\na,1,0,1,0\nb,2,0,0,1\n".replace(",", mark)
     file = write(tmp_path / f"a.{suffix}", content)
-    assert plan(file).notes == ("no labels are read: 3 columns hold 0 and 1 alone (--label-columns '여성/가족,남성,rude ones')",)
+    assert plan(file).notes == ("no labels are read: 3 columns contain only 0 and 1 (--label-columns '여성/가족,남성,rude ones')",)
     assert plan(file, label_columns=["남성", "rude ones"]).notes == plan(write(tmp_path / "b.csv", "text,a,b\nx,0,1\n")).notes == ()
     assert plan(write(tmp_path / "c.csv", "text,a,b,c\nx,0,1,2\n")).notes == ()
 
@@ -98,7 +98,7 @@ def test_rows_without_the_columns_of_labels_are_told_what_to_do(tmp_path: Path) 
     write(tmp_path / "test_labels.csv", "id,rude,vile\n1,-1,-1\n")
     error = refusal(tmp_path, label_columns=["rude", "vile"])
     assert error.message == f"{test}: no column 'rude'"
-    assert error.hint.startswith(f"{train} has it. Leave files without labels out")
+    assert error.hint.startswith(f"{train} has it. Exclude the files without labels")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "json", "parquet"])
@@ -236,7 +236,7 @@ def test_preferences_with_lists_are_told_which_column_to_learn(tmp_path: Path, s
     items = [{"prompt": "Why?", "chosen": said, "rejected": said}]
     path = tmp_path / f"a.{suffix}"
     _ = pq.write_table(pa.Table.from_pylist(items), path) if suffix == "parquet" else write(path, as_lines(items))
-    assert "learned with --text-column chosen" in refusal(path, mode="sft").hint
+    assert "train on it with --text-column chosen" in refusal(path, mode="sft").hint
     (document,) = documents(path, text_column="chosen")
     assert document["messages"] == said
 

@@ -139,7 +139,7 @@ def test_every_string_and_whole_number_type_is_read(tmp_path: Path, way: str, ty
 def test_a_number_beyond_64_bits_is_named_by_its_row(tmp_path: Path) -> None:
     table = pa.table({"text": ["a", "b"], "label": pa.array([1, 2**63], pa.uint64())})
     path = save(tmp_path, "stream", table)
-    assert refusal(path, label_column="label").message == f"{path}: row 2: 'label' is beyond 64 bits with a sign"
+    assert refusal(path, label_column="label").message == f"{path}: row 2: 'label' does not fit into a signed 64-bit integer"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -183,5 +183,5 @@ def test_a_column_that_is_a_folder_s_name_is_pointed_at(tmp_path: Path) -> None:
     folder.mkdir()
     pq.write_table(pa.table({"text": ["a", "b"]}), folder / "part.parquet")
     error = refusal(folder / "part.parquet", label_column="label")
-    assert "its value stands in the folder's name (label=pos)" in error.message
+    assert "its value is in the folder name (label=pos)" in error.message
     assert "partitioning='hive'" in error.hint

@@ -228,8 +228,8 @@ def test_the_field_limit_of_the_csv_module_is_left_as_it_was(tmp_path: Path) -> 
 
 def test_a_table_without_a_header_is_told_how_to_count(tmp_path: Path) -> None:
     error = refusal(write(tmp_path / "sms.tsv", "ham\tGo until jurong point\nspam\tFree entry\n"), label_column="label")
-    assert error.hint.endswith("count the columns from 0: --text-column 0 --label-column 1.")
-    assert "count the columns" not in refusal(write(tmp_path / "b.tsv", "ham\tGo\n"), text_column="5").hint
+    assert error.hint.endswith("give columns by number, counted from 0: --text-column 0 --label-column 1.")
+    assert "columns by number" not in refusal(write(tmp_path / "b.tsv", "ham\tGo\n"), text_column="5").hint
 
 
 def test_labels_in_a_file_of_their_own_are_told_how_to_join(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_folders_that_are_labels_are_told_of_where_a_text_begins_with_a_line_wit
     for label in ("neg", "pos"):
         write(tmp_path / "set" / label / "0.txt", "good, really\n")
         write(tmp_path / "tables" / {"neg": "train", "pos": "test"}[label] / "0.txt", "good, really\n")
-    assert "Where the folders are the labels" in refusal(tmp_path / "set", label_column="label").hint
-    assert "Where the folders" not in refusal(tmp_path / "tables", label_column="label").hint
+    assert "If the folder names are the labels" in refusal(tmp_path / "set", label_column="label").hint
+    assert "If the folder names" not in refusal(tmp_path / "tables", label_column="label").hint
     write(tmp_path / "set" / "neg" / "0.txt", "good\treally\n")
     assert "Columns: good, really." in refusal(tmp_path / "set", label_column="label").hint
 
@@ -264,7 +264,7 @@ def test_a_file_of_labels_is_told_of_where_other_folders_hold_texts_as_well(tmp_
         write(tmp_path / task / "labels.txt", "0\n1\n")
         texts = write(tmp_path / task / "texts.txt", "so good\nso bad\n")
     hint = refusal(texts, text_column="0", label_column="1").hint
-    assert "paste texts.txt labels.txt" in hint and "Where the folders are the labels" in hint  # noqa: PT018
+    assert "paste texts.txt labels.txt" in hint and "If the folder names are the labels" in hint  # noqa: PT018
 
 
 def test_counted_columns_of_which_there_is_one_are_told_what_may_be_meant(tmp_path: Path) -> None:
@@ -275,23 +275,25 @@ def test_counted_columns_of_which_there_is_one_are_told_what_may_be_meant(tmp_pa
     assert "paste texts.txt labels.txt" in hint
     assert (
         refusal(write(tmp_path / "a.csv", "a,b\n"), text_column="0", label_column="2").hint
-        == "Columns: 0, 1. Name one with --label-column."
+        == "Columns: 0, 1. Name a column with --label-column."
     )
     train = write(tmp_path / "train.txt", "news\t1\nsport\t0\n")
-    assert refusal(train, write(tmp_path / "class.txt", "news\nsport\n"), **counted).hint.startswith(f"{train} has it. Leave files without")
+    assert refusal(train, write(tmp_path / "class.txt", "news\nsport\n"), **counted).hint.startswith(
+        f"{train} has it. Exclude the files without"
+    )
 
 
 def test_a_column_that_another_file_spells_otherwise_is_named(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", "text,toxic\na,1\n")
     hint = refusal(train, write(tmp_path / "test.csv", 'text,"""toxic"""\nb,0\n'), label_column="toxic").hint
     assert "Did you mean --label-column '\"toxic\"'?" in hint
-    assert hint.endswith(f"one name in all files: {train} has it as toxic.")
+    assert hint.endswith(f"the same name in all files: in {train} it is toxic.")
 
 
 def test_labels_before_the_texts_are_told_how_to_part(tmp_path: Path) -> None:
     file = write(tmp_path / "OLD", "__label__good so good\n__label__bad so bad\n")
     hint = refusal(file, label_column="label", source_format="csv").hint
-    subprocess.run(["bash", "-c", hint.partition("wants them: ")[2].partition(", then")[0]], cwd=tmp_path, check=True)
+    subprocess.run(["bash", "-c", hint.partition("in fastText format: ")[2].partition(", then")[0]], cwd=tmp_path, check=True)
     assert rows(tmp_path / "NEW.tsv", text_column="1", label_column="0") == [("so good", "good"), ("so bad", "bad")]
 
 
@@ -316,8 +318,8 @@ def test_without_a_header_that_delimiter_is_taken_which_gives_enough_columns(tmp
         ("번호,리뷰 내용,감정", {}, "Did you mean --text-column '리뷰 내용'?"),
         ("text, label", {"label_column": "label"}, "Did you mean --label-column ' label'?"),
         ("# text", {}, "Did you mean --text-column '# text'?"),
-        ("a,b", {}, "Name one with --text-column."),
-        ("it is a gripping review of our times,1", {}, "count the columns from 0"),
+        ("a,b", {}, "Name a column with --text-column."),
+        ("it is a gripping review of our times,1", {}, "give columns by number, counted from 0"),
     ],
 )
 def test_a_column_with_a_usual_name_is_proposed(tmp_path: Path, header: str, asked: dict[str, str], hint: str) -> None:
@@ -342,12 +344,12 @@ def test_lines_before_the_header_are_told_to_be_deleted(tmp_path: Path, before: 
     mark = ";" if ";" in before else ","
     file = write(tmp_path / "a.csv", f"{before}text{mark}label\na{mark}x\n")
     error = refusal(file, label_column="label")
-    assert error.hint.startswith("Before the header stand")
+    assert error.hint.startswith(("A line precedes the header (", "4 lines precede the header ("))
     assert f"sed {'1' if before.count(chr(10)) == 1 else '1,4'}d OLD > NEW" in error.hint
 
 
 def test_a_header_that_begins_with_a_number_sign_is_no_comment(tmp_path: Path) -> None:
-    assert "Before the header" not in refusal(write(tmp_path / "a.csv", "# text,label\na,x\n"), label_column="label").hint
+    assert "the header" not in refusal(write(tmp_path / "a.csv", "# text,label\na,x\n"), label_column="label").hint
 
 
 def test_a_column_that_looks_the_same_is_named(tmp_path: Path) -> None:
@@ -382,11 +384,13 @@ def test_a_delimiter_beside_which_another_cuts_all_rows_alike_is_named_with_it(t
     texts = [("Heute, endlich, da", "Sport"), ("Das Netz, es, da", "Web")]
     counted = {"text_column": "1", "label_column": "0"}
     file = write(tmp_path / "a.csv", "".join(f"{label};{text}\n" for text, label in texts))
-    (note,) = [note for note in plan(file, **counted).notes if "cut" in note]
-    assert note.startswith(f"{file}: its rows are cut at ',', and ';' cuts them alike: if that is meant, python -c")
+    (note,) = [note for note in plan(file, **counted).notes if "split at" in note]
+    assert note.startswith(
+        f"{file}: its rows are split at ',', though ';' would also give every row the same number of fields. If ';' is the delimiter: python -c"
+    )
     new = remade(note, file)
     assert rows(new, **counted) == texts
-    assert not [note for note in plan(new, **counted).notes if "cut" in note]
+    assert not [note for note in plan(new, **counted).notes if "split at" in note]
 
 
 def test_ragged_rows_without_a_header_are_told_at_what_they_are_cut_and_may_have_to_be(tmp_path: Path) -> None:
@@ -395,17 +399,20 @@ def test_ragged_rows_without_a_header_are_told_at_what_they_are_cut_and_may_have
     file = write(tmp_path / "a.csv", "".join(f"{label};'{text}'\n" for text, label in texts))
     counted = {"text_column": "1", "label_column": "0"}
     hint = refusal(file, **counted).hint
-    assert "quote the row. The rows are cut at ','. Cut at ';' the first field has 2 values in 20 rows: if that is meant, python -c" in hint
+    assert (
+        "contain the delimiter. The rows are split at ','. Split at ';', the first field would have 2 distinct values in 20 rows. If ';' is the delimiter: python -c"
+        in hint
+    )
     assert rows(remade(hint, file), **counted) == texts
     file = write(tmp_path / "b.csv", "a,x\nb,y,z\n")
-    assert refusal(file, **counted).hint == "Correct or quote the row. The rows are cut at ','."
+    assert refusal(file, **counted).hint == "Correct the row, or quote fields that contain the delimiter. The rows are split at ','."
 
 
 def test_rows_without_labels_beside_labelled_ones_are_told_what_to_do(tmp_path: Path) -> None:
     train, test = write(tmp_path / "train.csv", HEAD + "a,x\nb,y\n"), write(tmp_path / "test.csv", "id,text\n1,c\n")
     error = refusal(train, test, label_column="label")
     assert error.message == f"{test}: no column 'label'"
-    assert error.hint.startswith(f"{train} has it. Leave files without labels out")
+    assert error.hint.startswith(f"{train} has it. Exclude the files without labels")
     assert "ftcli predict" not in refusal(test, label_column="label").hint
 
 
@@ -420,32 +427,32 @@ def test_only_a_table_without_a_header_is_said_to_have_none(tmp_path: Path) -> N
     ("rest", "noted"),
     [
         ('5" disk\tx\n', ""),
-        ('"hi" he said\ty\nfour\tx\n', "begins in line 4 are not in order"),
-        ('"hi\ty\n', "begins in line 4 are not in order"),
+        ('"hi" he said\ty\nfour\tx\n', "begins in line 4 are not balanced"),
+        ('"hi\ty\n', "begins in line 4 are not balanced"),
     ],
     ids=["quoted", "stray", "open"],
 )
 def test_a_tsv_whose_quotes_look_like_quotes_and_are_none_is_noted(tmp_path: Path, rest: str, noted: str) -> None:
     file = write(tmp_path / "a.tsv", 'text\tlabel\n"one ""a"" b"\tx\n"two"\ty\n' + rest)
     notes = plan(file, label_column="label").notes
-    assert [noted in note and "quotes are characters and stay in the texts" in note for note in notes] == [True] * bool(noted)
+    assert [noted in note and "quotes are kept as part of the texts" in note for note in notes] == [True] * bool(noted)
     assert rows(file, label_column="label")[0][0] == ('"one ""a"" b"' if noted else 'one "a" b')
 
 
 def test_a_tsv_whose_quotes_go_over_lines_is_noted(tmp_path: Path) -> None:
     notes = plan(write(tmp_path / "a.tsv", 'text\n"a\nb"\n"c\nd"\n')).notes
-    assert ["quotes are characters" in note and "go over several lines" in note for note in notes] == [True]
+    assert ["quotes are kept" in note and "span several lines" in note for note in notes] == [True]
 
 
 def test_a_ragged_row_is_not_told_to_quote_where_quotes_quote_nothing(tmp_path: Path) -> None:
     for name, row in (("quote", '"two\tz"\ty'), ("none", "a\tb\tc")):
         file = write(tmp_path / f"{name}.tsv", f'text\tlabel\n"open\ty\n{row}\n')
-        assert "only where all quotes of the file are in order" in refusal(file, label_column="label").hint
+        assert "only if every quote in the file is balanced" in refusal(file, label_column="label").hint
 
 
 def test_a_ragged_row_of_a_csv_without_quotes_is_told_to_quote(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", "text,label\nfine,x\nHello, world,x\n")
-    assert refusal(file, label_column="label").hint == "Correct or quote the row."
+    assert refusal(file, label_column="label").hint == "Correct the row, or quote fields that contain the delimiter."
 
 
 def test_of_a_large_tsv_the_beginning_is_read_for_the_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

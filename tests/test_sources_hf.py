@@ -70,7 +70,7 @@ def test_a_split_without_labels_is_left_out_by_naming_the_others(tmp_path: Path)
 
 def test_a_damaged_dataset_directory_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "d" / "state.json", "{}")
-    assert "not what datasets writes" in refusal(tmp_path / "d").message
+    assert "not a dataset saved by datasets" in refusal(tmp_path / "d").message
     write(tmp_path / "e" / "state.json", '{"_data_files": [{"filename": "gone.arrow"}]}')
     assert refusal(tmp_path / "e").message == f"{tmp_path / 'e' / 'gone.arrow'}: No such file or directory"
 
@@ -91,7 +91,7 @@ def test_a_hub_id_is_loaded_through_datasets_without_remote_code(tmp_path: Path,
 
 def test_an_unreachable_hub_is_said_so_with_a_way_out() -> None:
     error = refusal("nobody/no-such-dataset-of-ours")
-    assert error.message.startswith("nobody/no-such-dataset-of-ours: no such file here, and the hub cannot give it: ")
+    assert error.message.startswith("nobody/no-such-dataset-of-ours: no such local file, and the Hub did not return it: ")
     assert "HF_HUB_OFFLINE" in error.hint
 
 
@@ -128,7 +128,7 @@ def test_results_that_datasets_keeps_beside_a_saved_set_are_no_rows_of_it(tmp_pa
     for source in (tmp_path, tmp_path / "*" / "*.arrow", tmp_path / "**" / "*.arrow"):
         assert rows(source) == DATA["text"] * 2
         (note,) = (note for note in plan(source).notes if "datasets keeps" in note)
-        assert note.startswith(f"{source}: left out what datasets keeps beside a saved set: a/cache-")
+        assert note.startswith(f"{source}: left out files that datasets keeps beside a saved dataset: a/cache-")
         assert note.count("mine.arrow") == 2
 
 

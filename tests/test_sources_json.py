@@ -81,8 +81,8 @@ def test_what_is_laid_out_in_another_way_is_told_how_to_make_rows_of_it(tmp_path
     ("name", "content", "way"),
     [
         ("a.json", json.dumps({"a": 1}, indent=1), "JSON lines"),
-        ("a.jsonl", json.dumps([text for text, _ in EXPECTED]) + "\n", "call it .json"),
-        ("a.jsonl", json.dumps(RECORDS), "call it .json"),
+        ("a.jsonl", json.dumps([text for text, _ in EXPECTED]) + "\n", "rename it to .json"),
+        ("a.jsonl", json.dumps(RECORDS), "rename it to .json"),
     ],
 )
 def test_what_is_no_json_lines_is_told_what_it_is(tmp_path: Path, name: str, content: str, way: str) -> None:
@@ -118,15 +118,15 @@ def test_a_document_of_conversations_is_read_in_one_line_too(tmp_path: Path, ind
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"train": RECORDS, "test": RECORDS}, "several arrays of objects among 'train', 'test', and none called data"),
-        ({"train": [["a", "b"]], "test": [["c", "d"]]}, "no array of objects among 'train', 'test', and none called data"),
-        ({"name": "x", "tags": ["a", "b"]}, "no array of objects among 'tags', and none called data"),
+        ({"train": RECORDS, "test": RECORDS}, "several arrays of objects among 'train', 'test', and none is named data"),
+        ({"train": [["a", "b"]], "test": [["c", "d"]]}, "no array of objects among 'train', 'test', and none is named data"),
+        ({"name": "x", "tags": ["a", "b"]}, "no array of objects among 'tags', and none is named data"),
     ],
 )
 def test_a_document_that_does_not_say_which_array_holds_the_rows_is_refused(tmp_path: Path, document: object, words: str) -> None:
     error = refusal(write(tmp_path / "a.json", json.dumps(document, indent=1)))
     assert error.message.endswith(words)
-    assert "a file of its own" in error.hint
+    assert "Write the array of rows to its own file" in error.hint
 
 
 def at(line: int, reason: str) -> tuple[int, str]:

@@ -200,7 +200,9 @@ def test_a_first_label_of_another_kind_is_refused_while_planning(tmp_path: Path,
     assert reason in error.message
 
 
-@pytest.mark.parametrize(("label", "reason"), [("2.0", "'label' is 2.0"), ('"2"', "'label' is '2'"), (str(2**63), "beyond 64 bits")])
+@pytest.mark.parametrize(
+    ("label", "reason"), [("2.0", "'label' is 2.0"), ('"2"', "'label' is '2'"), (str(2**63), "does not fit into a signed 64-bit")]
+)
 def test_a_later_label_that_is_no_whole_number_is_refused(tmp_path: Path, label: str, reason: str) -> None:
     file = write(tmp_path / "a.jsonl", '{"text": "a", "label": 1}\n' * 9 + f'{{"text": "a", "label": {label}}}\n')
     error = refusal(file, label_column="label")
@@ -233,7 +235,9 @@ def test_a_missing_column_lists_the_keys_and_the_nearest(tmp_path: Path) -> None
 def test_conversations_without_their_mode_are_told_its_name(tmp_path: Path, columns: list[str]) -> None:
     error = refusal(write(tmp_path / "a.jsonl", json.dumps(dict.fromkeys(columns, "a")) + "\n"))
     shown = ", ".join(columns)
-    assert error.hint == f"Columns: {shown}. Conversations are read with --mode sft; one column of them as plain text with --text-column."
+    assert (
+        error.hint == f"Columns: {shown}. For conversations use --mode sft; to read one column as plain text, name it with --text-column."
+    )
 
 
 @pytest.mark.parametrize(
@@ -270,13 +274,15 @@ def test_a_last_line_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", GOOD * 3 + GOOD[:-6])
     error = refusal(file)
     assert error.message.startswith(f"{file}:4 (byte {3 * len(GOOD)}): not JSON")
-    assert "not written or copied to its end" in error.hint
+    assert "not completely written or copied" in error.hint
 
 
 @pytest.mark.parametrize("most", [None, 100])
 def test_lines_that_end_in_cr_alone_are_refused_with_what_makes_them_lines(tmp_path: Path, most: int | None) -> None:
     file = write(tmp_path / "a.jsonl", GOOD.replace(b"\n", b"\r") * 20)
-    assert refusal(file, **({} if most is None else {"max_line_bytes": most})).hint.startswith("Lines end in CR alone there: tr ")
+    assert refusal(file, **({} if most is None else {"max_line_bytes": most})).hint.startswith(
+        "The file's lines end in CR alone. Convert them: tr "
+    )
 
 
 def test_empty_texts_and_labels_are_rows(tmp_path: Path) -> None:
@@ -309,10 +315,10 @@ def test_labels_are_scanned_without_reading_the_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "hint"),
     [
-        ('[\n  {"text": "a"},\n  {"text": "b"}\n]\n', "call it .json"),
-        ('[{"text": "a"}, {"text": "b"}]\n', "call it .json"),
+        ('[\n  {"text": "a"},\n  {"text": "b"}\n]\n', "rename it to .json"),
+        ('[{"text": "a"}, {"text": "b"}]\n', "rename it to .json"),
         ('{\n  "text": "a"\n}\n', "jq -c . OLD > NEW"),
-        ('{"text": "a"}\n["b"]\n', "one whole JSON object"),
+        ('{"text": "a"}\n["b"]\n', "one complete JSON object"),
     ],
 )
 def test_json_that_is_no_lines_is_told_what_to_be_called(tmp_path: Path, content: str, hint: str) -> None:
@@ -350,10 +356,10 @@ def test_a_label_that_is_the_same_negative_number_everywhere_is_read(tmp_path: P
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (b'{"text": "a"},\n{"text": "b"}\n', "A comma stands behind each object"),
-        (b"{'text': 'a'}\n", "Python's notation"),
-        (b'# made by hand\n{"text": "a"}\n', "JSON lines have no comments"),
-        (b"nothing\n", "A line must hold one whole JSON object"),
+        (b'{"text": "a"},\n{"text": "b"}\n', "A comma follows each object"),
+        (b"{'text': 'a'}\n", "a Python dict, not JSON"),
+        (b'# made by hand\n{"text": "a"}\n', "JSON lines cannot contain comments"),
+        (b"nothing\n", "Each line must hold one complete JSON object"),
     ],
 )
 def test_lines_that_are_nearly_json_are_told_what_they_are(tmp_path: Path, lines: bytes, words: str) -> None:
@@ -363,7 +369,7 @@ def test_lines_that_are_nearly_json_are_told_what_they_are(tmp_path: Path, lines
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
 def test_a_web_page_under_the_name_of_a_file_is_one(tmp_path: Path, name: str) -> None:
     error = refusal(write(tmp_path / name, "\n<!DOCTYPE html>\n<html><body>text,label</body></html>\n"))
-    assert error.message == f"{tmp_path / name}: the content is a web page, not the file"
+    assert error.message == f"{tmp_path / name}: the content is an HTML page, not the data file"
 
 
 def test_an_address_is_no_file(tmp_path: Path) -> None:

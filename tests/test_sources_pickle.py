@@ -107,7 +107,9 @@ def test_a_list_of_strings_is_the_texts_and_a_list_of_lists_has_columns_by_numbe
     assert "a list of strings has no column 'label'" in refused(strings, label_column="label").message
     _, bad = read(pairs)
     assert [row.code for row in bad] == ["missing-field"] * 30
-    assert bad[0].hint == "Columns: 0, 1. The columns have no names, so use their numbers: --text-column 0 --label-column 1."
+    assert (
+        bad[0].hint == "Columns: 0, 1. The columns have no names, so give their numbers, counted from 0: --text-column 0 --label-column 1."
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_rows_by_number_and_tables_without_columns_are_told_apart_from_counted_c
     rows = {number: {"text": text, "label": 1} for number, text in enumerate(TEXTS)}
     for table in (rows, {f"id-{number}": row for number, row in rows.items()}):
         error = refused(write(tmp_path / "a.pkl", pickle.dumps(table)))
-        assert ("holds a dict of rows" in error.message, error.hint) == (True, "Pickle its rows as a list: list(d.values()).")
+        assert ("holds a dict of rows" in error.message, error.hint) == (True, "Pickle its rows as a list instead: list(d.values()).")
     assert "counted" not in refused(write(tmp_path / "b.pkl", pickle.dumps({})), text_column="0").hint
 
 
@@ -173,17 +175,22 @@ GOOD = {"text": "a", "label": 1}
         ({"text": "b", "label": True}, "wrong-type", "label", "'label' is true"),
         ({"text": "b\ud800", "label": 1}, "surrogate", "text", "'text' holds the lone surrogate U+D800, which no UTF-8 text can"),
         ({"text": b"b", "label": 1}, "wrong-type", "text", "'text' is b'b' (bytes)"),
-        ({"text": "b", "label": 2**70}, "out-of-range", "label", f"'label' is {2**70} (a number), beyond 64 bits with a sign"),
+        (
+            {"text": "b", "label": 2**70},
+            "out-of-range",
+            "label",
+            f"'label' is {2**70} (a number), which does not fit into a signed 64-bit integer",
+        ),
         (
             {"text": "b", "label": 1 << 9999},
             "out-of-range",
             "label",
-            "'label' is an integer of 10,000 bits (a number), beyond 64 bits with a sign",
+            "'label' is an integer of 10,000 bits (a number), which does not fit into a signed 64-bit integer",
         ),
         ({"text": "b"}, "missing-field", "label", "no column 'label'"),
         ({"texts": "b", "label": 1}, "missing-field", "text", "no column 'text'"),
         ("b", "not-an-object", None, "a row must be a dict, found 'b' (a string)"),
-        ({"text": "가" * 34, "label": 1}, "line-too-long", "text", "'text' has 102 bytes, 100 are allowed"),
+        ({"text": "가" * 34, "label": 1}, "line-too-long", "text", "'text' has 102 bytes, more than the 100 allowed"),
     ],
 )
 @pytest.mark.parametrize("shape", ["list of dicts", "dict of lists"])
@@ -281,7 +288,7 @@ def test_a_pickle_that_names_code_runs_none_of_it(tmp_path: Path, name: str) -> 
     canary = tmp_path / "canary"
     file = write(tmp_path / "a.pkl", codes(canary)[name])
     error = refused(file)
-    assert "system, so that it runs code when it is loaded" in error.message
+    assert "system, so loading it runs code" in error.message
     assert "--trust-pickle" in error.hint
     assert not canary.exists()
     with file.open("rb") as stream:
@@ -293,9 +300,9 @@ def test_a_data_frame_is_refused_by_name_and_read_when_it_is_trusted(tmp_path: P
     file = write(tmp_path / "a.pkl", pickle.dumps(TRUSTED["DataFrame"]))
     error = refused(file)
     assert "needs pandas." in error.message
-    assert error.hint == "It holds a DataFrame. If you made the file: --trust-pickle. Better: convert it once, DataFrame.to_parquet."
+    assert error.hint == "It holds a DataFrame. If you created the file: --trust-pickle. Better: convert it once with DataFrame.to_parquet."
     assert plan(file, trust_pickle=True).notes == (
-        f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {file}",
+        f"code in these pickles was allowed to run, in a separate process (--trust-pickle): {file}",
     )
     assert plan(write(tmp_path / "b.pkl", pickle.dumps(TEXTS))).notes == ()
 
@@ -343,13 +350,13 @@ def bombs() -> dict[str, tuple[bytes, str]]:
         "a frame of 2^50": (b"\x80\x04\x95" + (2**50).to_bytes(8, "little") + b"K\x01.", "MiB of memory"),
         "memo 2^32": (b"\x80\x04]r\xff\xff\xff\xff.", "MiB of memory"),
         "a key of 3 M levels": (b"\x80\x04})" + b"\x85" * 3_000_000 + b"K\x01s.", "ended by SIGSEGV"),
-        "keys of one hash": (b"\x80\x04}(" + colliding + b"u.", "takes more time"),
+        "keys of one hash": (b"\x80\x04}(" + colliding + b"u.", "takes longer than"),
         "garbage": (b"garbage", "cannot be unpickled"),
         "nothing but the end": (b".", "cannot be unpickled"),
         "cut off": (pickle.dumps(TEXTS)[:-5], "cannot be unpickled"),
-        "two pickles": (pickle.dumps(TEXTS) * 2, "something follows the end of the pickle"),
+        "two pickles": (pickle.dumps(TEXTS) * 2, "data follow the end of the pickle"),
         "a number of 9,999 digits": (b"I" + b"9" * 9_999 + b"\n.", "cannot be unpickled: ValueError"),
-        "a text that is named again": (pickle.dumps([{"text": "x" * (1 << 20)}] * 2_000), "bytes of text and more"),
+        "a text that is named again": (pickle.dumps([{"text": "x" * (1 << 20)}] * 2_000), "bytes of pickle expand to more than"),
         "2^29 leaves": (pickle.dumps(doubled(29)), "not among the rows"),
         "2^29 leaves in a text": (pickle.dumps([{"text": doubled(29)}]), "not among the rows"),
         "2 M levels": (b"\x80\x04)" + b"\x85" * 2_000_000 + b".", "not among the rows"),
@@ -360,7 +367,7 @@ def bombs() -> dict[str, tuple[bytes, str]]:
 @pytest.mark.parametrize("name", bombs())
 def test_a_bomb_is_refused_and_costs_this_process_nothing(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, reason = bombs()[name]
-    if reason == "takes more time":  # which no other may, also on a slow machine; this one would take hours
+    if reason == "takes longer than":  # which no other may, also on a slow machine; this one would take hours
         order = picklefile._order
         monkeypatch.setattr(picklefile, "_order", lambda *given, **options: replace(order(*given, **options), cpu_seconds=1))
     file = write(tmp_path / "a.pkl", data)
@@ -388,7 +395,7 @@ def test_a_gzip_bomb_stops_at_the_memory_limit(tmp_path: Path, monkeypatch: pyte
             packed.write(b"x" * (1 << 24))
         packed.write(b".")
     file = write(tmp_path / "a.pkl.gz", buffer.getvalue())
-    assert "needs more than 240 MiB of memory to be loaded" in refused(file).message
+    assert "needs more than 240 MiB of memory to load" in refused(file).message
 
 
 def test_damaged_compressed_data_are_named(tmp_path: Path) -> None:
@@ -448,7 +455,7 @@ for attempt in (
 def test_a_child_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picklefile, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(picklefile, "PROGRAM", "import time; time.sleep(60)")
-    assert "made no progress for 0 s" in refused(write(tmp_path / "a.pkl", pickle.dumps(TEXTS))).message
+    assert "no progress in loading it for 0 s" in refused(write(tmp_path / "a.pkl", pickle.dumps(TEXTS))).message
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
@@ -510,7 +517,7 @@ def test_the_child_answers_with_batches_bad_rows_a_kind_or_an_error(tmp_path: Pa
         assert json.loads(payload)[0].startswith(f"{tmp_path / 'b.pkl'}: ")
     monkeypatch.setattr(unpickle, "SWELLING_FROM", 0)
     monkeypatch.setattr(unpickle, "SWELLING", 0)
-    assert b"bytes of text and more" in answers(file)[-1][1]
+    assert b"bytes of pickle expand to more than" in answers(file)[-1][1]
     monkeypatch.setattr(tabular, "Table", lambda *_: bytes(1 << 62))
     assert b"MiB of memory" in answers(file)[-1][1]
 
@@ -567,6 +574,6 @@ def test_splits_in_one_pickle_are_told_to_be_written_one_by_one(tmp_path: Path) 
     """jq reads no pickle."""
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"train": [{"text": "a"}], "test": [{"text": "b"}]}))
     assert (
-        "These are splits: write each as a file of its own (of a .json: jq .train OLD > train.json; of a pickle: json.dump of each)."
+        "These are splits: write each to its own file (from .json: jq .train OLD > train.json; from a pickle: json.dump each)."
         in refusal(tmp_path / "a.pkl").hint
     )

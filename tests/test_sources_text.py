@@ -71,8 +71,8 @@ def test_bytes_that_are_not_utf8_are_named_by_line_and_column(tmp_path: Path, sa
     content = f"a{end}{end}b{end}c".encode() + "가".encode("euc-kr") + f"{end}d".encode()
     for file in (write(tmp_path / "a.txt", content), write(tmp_path / "a.txt.gz", gzip.compress(content))):
         error = refusal(file, sample_by=sample_by, shard_bytes=2)
-        line, start, inside = {"line": (4, 3 + 3 * len(end) - 1, ""), "paragraph": (3, 1 + 2 * len(end), ", in its line 2")}.get(
-            sample_by, (1, 0, ", in its line 4")
+        line, start, inside = {"line": (4, 3 + 3 * len(end) - 1, ""), "paragraph": (3, 1 + 2 * len(end), ", in line 2 of it")}.get(
+            sample_by, (1, 0, ", in line 4 of it")
         )
         assert error.message == f"{file}:{line} (byte {start}): not UTF-8: byte 0xb0 at column 2{inside}"
 
@@ -92,7 +92,7 @@ def test_empty_and_binary_files_are_refused(tmp_path: Path) -> None:
 def test_lines_that_part_documents_are_said_and_the_way_out_works(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", 'one "quoted"\ntwo\n<|endoftext|>\nthree\n<|endoftext|>\n')
     (note,) = plan(file).notes
-    assert note.startswith(f"{file}: lines of nothing but '<|endoftext|>' are texts of their own")
+    assert note.startswith(f"{file}: every line is a text, also lines that hold only '<|endoftext|>'")
     command = note[note.index("jq ") :].replace("OLD", str(file)).replace("NEW", str(tmp_path / "new"))
     subprocess.run(command, shell=True, check=True)
     assert [json.loads(line)["text"].strip() for line in (tmp_path / "new.jsonl").read_text().splitlines()] == [
@@ -107,7 +107,7 @@ def test_lines_that_part_documents_are_said_and_the_way_out_works(tmp_path: Path
 def test_lines_that_end_in_cr_alone_are_one_row_and_said_so(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "one\rtwo\r")
     (note,) = plan(file).notes
-    assert note == f"{file}: one row, because its lines end in CR alone (tr '\\r' '\\n' < OLD > NEW makes them lines)"
+    assert note == f"{file}: read as one row, because its lines end in CR alone (to fix: tr '\\r' '\\n' < OLD > NEW)"
     assert plan(file, sample_by="document").notes == ()
     for content in ("one\r", "one\rtwo\n", "one", "one\r\ntwo\r\n"):
         assert plan(write(tmp_path / "b.txt", content)).notes == ()

@@ -14,7 +14,7 @@ import pytest
 
 from ftcli.commands import benchmark, sweep
 from ftcli.context import Context
-from ftcli.core.benchmark import full_path, halving, hands, pace, saved_profile
+from ftcli.core.benchmark import full_path, halving, pace, saved_profile, worker_counts
 from ftcli.core.benchmark.grids import PRESENT, candidates, name_of
 from ftcli.core.benchmark.halving import search
 from ftcli.errors import FtcliError, TrainError, UsageError
@@ -259,8 +259,8 @@ def test_the_best_is_reported_and_saved_with_its_reason(home: Path, tmp_path: Pa
         return {"tokens": 400.0 / (settings.dataset.num_proc or 4), "rows": 20.0, "seconds": float(noise.lognormal(0, 0.02))}
 
     monkeypatch.setattr(sweep, "_tokenized", tokenized)
-    monkeypatch.setattr(hands, "workers", lambda settings, *_: settings.dataset.num_proc or 4)  # as of large sources
-    monkeypatch.setattr(hands, "SHARD_BYTES", 100)
+    monkeypatch.setattr(worker_counts, "workers", lambda settings, *_: settings.dataset.num_proc or 4)  # as of large sources
+    monkeypatch.setattr(worker_counts, "SHARD_BYTES", 100)
     monkeypatch.setattr(pace, "_best", lambda _: (0.01, 0.01))  # 40 looks at the machine take 9 s
     source = write(tmp_path / "data.jsonl", corpus(20))
     values = {
@@ -299,22 +299,22 @@ LARGE = full_path.Texts(Path("t.jsonl"), 10, 10, exact=True, prepared=False, cut
 )
 def test_the_texts_of_a_benchmark_have_the_workers_of_the_whole_run(asked: int | None, texts: full_path.Texts, number: int) -> None:
     """The texts were one small file: whatever num_proc was, one worker prepared them, and it made no difference."""
-    known = frozenset({(hands.WORKERS, 12)})
+    known = frozenset({(worker_counts.WORKERS, 12)})
     settings = context(dataset__num_proc=asked).settings
-    assert hands.workers(settings, texts, 4, known) == number
-    made, bounds = hands.given(settings, texts, 4, known, most=number)
+    assert worker_counts.workers(settings, texts, 4, known) == number
+    made, bounds = worker_counts.with_workers(settings, texts, 4, known, most=number)
     if number == 1:
         assert (made, bounds) == (settings, known)
         return
     assert made.dataset.num_proc == number
     assert made.dataset.shard_bytes == max(1_000_000, 20_000_000 // (4 * number))
-    assert ((hands.WORKERS, number) in bounds) == (asked in (None, 12))
+    assert ((worker_counts.WORKERS, number) in bounds) == (asked in (None, 12))
 
 
 def test_how_many_rows_tell_the_workers_is_said() -> None:
-    assert hands.too_few(LARGE, 10) is None
-    assert hands.too_few(LARGE, 1) is None
-    assert "use --rows 160" in (hands.too_few(LARGE, 16) or "")
+    assert worker_counts.too_few(LARGE, 10) is None
+    assert worker_counts.too_few(LARGE, 1) is None
+    assert "use --rows 160" in (worker_counts.too_few(LARGE, 16) or "")
 
 
 def test_workers_that_few_rows_cannot_tell_are_not_tried(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_workers_that_few_rows_cannot_tell_are_not_tried(tmp_path: Path) -> None
     for values, words in (({}, "so small that one"), ({"dataset.num_proc": 2, "dataset.shard_bytes": 2_000}, "--rows")):
         made = Context.make({"dataset.sources": [str(source)], "tokenizer.path": "anything", "benchmark.rows": 50, **values})
         grid, _, _ = sweep._work(made, "tokenize", tmp_path)
-        assert not any(hands.WORKERS in changed for changed in grid.values())
+        assert not any(worker_counts.WORKERS in changed for changed in grid.values())
         assert len(grid) > 4
         assert "the number of workers is not tried" in made.notes[-1]
         assert words in made.notes[-1]

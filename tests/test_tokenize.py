@@ -775,7 +775,7 @@ def test_an_output_that_is_not_ours_is_never_touched(bpe, source, out):
     out.mkdir()
     (out / "precious.txt").write_text("mine")
     for overwrite in (False, True):
-        with pytest.raises(PublishError, match="ftcli did not make it"):
+        with pytest.raises(PublishError, match="ftcli did not create it"):
             prepare(bpe, source, out, runtime__overwrite=overwrite)
     assert [path.name for path in out.iterdir()] == ["precious.txt"]
     assert left_behind(out) == []

@@ -403,7 +403,7 @@ class Endings:
 def test_data_prepared_for_a_plugins_task_are_trained_on_as_it_and_refused_without_the_plugin(bench: Bench) -> None:
     rows = [(ids, None) for ids, _ in learnable(24, 4, VOCABULARY, 0)]
     data = bench.store("ending", {"train": rows}, task="ending")
-    with pytest.raises(SettingsError, match="= 'ending': no plugin offers this task"):
+    with pytest.raises(SettingsError, match="= 'ending': no plugin provides this task"):
         prepare(bench.context(data, "without the plugin"))
     context = bench.context(data, "with the plugin")
     context.plugins._add(Endings(), "endings", "test", "0")
@@ -448,8 +448,8 @@ def test_plugins_see_every_logged_step_and_their_failure_is_theirs(bench: Bench,
         ({"dataset__sources": None}, UsageError, "one prepared directory, 0 are given"),
         ({"dataset__sources": ["/nowhere/at/all"]}, DataError, "/nowhere/at/all: no such file or directory"),
         ({"train__output_dir": None}, UsageError, "--output-dir is missing"),
-        ({"train__mode": "clasify"}, SettingsError, "no plugin offers this task"),
-        ({"loader__collator": "packt"}, SettingsError, "no plugin offers this collator"),
+        ({"train__mode": "clasify"}, SettingsError, "no plugin provides this task"),
+        ({"loader__collator": "packt"}, SettingsError, "no plugin provides this collator"),
         ({"loader__collator": "packed", "train__lean_step": "off"}, SettingsError, "needs the lean step"),
         ({"train__max_tokens_per_batch": 9}, SettingsError, "does not hold row [0-9]+ of train, which takes 23 tokens"),
         (

@@ -121,7 +121,7 @@ def test_the_folder_of_a_run_is_no_data_and_names_what_it_learned(bench, tmp_pat
     learned = {"settings": {"dataset.sources": {"value": ["data/reviews", "more.csv"]}}}
     (run / RUN_NAME).write_text(json.dumps(learned if kept else {}))
     for ask in (lambda: train.run(bench.context(run, "of a run")), lambda: Store.open(run)):
-        with pytest.raises(FtcliError, match=rf"run is the folder of a run \({RUN_NAME}\), not data") as caught:
+        with pytest.raises(FtcliError, match=rf"run is the output folder of a training run \({RUN_NAME}\), not data") as caught:
             ask()
         assert (caught.value.hint == "It learned data/reviews, more.csv: give that.") == kept
         assert caught.value.hint

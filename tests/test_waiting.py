@@ -149,7 +149,7 @@ def test_a_process_that_takes_over_says_from_whom_also_on_a_rank_that_is_quiet(t
         replace(Note.mine(), rank=1, pid=4, host="far").write(lease.fileno())
     with open_attempt(context, tmp_path / "out", "f", inputs={}, need_bytes=0) as attempt:
         assert attempt.done("a")
-        words = f"rank 1, pid 4 on far, which was preparing {tmp_path / 'out'}, is gone: rank 5 continues with the shards it had finished"
+        words = f"rank 1, pid 4 on far, which was preparing {tmp_path / 'out'}, has ended: rank 5 continues from the shards it had finished"
         assert (shown.said, context.notes) == ([words], [words])
         attempt.publish({}, ["a"])
     with open_attempt(context, tmp_path / "out", "f", inputs={}, need_bytes=0) as again:

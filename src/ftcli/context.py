@@ -1,4 +1,4 @@
-"""What a command gets: settings with origins, the machine, the plugins, and where progress goes."""
+"""What a command receives: settings with origins, the machine, the plugins, and where progress is shown."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ftcli.sources import Resolved, resolve
 
 
 class Progress(Protocol):
-    """A progress bar, or nothing. One stage at a time; `start` ends the stage before it."""
+    """A progress bar, or nothing. One stage at a time; `start` ends the previous stage."""
 
     def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None:
-        """Begin a stage ("encode") of `total` units ("B", "rows", "steps"); None: the total is unknown. `before` of them were done in an earlier run."""
+        """Begin a stage ("encode") of `total` units ("B", "rows", "steps"); None: the total is unknown. `before` units were done in an earlier run."""
         ...
 
     def advance(self, amount: float, **figures: Any) -> None:
-        """Add to the stage; `figures` (rows=…, tokens=…, loss=…) are shown beside the bar."""
+        """Add to the stage; `figures` (rows=…, tokens=…, loss=…) are shown next to the bar."""
         ...
 
     def say(self, message: str) -> None:
-        """One line for people, on stderr, above the bar."""
+        """Print one line on stderr, above the bar."""
         ...
 
     def close(self) -> None: ...
 
 
 class Quiet:
-    """Progress that goes nowhere."""
+    """Progress that shows nothing."""
 
     def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None: ...
 
@@ -49,7 +49,7 @@ class Quiet:
 
 @dataclass(slots=True)
 class Context:
-    """One invocation. `notes` collects automatic choices with their reasons; they end in the report."""
+    """One invocation of a command. `notes` collects automatic choices with their reasons for the report."""
 
     resolved: Resolved
     machine: Machine
@@ -58,7 +58,7 @@ class Context:
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     room: Choice | None = None
-    """Workers that the executor has room for, where that is not this machine's matter."""
+    """Number of workers that the executor has room for, if this machine does not determine it."""
 
     @classmethod
     def make(cls, values: Mapping[str, Any] | None = None, plugins: Plugins | None = None, **resolve_options: Any) -> Context:
@@ -72,7 +72,7 @@ class Context:
 
     @property
     def cache_dir(self) -> Path:
-        """Where proofs, source hashes, tokenizers and copies of objects are kept from run to run."""
+        """Folder in which proofs, source hashes, tokenizers and copies of objects are kept between runs."""
         return cache_folder(self.settings)
 
     def note(self, message: str) -> None:
@@ -96,7 +96,7 @@ class Context:
         details: Mapping[str, Any] | None = None,
         error: FtcliError | None = None,
     ) -> Report:
-        """The command's report with everything the context knows filled in."""
+        """The command's report, with everything that the context knows filled in."""
         return Report(
             command=command,
             status=status,

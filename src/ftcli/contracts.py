@@ -1,4 +1,4 @@
-"""What a plugged-in part must look like: one protocol per kind. Types of heavy libraries are named for the reader only."""
+"""The interface of each kind of pluggable part, one protocol per kind. Types of heavy libraries are imported for type checking only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Reject = Callable[[BadRow], None]
-"""What a reader does with a bad row: `ftcli.core.reading.reject` has the strict one, which raises, and the quarantine."""
+"""Called by a reader for each bad row. `ftcli.core.reading.reject` has the strict one, which raises, and the quarantine."""
 
 # -- sources -----------------------------------------------------------------------------------------------------------
 
@@ -33,29 +33,29 @@ class SourceFormat(Protocol):
 
     name: str
     suffixes: tuple[str, ...]
-    """Lower case, with the dot; a trailing .gz, .zst, .bz2, .xz or .lz4 is taken off before the comparison."""
+    """Lower case, with the dot; a trailing .gz, .zst, .bz2, .xz or .lz4 is removed before the comparison."""
 
     def claims(self, item: str) -> bool:
-        """Whether a source that no suffix decides (a directory, a hub id) is of this format."""
+        """Whether a source whose format no suffix determines (a directory, a Hub id) has this format."""
         ...
 
     def expand(self, item: str, settings: Settings) -> Mapping[str | None, Sequence[str]]:
-        """The files behind a claimed item by the item's own split names (None: the planner decides by file name).
+        """The files of a claimed item by the item's own split names (None: the planner determines the split from the file name).
 
-        The planner maps aliases ("valid", "dev") and says which other splits it leaves out. Never called for a plain file.
+        The planner maps aliases ("valid", "dev") and reports which other splits it skips. Never called for a plain file.
         """
         ...
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
-        """Cut one file into pieces of about `target_bytes`, in order, covering it exactly once.
+        """Divide one file into pieces of about `target_bytes`, in order, that cover it exactly once.
 
         Raises:
-            DataError: the file is not of this format; names file and reason.
+            DataError: the file does not have this format; names file and reason.
         """
         ...
 
     def label_kind(self, path: str, column: str, settings: Settings) -> LabelKind | None:
-        """What the label column holds, from the first row that tells; None when none does (under quarantine, or lists that are all empty)."""
+        """The type of the label column, from the first row that shows it; None if no row does (under quarantine, or if all lists are empty)."""
         ...
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
@@ -63,32 +63,32 @@ class SourceFormat(Protocol):
         of strings or numbers; no nulls).
 
         Args:
-            reject: called for every bad row, in the order of the file, before a batch with a later row is given out. Nothing is coerced.
-                It raises where bad rows are not wanted, so that a reader simply goes on behind it.
+            reject: called for every bad row, in file order, before a batch with a later row is yielded. Values are not converted.
+                It raises if bad rows are not allowed, so a reader simply continues after the call.
 
         Raises:
-            DataError: the file itself is damaged, so that it is unknown which rows are lost; names file and reason.
+            DataError: the file itself is damaged, so the lost rows are unknown; names file and reason.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a row lies: by its first byte in formats that have lines, by its number from 1 in those that have none."""
+    """The position of a row: its first byte in formats with lines, its number, counted from 1, in formats without."""
 
     start: int | None = None
     line: int | None = None
-    """From 1; None: it is counted from `start`."""
+    """Counted from 1; None: derived from `start`."""
     row: int | None = None
     raw: bytes | None = None
 
 
 @runtime_checkable
 class Locating(Protocol):
-    """A format that can say where a row lies that was found to be bad only after it was read (a text of too many tokens)."""
+    """A format that can locate a row that turns out to be bad only after it was read (such as a text with too many tokens)."""
 
     def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
-        """Places of all rows of the piece, good or bad, in the order in which `read` gives them out or rejects them. Slow: for error paths."""
+        """Positions of all rows of the piece, good or bad, in the order in which `read` yields or rejects them. Slow: used on error paths only."""
         ...
 
 
@@ -107,7 +107,7 @@ class Encoder(Protocol):
     """An engine loaded for one tokenizer."""
 
     def encode(self, texts: pa.Array) -> Encoded:
-        """Ids without special tokens from the post-processor, never truncated; special-token text inside is recognised as the reference does."""
+        """Ids without the post-processor's special tokens, never truncated; special tokens written in the text are recognised as by the reference."""
         ...
 
 
@@ -124,10 +124,10 @@ class Engine(Protocol):
         Args:
             backend_json: the tokenizer's serialised backend; empty for a slow tokenizer.
             folder: the tokenizer folder, for the engine that loads it whole (`hf`).
-            threads: threads the encoder may use. A class that starts none for one says `single_threaded = True`: workers are then copies.
+            threads: threads that the encoder may use. A class that starts no thread when this is 1 sets `single_threaded = True`; workers are then copies of one process.
 
         Raises:
-            EngineError: this tokenizer is not of a kind that the engine handles.
+            EngineError: the engine does not support this kind of tokenizer.
         """
         ...
 
@@ -137,9 +137,9 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Packs:
-    """Where documents (or parts of them) go. Parts are listed pack by pack, inside a pack in document order.
+    """The assignment of documents (or parts of them) to packs. Parts are listed pack by pack, within a pack in document order.
 
-    `document`, `start`, `length` have one entry a part (int64); pack p holds parts `pack_offsets[p]:pack_offsets[p + 1]`.
+    `document`, `start`, `length` have one entry per part (int64); pack p holds parts `pack_offsets[p]:pack_offsets[p + 1]`.
     """
 
     document: np.ndarray[Any, np.dtype[np.int64]]
@@ -149,21 +149,21 @@ class Packs:
 
 
 class Packer(Protocol):
-    """Deterministic: the same lengths give the same packs, whatever the machine."""
+    """Deterministic: the same lengths give the same packs on every machine."""
 
     name: str
 
     def pack(self, lengths: np.ndarray[Any, np.dtype[np.int64]], max_length: int) -> Packs:
         """
         Args:
-            lengths: tokens of each document; every one is in 1..max_length unless `splits` is True.
+            lengths: tokens of each document, each in 1..max_length unless `splits` is True.
             max_length: tokens a pack may hold.
         """
         ...
 
     @property
     def splits(self) -> bool:
-        """Whether documents longer than max_length are accepted (and cut into parts)."""
+        """Whether documents longer than max_length are accepted (and split into parts)."""
         ...
 
 
@@ -171,7 +171,7 @@ class Packer(Protocol):
 
 
 class Task(Protocol):
-    """What is learned: which columns it needs, which model class, which loss is expected before the first step."""
+    """The training objective: the columns it needs, the model class, and the loss expected before the first step."""
 
     name: str
     needs_labels: bool
@@ -181,7 +181,7 @@ class Task(Protocol):
         ...
 
     def configure(self, config: Any, store: Store, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Set what the task decides in the model's configuration (label map, pad token, use_cache), in place."""
+        """Set the task's values in the model configuration (label map, pad token, use_cache), in place."""
         ...
 
     def chance_loss(self, config: Any, store: Store) -> float:
@@ -189,12 +189,12 @@ class Task(Protocol):
         ...
 
     def labels(self, rows: Rows) -> np.ndarray[Any, np.dtype[Any]]:
-        """One label a row (classify; int64), or whether each label holds (float32 [rows, labels]), or one a token (pretrain; int64, -100 on
-        the first token of every document), not shifted."""
+        """One label per row (classify; int64), or 0 or 1 for each label (multi-label; float32 [rows, labels]), or one label per token (pretrain;
+        int64, -100 on the first token of every document), not shifted."""
         ...
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | int | None) -> torch.Tensor:
-        """Summed cross-entropy in fp32 divided by `items` (targets of the whole optimizer step, all ranks); by the batch's own targets when None."""
+        """Summed cross-entropy in fp32 divided by `items` (the number of targets in the whole optimizer step, all ranks), or by the batch's own number of targets if None."""
         ...
 
 
@@ -203,7 +203,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """What a collator needs to know of the run."""
+    """What a collator needs to know about the run."""
 
     pad_token_id: int
     padding_side: Literal["left", "right"]
@@ -216,13 +216,13 @@ class Collator(Protocol):
     """The only place that pads or makes tensors. Called with `Rows`, returns the model's keyword arguments."""
 
     def __call__(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """`input_ids` int64 [rows, width], `labels` as the task has them, and `attention_mask` or `position_ids` int64 [rows, width]."""
+        """`input_ids` int64 [rows, width], `labels` as `Task.labels` defines them, and `attention_mask` or `position_ids` int64 [rows, width]."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CollatorKind:
-    """How a collator is made and which rows it wants together."""
+    """How to create a collator, and how rows are grouped into its batches."""
 
     make: Callable[[BatchSpec], Collator]
     order: Literal["random", "grouped"] = "random"
@@ -236,13 +236,13 @@ class CollatorKind:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is written about a check: for its page in the documentation, `verify --explain` and the HTML report. Markdown, a few sentences each."""
+    """The text about a check: for its page in the documentation, `verify --explain` and the HTML report. Markdown, a few sentences per field."""
 
     symptom: str
-    """What a user sees when the cause is there."""
+    """What a user observes when the cause is present."""
     cause: str
     found: str
-    """How the check finds it: the formula, the threshold, and where the threshold comes from."""
+    """How the check detects it: the formula, the threshold, and the source of the threshold."""
     fix: str
     references: tuple[str, ...] = ()
     """Issues, documentation: "[words](https://…)"."""
@@ -254,10 +254,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A reversible change that a check proposes: one key of one JSON file of a folder, made in a copy of the folder."""
+    """A reversible change that a check proposes: one key in one JSON file of a folder, applied to a copy of the folder."""
 
     part: Literal["tokenizer", "model"]
-    """The folder of `tokenizer.path`, or that of the model's configuration."""
+    """The folder of `tokenizer.path`, or of the model configuration."""
     file: str
     key: str
     value: Any
@@ -273,37 +273,37 @@ class CheckKind:
     title: str
     run: Callable[[Any], Check]
     needs: tuple[str, ...] = ()
-    """Parts of the probe it reads: "tokenizer", "store", "batch", "model", "forward", "gradients"."""
+    """Parts of the probe that it reads: "tokenizer", "store", "batch", "model", "forward", "gradients"."""
     severity: Literal["info", "warn", "fail"] = "fail"
-    """The worst verdict it can give, for documentation and `--fail-on`."""
+    """The worst status it can return, for the documentation and `--fail-on`."""
     page: Page | None = None
-    """What is written about it. None: the file `pages/ID.toml` beside the module of `run`, with the fields of `Page` as keys."""
+    """Its documentation. None: read from `pages/ID.toml` next to the module of `run`, with the fields of `Page` as keys."""
     after: tuple[str, ...] = ()
-    """Ids of checks that must have passed: where one of them fails, this one is skipped and says so."""
+    """Ids of checks that must pass first: if one of them fails, this one is skipped, with that reason."""
     mend: Callable[[Any, Check], Sequence[Edit]] | None = None
-    """What `verify --fix` changes for it in a copy: gets the probe and the verdict, returns safe edits only; none when there is no safe one."""
+    """Edits that `verify --fix` applies to a copy: receives the probe and the verdict, returns safe edits only, or none."""
 
 
 # -- executors ---------------------------------------------------------------------------------------------------------
 
 
 Rescue = Callable[[WorkerDied, ShardPlan], Callable[[ShardPlan], Any]]
-"""What does a shard whose worker crashed or hung: another function, or the error is raised."""
+"""Returns the function that redoes a shard whose worker crashed or hung, or raises the error."""
 
 
 class Executor(Protocol):
-    """Runs shard work somewhere. One for a command: `start`, then `each` and `run` in any number, then `close`, also after an error."""
+    """Runs work on shards. One per command: `start`, then any number of `each` and `run`, then `close`, also after an error."""
 
     name: str
 
     def start(self, workers: int) -> None:
-        """Get ready for so many workers, without waiting for them; called before the work is known, and again when their number changes."""
+        """Start this many workers, without waiting for them; called before the work is known, and again if the number changes."""
         ...
 
     def each(self, function: Callable[[], Any]) -> list[Any]:
-        """Call a function once in every worker, and wait for their answers: it loads what the shards will need, before a clock starts.
+        """Call a function once in every worker and wait for the results: it loads what the shards will need, before timing starts.
 
-        `close` may be called meanwhile from another thread; then it raises.
+        If `close` is called meanwhile from another thread, this raises.
         """
         ...
 
@@ -314,36 +314,36 @@ class Executor(Protocol):
         on_progress: Callable[[int, int, int, str], None],
         rescue: Rescue | None = None,
     ) -> Iterator[Any]:
-        """Yield `function(shard)` for every shard as it ends, in any order; every failure is raised.
+        """Yield `function(shard)` for every shard as it completes, in any order; every failure is raised.
 
         Args:
             function: picklable.
-            on_progress: `on_progress(bytes, rows, tokens, file)` adds to the bar.
-            rescue: asked when a worker ended by itself in a shard (an engine aborted, or hung); not when it was killed from outside.
+            on_progress: `on_progress(bytes, rows, tokens, file)` adds to the progress bar.
+            rescue: called if a worker ended by itself in a shard (an engine aborted or hung), but not if it was killed from outside.
         """
         ...
 
     def close(self) -> None:
-        """End the workers, whatever they do."""
+        """End the workers, even if they are busy."""
         ...
 
 
 @runtime_checkable
 class Distant(Protocol):
-    """An executor whose workers may be on other machines: it is told more than the others, and has its own number of cores."""
+    """An executor whose workers may be on other machines: it receives the settings and the directory, and determines its own number of workers."""
 
     def connect(self, settings: Settings) -> Choice:
-        """Reach the machines; called once, before `start`. How many workers there is room for, and why so many.
+        """Connect to the machines; called once, before `start`. Returns the number of workers there is room for, with the reason.
 
         Raises:
-            FtcliError: they cannot be reached.
+            FtcliError: the machines cannot be reached.
         """
         ...
 
     def share(self, directory: Path) -> None:
-        """Make sure that every worker, also one that comes later, sees this directory as this process does. Called before work that writes there.
+        """Ensure that every worker, including later ones, sees this directory as this process does. Called before work that writes there.
 
         Raises:
-            PublishError: a machine does not; names it.
+            PublishError: a machine does not see it; names the machine.
         """
         ...

@@ -1,4 +1,4 @@
-"""What an exporter must look like, and what it is told."""
+"""The interface of exporters, and what they receive."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ def _nothing(rows: int) -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """What is wanted of an export."""
+    """What to export."""
 
     splits: tuple[str, ...]
     tokens_only: bool = False
-    """Labels may be left out; without it a format that has no place for them must refuse."""
+    """Labels may be omitted; if False, a format that cannot store them must refuse."""
     decode: Callable[[np.ndarray[Any, np.dtype[np.int32]]], str | None] | None = None
-    """The text of some ids where it gives exactly these ids again, else None. Only for exporters with `texts`."""
+    """The text of the given ids if it encodes to exactly these ids again, else None. Only for exporters with `texts`."""
     advance: Callable[[int], None] = _nothing
-    """Called with the number of rows that were written, some times a second."""
+    """To be called with the number of rows written, a few times per second."""
 
 
 class Exporter(Protocol):
     """Writes prepared data in another format. The same store and job give the same bytes.
 
-    A class may have `texts = True` (it writes text where it is given a tokenizer) and `is_store = True` (what it writes is a store
-    again, all files that the manifest lists; then it always gets all splits).
+    A class may set `texts = True` (it writes text if given a tokenizer) and `is_store = True` (its output is a store again, with all
+    files that the manifest lists; it then always receives all splits).
     """
 
     name: str
 
     def export(self, store: Store, output: Path, job: ExportJob) -> Iterable[Path]:
-        """Write files into the folder `output`, which is there and empty, and return their paths.
+        """Write files into the folder `output`, which exists and is empty, and return their paths.
 
-        They are synced, hashed and published by the caller; an OSError is put into words there.
+        The caller syncs, hashes and publishes them, and turns an OSError into a message.
 
         Raises:
-            UsageError: the format has no place for the labels.
-            StoreError: a row that the format cannot hold; names split and row.
+            UsageError: the format cannot store the labels.
+            StoreError: the format cannot store a row; names split and row.
         """
         ...

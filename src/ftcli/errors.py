@@ -1,38 +1,38 @@
-"""What goes wrong, in words for people.
+"""Errors shown to users.
 
     FtcliError                  message + hint; exit code 1
-    ├── UsageError              the command line cannot be right; exit code 2
+    ├── UsageError              the command line is wrong; exit code 2
     │   └── SettingsError       a setting's value, key or origin is wrong
     ├── PluginError             a plugin cannot be loaded, clashes or misbehaves
     ├── DataError               a source, file or row cannot be used
     ├── TokenizerError          the tokenizer folder cannot be loaded or used
     ├── EngineError             an engine failed or differs from the reference
     ├── WorkerDied              a worker process ended before its work was done
-    ├── StoreError              a prepared directory is missing, damaged or of another fingerprint
-    ├── PublishError            the result cannot be written (disk full, permissions, someone else holds it)
+    ├── StoreError              a prepared directory is missing, damaged or has another fingerprint
+    ├── PublishError            the result cannot be written (disk full, permissions, another process holds it)
     ├── ModelError              the model or its configuration cannot be used
-    ├── TrainError              a run became impossible or unhealthy
-    ├── MissingExtraError       an optional package is needed; the hint holds the exact install command
-    ├── LimitError              the system gives no further process, thread or memory
+    ├── TrainError              a run cannot continue or is unhealthy
+    ├── MissingExtraError       an optional package is needed; the hint is the exact install command
+    ├── LimitError              the system grants no further process, thread or memory
     ├── RankError               one of several processes of a run stalled or died; resumable; exit code 4
     └── InterruptedRun          stopped by a signal, resumable; exit code 3
 
-Everything that a user can cause is an `FtcliError`; anything else that reaches the command line is a bug of ours and keeps its traceback.
+Everything that a user can cause is an `FtcliError`; any other exception that reaches the command line is a bug in ftcli and keeps its traceback.
 """
 
 from __future__ import annotations
 
 
 class FtcliWarning(UserWarning):
-    """Something a user should change, found where no report is at hand."""
+    """Something a user should change, found where no report is available."""
 
 
 class FtcliError(Exception):
-    """An error for people.
+    """An error shown to users.
 
     Args:
-        message: what is wrong, where (file:line, row, key and origin) and with which value.
-        hint: what to do about it, one sentence; empty when the message already says so.
+        message: what is wrong, where (file:line, row, key and origin), and the value.
+        hint: what to do about it, one sentence; empty if the message already says it.
     """
 
     code = "error"
@@ -111,5 +111,5 @@ class InterruptedRun(FtcliError):  # noqa: N818 - not a failure: the run can be 
 
 
 def adding(extra: str) -> str:
-    """The hint that adds an extra: pip completes the ftcli that is installed, from a wheel or a checkout, and looks for no other."""
+    """The hint that installs an extra: pip completes the installed ftcli, from a wheel or a checkout, and does not replace it."""
     return f"Run: pip install 'ftcli[{extra}]'"

@@ -1,4 +1,4 @@
-"""The records that travel between layers: frozen, standard library only, each serialised by `to_json`."""
+"""The records passed between layers: frozen, standard library only, each serialised by `to_json`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 CheckStatus = Literal["pass", "info", "warn", "fail", "error", "skipped"]
 RunStatus = Literal["ok", "failed", "interrupted"]
 LABELLED = frozenset({"classify", "regress"})
-"""Tasks with a label a row, by which a decoder has to find the last token of a text."""
+"""Tasks with one label per row, in which a decoder has to find the last token of a text."""
 STAGES = ("env", "settings", "tokenizer", "data", "batch", "model", "steps")
 
 _PLAIN = frozenset({str, int, bool, type(None)})
 
 
 def to_json(value: Any) -> Any:
-    """Any record, path, mapping or sequence as what `json.dumps` takes; a non-finite float becomes null."""
+    """Any record, path, mapping or sequence in a form that `json.dumps` accepts; a non-finite float becomes null."""
     if type(value) in _PLAIN:  # most of what is in a record: a tenth of the time of what follows
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -45,7 +45,7 @@ def to_json(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A setting's value with where it came from ("--num-proc", "DATASET_NUM_PROC", "run.toml", "profile highend", "default")."""
+    """A setting's value and its origin ("--num-proc", "DATASET_NUM_PROC", "run.toml", "profile highend", "default")."""
 
     value: Any
     origin: str
@@ -53,7 +53,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An automatic choice and its reason in words: `Choice(2, "48 by profile highend, 2 used: 2 cores by affinity")`."""
+    """An automatic choice and its reason: `Choice(2, "48 by profile highend, 2 used: 2 cores by affinity")`."""
 
     value: Any
     reason: str
@@ -61,7 +61,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tweak:
-    """One environment variable that the `environment` hook wants, and why."""
+    """The value that the `environment` hook wants for one environment variable, and the reason."""
 
     value: str
     reason: str
@@ -71,20 +71,20 @@ class Tweak:
 class Gpu:
     name: str
     memory_bytes: int
-    """0: unknown, or the system's."""
+    """0: unknown, or shared with the system."""
     capability: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the process may use here; every figure has its source in `how` (key: field name, value: words)."""
+    """What this process may use; `how` gives the source of every figure (key: field name, value: text)."""
 
     cores: int
     memory_bytes: int
     memory_available_bytes: int
     cpu_model: str
     cpu_flags: tuple[str, ...]
-    """Only those that decide something: avx2, avx512f, avx512_bf16, amx_bf16."""
+    """Only the relevant ones: avx2, avx512f, avx512_bf16, amx_bf16."""
     disk_kind: Literal["ssd", "hdd", "memory", "network", "unknown"]
     disk_free_bytes: int
     gpus: tuple[Gpu, ...]
@@ -93,7 +93,7 @@ class Machine:
     load_average: float | None
     how: Mapping[str, str]
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of ftcli, of the libraries that decide how fast it is, and of the GPU's driver; those that are installed."""
+    """Versions of ftcli, of the libraries that determine its speed, and of the GPU driver, if installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class PluginInfo:
 class Check:
     """One verdict of `verify`.
 
-    `evidence` holds the figures, decoded text and row numbers behind the verdict; `fix` is one sentence, empty on pass.
+    `evidence` holds the figures, decoded text and row numbers on which the verdict is based; `fix` is one sentence, empty on pass.
     """
 
     id: str
@@ -120,9 +120,9 @@ class Check:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     fix: str = ""
     severity: str = ""
-    """The worst status that this check gives by itself: "info", "warn" or "fail"."""
+    """The worst status that this check returns by itself: "info", "warn" or "fail"."""
     page: str = ""
-    """Where the check is explained: "docs/checks/FT101.md"; for a plugin's check the command that prints its page; empty where nothing is written."""
+    """Where the check is explained: "docs/checks/FT101.md"; for a plugin's check the command that prints its page; empty if there is no page."""
     seconds: float | None = None
 
 
@@ -141,7 +141,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of one source file: `unit` says what start and stop count ("bytes", "rows", "row_groups", "batches", "file")."""
+    """A part of one source file: `unit` is the unit of start and stop ("bytes", "rows", "row_groups", "batches", "file")."""
 
     path: str
     format: str
@@ -149,7 +149,7 @@ class Piece:
     stop: int
     unit: str
     size: int
-    """Bytes on disk that the piece stands for: the planner balances by it, progress counts it."""
+    """Bytes on disk of this piece, used for balancing and for progress."""
 
 
 BadCode = Literal[
@@ -174,36 +174,36 @@ BadCode = Literal[
 
 
 LabelKind = Literal["string", "int", "strings", "ints", "bool", "float"]
-"""What a label column holds: one label a row, or a list of any number of them; "bool" only where a label has a column of its own, "float" only in mode regress."""
+"""The type of a label column: one label per row, or a list of labels; "bool" only if each label has its own column, "float" only in mode regress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns to read. `label_kind` is settled once, while planning, so that every worker reads the same type."""
+    """Which columns to read. `label_kind` is determined once, while planning, so that every worker reads the same type."""
 
     text: str
     label: str | None = None
     label_kind: LabelKind | None = None
     label_separator: str | None = None
-    """Stands between the labels of a row where the column holds strings; readers give the strings as they are, `read_shard` parts them."""
+    """Separator of labels in a string column; readers return the strings unchanged, `read_shard` splits them."""
     labels_only: bool = False
-    """Batches hold `label` alone: the text column is neither decoded nor checked."""
+    """Batches hold only `label`: the text column is neither decoded nor checked."""
     pair: str | None = None
-    """Holds a second text of every row: batches have it as `pair`."""
+    """Column with a second text per row; batches have it as `pair`."""
     flags: tuple[str, ...] = ()
-    """Labels that have a column each, which says whether it holds. Readers give them as so many columns `label`, in this order; `read_shard` makes lists of them."""
+    """Columns of labels that have one column each, which holds whether the label is set. Readers return them as that many columns named `label`, in this order; `read_shard` turns them into lists."""
     flag_kinds: tuple[LabelKind, ...] = ()
     """"string", "int" or "bool" for each."""
     number: bool = False
-    """The label is a number that is to be predicted; `label_kind` is "float", or "string" in tables of text."""
+    """The label is a number to predict; `label_kind` is "float", or "string" in text tables."""
     chat: tuple[str, ...] | None = None
-    """Columns of conversations (mode sft). A row has some of them, and `text` of a batch is what `ftcli.core.reading.conversation.as_document` makes of it."""
+    """Columns of conversations (mode sft). A row has some of them; `text` in a batch is the result of `ftcli.core.reading.conversation.as_document`."""
     renamed: tuple[tuple[str, str], ...] = ()
-    """(column of the data, the known column of conversations that it stands for)."""
+    """(column in the data, known conversation column that it is read as)."""
 
     @property
     def multi_label(self) -> bool:
-        """Whether a row has any number of labels."""
+        """Whether a row may have several labels."""
         return (
             bool(self.flags) or self.label_kind in {"strings", "ints"} or (self.label_kind == "string" and self.label_separator is not None)
         )
@@ -211,25 +211,25 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be used, with where it lies in the decompressed content; unknown is None."""
+    """A row that cannot be used, with its position in the decompressed content; None if unknown."""
 
     path: str
     code: BadCode
     reason: str
-    """For people, without the place."""
+    """Message for users, without the position."""
     line: int | None = None
-    """From 1, in formats that have lines."""
+    """Counted from 1, in formats with lines."""
     row: int | None = None
-    """From 1, in formats that have none."""
+    """Counted from 1, in formats without lines."""
     start: int | None = None
-    """First byte."""
+    """Offset of the first byte."""
     size: int | None = None
     """Bytes, without the line end."""
     field: str | None = None
     raw: bytes | None = None
-    """The row's bytes; a rejects file caps them."""
+    """The row's bytes; truncated in a rejects file."""
     sha256: str | None = None
-    """Of the whole row, where `raw` is only its beginning."""
+    """Hash of the whole row, if `raw` is only its beginning."""
     hint: str = ""
 
 
@@ -248,7 +248,7 @@ class ShardPlan:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a command returns; `to_json` of it is the document of `--json`."""
+    """What a command returns; `to_json` turns it into the document of `--json`."""
 
     command: str
     status: RunStatus
@@ -261,15 +261,15 @@ class Report:
     plugins: tuple[PluginInfo, ...] = ()
     error: Mapping[str, str] | None = None
     notes: tuple[str, ...] = ()
-    """Choices with their reasons and warnings, in words, in the order they were made."""
+    """Automatic choices with their reasons, and warnings, in order of occurrence."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """Series and tables behind the plots (histograms, curves); not part of the fixed metric names."""
+    """Data behind the plots (histograms, curves); not part of the fixed metric names."""
     schema: str = REPORT_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What `on_step` plugins see after an optimizer step; unknown figures are None."""
+    """What `on_step` plugins receive after an optimizer step; unknown figures are None."""
 
     step: int
     epoch: float

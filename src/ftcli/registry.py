@@ -1,4 +1,4 @@
-"""Names to factories, one registry a kind. A clash is an error that names both plugins."""
+"""Maps names to factories, one registry per kind. A clash is an error that names both plugins."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ F = TypeVar("F")
 
 
 class Registry(Generic[F]):
-    """What plugins offered for one kind ("engine", "collator" …). The order of registration decides nothing."""
+    """The parts that plugins register for one kind ("engine", "collator" …). The order of registration does not matter."""
 
     def __init__(self, kind: str, form: type | None = None) -> None:
-        """`form`: what is registered must be one of these: a record, or `Callable`; None: anything will do."""
+        """`form`: the type that registered objects must have, a record or `Callable`; None: any."""
         self.kind = kind
         self.form = form
         self._offers: dict[str, tuple[F, str]] = {}
@@ -29,12 +29,12 @@ class Registry(Generic[F]):
             self._refuse_other(plugin, name, factory)
             where = self._replacements if replace else self._offers
             if name in where and where[name][1] == plugin:
-                raise PluginError(f"plugin {plugin!r} registers the {self.kind} {name!r} twice", "Leave one out, or give it another name.")
+                raise PluginError(f"plugin {plugin!r} registers the {self.kind} {name!r} twice", "Remove one, or give it another name.")
             if name in where:
                 verb = "replace" if replace else "register"
                 raise PluginError(
                     f"plugins {where[name][1]!r} and {plugin!r} both {verb} the {self.kind} {name!r}",
-                    "Uninstall one of them." if replace else "Rename one, or pass replace=True where replacing is meant.",
+                    "Uninstall one of them." if replace else "Rename one, or pass replace=True to replace the other.",
                 )
             where[name] = (factory, plugin)
 
@@ -48,7 +48,7 @@ class Registry(Generic[F]):
         form = self.form.__name__
         if form == "Callable":
             raise PluginError(
-                f"{said}, which cannot be called", "Register the class itself, or a function that makes one; not an instance."
+                f"{said}, which cannot be called", "Register the class itself or a function that creates an instance, not an instance."
             )
         raise PluginError(f"{said}, not as ftcli.contracts.{form}", f'Write register("{name}", {form}(…)).')
 
@@ -56,14 +56,14 @@ class Registry(Generic[F]):
         """The factory of that name.
 
         Raises:
-            SettingsError: no plugin offers it; names `setting`, the offers and the nearest one.
+            SettingsError: no plugin registers it; names `setting`, the available names and the nearest one.
         """
         entries = self._entries()
         if name not in entries:
             near = difflib.get_close_matches(name, entries, n=1)
             where = f"{setting} = {name!r}: " if setting else f"{name!r}: "
             meant = f" Did you mean {near[0]!r}?" if near else ""
-            raise SettingsError(f"{where}no plugin offers this {self.kind}", f"Available: {', '.join(sorted(entries))}.{meant}")
+            raise SettingsError(f"{where}no plugin provides this {self.kind}", f"Available: {', '.join(sorted(entries))}.{meant}")
         return entries[name][0]
 
     def owner(self, name: str) -> str:

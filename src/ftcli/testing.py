@@ -1,4 +1,4 @@
-"""For our tests and for plugin authors: run the command line in this process; tiny tokenizers and models that train in a second."""
+"""For ftcli's own tests and plugin authors: run the command line in this process; tiny tokenizers and models that train in a second."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(*words: str | Path, env: Mapping[str, str] | None = None, cwd: Path | No
         env: variables for this run only.
         cwd: working directory for this run only.
 
-    The environment and the working directory are afterwards what they were; modules stay imported.
+    The environment and the working directory are restored afterwards; modules stay imported.
     """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with _restored(cwd), redirect_stdout(out), redirect_stderr(err):
@@ -86,7 +86,7 @@ def tiny_config(kind: str = "qwen3", *, vocab_size: int = 384, labels: int | Non
 
     Args:
         kind: "qwen3" or "bert".
-        labels: number of classes; None leaves the field out.
+        labels: number of classes; None omits the field.
     """
     common = {
         "model_type": kind,
@@ -120,7 +120,7 @@ def write_config(path: Path, kind: str = "qwen3", *, vocab_size: int = 384, labe
 
 
 def tiny_model(kind: str = "qwen3", *, vocab_size: int = 384, labels: int | None = None, seed: int = 0) -> PreTrainedModel:
-    """A model with random weights of `seed`: with a classification head if `labels` is given, else a language model."""
+    """A model with random weights from `seed`: with a classification head if `labels` is given, else a language model."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.cli.catalog import COMMON
-from ftcli.cli.meant import unknown_option
+from ftcli.cli.option_suggestions import unknown_option
 from ftcli.cli.options import Option, options_of
 from ftcli.cli.spec import CommandSpec, Own
 from ftcli.errors import UsageError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ftcli.context import Context
-from ftcli.core.benchmark import factors, full_path, hands
+from ftcli.core.benchmark import factors, full_path, worker_counts
 from ftcli.core.benchmark.attribution import Cost, Plan, Setup, attribute, first_setups
 from ftcli.core.benchmark.ceilings import Ceilings
 from ftcli.core.benchmark.factors import Difference
@@ -151,12 +151,12 @@ class Bench:
     def _hands(self, difference: Difference) -> tuple[int, Difference]:
         """The most workers that one of both runs has, and the difference without their number where the texts are too few to tell."""
         sides = ((difference.base, self._base_texts), (difference.new, self._new_texts))
-        counts = [hands.workers(settings, texts, self.context.machine.cores, self.ceilings) for settings, texts in sides]
-        few = next(filter(None, (hands.too_few(texts, max(counts)) for _, texts in sides if not texts.prepared)), None)
+        counts = [worker_counts.workers(settings, texts, self.context.machine.cores, self.ceilings) for settings, texts in sides]
+        few = next(filter(None, (worker_counts.too_few(texts, max(counts)) for _, texts in sides if not texts.prepared)), None)
         if few is None:
             return max(counts), difference
-        if any(factor.name == hands.WORKERS for factor in difference.factors) and counts[0] != counts[1]:
-            return max(counts), factors.without(difference, hands.WORKERS, few)
+        if any(factor.name == worker_counts.WORKERS for factor in difference.factors) and counts[0] != counts[1]:
+            return max(counts), factors.without(difference, worker_counts.WORKERS, few)
         self.context.note(f"texts are prepared with fewer workers than in the whole run: {few}")
         return max(counts), difference
 
@@ -184,7 +184,7 @@ class Bench:
     def run(self, setup: Setup) -> Measured:
         """The configuration, as it is measured."""
         whole, texts = update(self.difference.base, factors.switched(self.difference, setup)), self._texts(setup)
-        made, ceilings = hands.given(whole, texts, self.context.machine.cores, self.ceilings, self._most)
+        made, ceilings = worker_counts.with_workers(whole, texts, self.context.machine.cores, self.ceilings, self._most)
         made = full_path.scaled(made, texts, self.folder / "run" / "output", self.context.settings.benchmark.steps)
         return full_path.run_path(made, self.folder / "run", self.variables, self.options, ceilings)
 

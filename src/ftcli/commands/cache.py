@@ -20,9 +20,9 @@ from ftcli.core.files.lease import LEASE_NAME, Lease
 from ftcli.core.files.lease_watch import owner_of
 from ftcli.core.files.manifest import Damage, compare_files, read_manifest
 from ftcli.core.files.objects import url_of
-from ftcli.core.publishing.below import attempt_at, is_attempt, walk
 from ftcli.core.publishing.fetched_set import damages, published_at
 from ftcli.core.publishing.inputs import changes
+from ftcli.core.publishing.inventory import attempt_at, is_attempt, walk
 from ftcli.core.publishing.place import PARTS, unlisted
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.errors import StoreError, UsageError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
-from ftcli.core.benchmark import against
+from ftcli.core.benchmark import report_comparison
 from ftcli.core.figures import between, number, quantity
 from ftcli.errors import UsageError
 
@@ -21,22 +21,22 @@ def compare_reports(context: Context, files: Sequence[str]) -> tuple[dict[str, A
     """
     if len(files) != 2:
         raise UsageError(f"benchmark compare takes two reports, {len(files)} are given", "Write: ftcli benchmark compare A.json B.json")
-    first, second = (against.read_report(Path(file)) for file in files)
-    rows, alone = against.compare(first, second, context.settings.benchmark.tolerance)
+    first, second = (report_comparison.read_report(Path(file)) for file in files)
+    rows, alone = report_comparison.compare(first, second, context.settings.benchmark.tolerance)
     if alone:
         context.note(f"only in one report, so not compared: {'; '.join(alone)}")
-    cards = against.cards_differ(first, second)
+    cards = report_comparison.cards_differ(first, second)
     if cards:
         context.note(
             "the reports come from different machines or versions: " + "; ".join(f"{key}: {old} and {new}" for key, old, new in cards)
         )
-    changed = against.work_differs(first, second)
+    changed = report_comparison.work_differs(first, second)
     if changed:
         words = "; ".join(f"{key}: {old} and {new}" for key, old, new in changed)
         context.note(f"the reports measured different work: {words}")
     busy = [f"{load:.1f}" for each in (first, second) if (load := (each.get("machine") or {}).get("load_average")) is not None]
     context.note(f"load when they began: {' and '.join(busy)}" if busy else "the reports do not record the load")
-    if crowd := against.crowded(first, second):
+    if crowd := report_comparison.crowded(first, second):
         context.note(f"{crowd}: this cannot be told apart from a real difference; measure on an idle machine")
     regressions = [f"{row['name']}, {row['unit']}" for row in rows if row["regression"]]
     metrics = {

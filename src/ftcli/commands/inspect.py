@@ -13,7 +13,7 @@ from ftcli.core.files.run_folder import refuse_run
 from ftcli.core.inspect.look import described, learned
 from ftcli.core.inspect.look_raw import of_sources
 from ftcli.core.inspect.look_store import of_store, spelling_of
-from ftcli.core.inspect.picked import Picked
+from ftcli.core.inspect.row_selection import RowSelection
 from ftcli.core.inspect.tokenlines import PIPE_WIDTH, lines
 from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.document import check_document, write_document
@@ -55,7 +55,7 @@ def run(
         raise UsageError("nothing to inspect: give prepared data or sources", "Example: ftcli inspect prepared --rows 0-4")
     if output is not None:
         check_document(output, read=sources)
-    picked = Picked.of_words(rows, random, seed)
+    picked = RowSelection.of_words(rows, random, seed)
     named = sources[0].partition("=")[2] if sources[0].partition("=")[0] in SPLITS else sources[0]
     first = Path(named)
     if not context.settings.tokenizer.path and url_of(named) is None and not first.exists():

@@ -11,8 +11,8 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.models.as_prepared import policy_of
-from ftcli.core.models.asked import Asked, Conversation, read_asked
 from ftcli.core.models.predict import MOST_LABELS, THRESHOLD, load, predict
+from ftcli.core.models.predict_inputs import Asked, Conversation, read_asked
 from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.processes.libraries import libraries
 from ftcli.core.reports.document import check_document, own_stream, write_document

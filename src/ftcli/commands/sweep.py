@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ftcli.context import Context
-from ftcli.core.benchmark import full_path, hands, saved_profile
+from ftcli.core.benchmark import full_path, saved_profile, worker_counts
 from ftcli.core.benchmark.ceilings import Ceilings, ceilings
 from ftcli.core.benchmark.grids import PRESENT, Values, candidates, name_of, without
 from ftcli.core.benchmark.halving import Found, rungs_runs, search, whole_budget
@@ -106,7 +106,7 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
     """The candidates, how one is run, and the hash of what each works on."""
     if what == "batch":
         from ftcli.core.benchmark.bench_batch import fitting, loading
-        from ftcli.core.verify.given import prepared
+        from ftcli.core.verify.planned_data import prepared
         from ftcli.core.verify.probe import Probe
 
         probe: Probe = Probe(context)
@@ -120,20 +120,20 @@ def _work(context: Context, what: str, folder: Path) -> tuple[dict[str, Values],
     texts, cores = full_path.cut(context, context.settings, folder / "texts", context.settings.benchmark.rows), context.machine.cores
     variables, options = full_path.environment(context), full_path.plugin_options(context)
     bounds = ceilings({key: (found.value, found.origin) for key, found in context.resolved.origins.items()})
-    most = max(hands.workers(update(context.settings, dict(values)), texts, cores, bounds) for values in grid.values())
+    most = max(worker_counts.workers(update(context.settings, dict(values)), texts, cores, bounds) for values in grid.values())
     if what == "tokenize":
-        if (few := hands.too_few(texts, most)) or most == 1:
-            grid = without(grid, hands.WORKERS)
+        if (few := worker_counts.too_few(texts, most)) or most == 1:
+            grid = without(grid, worker_counts.WORKERS)
             context.note(f"the number of workers is not tried: {few or 'the sources are so small that one worker prepares them'}")
 
         def tokenize(settings: Settings) -> Mapping[str, float]:
-            made, known = hands.given(settings, texts, cores, bounds, most)
+            made, known = worker_counts.with_workers(settings, texts, cores, bounds, most)
             return _tokenized(made, texts, folder / "run", variables, options, known)
 
         return grid, tokenize, texts.mark
 
     def train(settings: Settings) -> Mapping[str, float]:
-        made, known = hands.given(settings, texts, cores, bounds, most)
+        made, known = worker_counts.with_workers(settings, texts, cores, bounds, most)
         scaled = full_path.scaled(made, texts, folder / "run" / "output", settings.benchmark.steps)
         measured = full_path.run_path(scaled, folder / "run", variables, options, known)
         return {"real tokens": measured.real_tokens_per_second, "seconds": 1.0}

@@ -15,14 +15,14 @@ from ftcli.core.models.frozen import CHECKPOINT
 from ftcli.core.processes.libraries import libraries
 from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
-from ftcli.core.training.beforehand import refuse
 from ftcli.core.training.card import write_card
 from ftcli.core.training.checkpoints import step_of
 from ftcli.core.training.claim import Claim
-from ftcli.core.training.pushing import push_model
+from ftcli.core.training.early_checks import refuse
+from ftcli.core.training.hub_upload import push_model
 from ftcli.core.training.run import Run, prepare
 from ftcli.core.training.train import fit
-from ftcli.core.verify.given import unprepared
+from ftcli.core.verify.planned_data import unprepared
 from ftcli.core.verify.preflight import preflight
 from ftcli.errors import DataError, InterruptedRun, PublishError, RankError, UsageError
 from ftcli.machine import compute_threads

@@ -24,7 +24,7 @@ def run(context: Context, kind: str, vocab_size: int, output: Path) -> Report:
     """
     settings = context.settings
     if not settings.dataset.sources:
-        raise UsageError("no data: name a source", "Example: ftcli train-tokenizer reviews.jsonl --output DIR")
+        raise UsageError("no data source given", "Example: ftcli train-tokenizer reviews.jsonl --output DIR")
     kinds: tuple[Kind, ...] = get_args(Kind)
     chosen = next((known for known in kinds if known == kind), None)
     if chosen is None:

@@ -13,7 +13,7 @@ from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler, StoreDa
 from ftcli.core.batches.slots import token_batches
 from ftcli.core.benchmark.limits import Limit, copied_bytes_per_second
 from ftcli.core.benchmark.measure import Variant
-from ftcli.core.verify.given import prepared
+from ftcli.core.verify.planned_data import prepared
 from ftcli.core.verify.probe import Probe
 from ftcli.errors import UsageError
 from ftcli.settings import Settings

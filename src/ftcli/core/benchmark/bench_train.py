@@ -20,7 +20,7 @@ from ftcli.core.models.model import build
 from ftcli.core.training.arguments import bf16_choice
 from ftcli.core.training.outcome import documents
 from ftcli.core.verify.forward import inputs_of
-from ftcli.core.verify.given import prepared
+from ftcli.core.verify.planned_data import prepared
 from ftcli.core.verify.probe import Probe
 from ftcli.errors import UsageError
 from ftcli.machine import compute_threads

@@ -49,7 +49,7 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
         exporter: Exporter = make()
     whole = bool(getattr(exporter, "is_store", False))
     if whole and (splits or tokens_only):
-        raise UsageError(f"{kind} is a copy of the whole store", "Leave out --split and --tokens-only.")
+        raise UsageError(f"{kind} is a copy of the whole store", "Remove --split and --tokens-only.")
     wanted = tuple(dict.fromkeys(splits)) or tuple(store.split_names)
     counts = {name: {"rows": len(data), "tokens": int(data.lengths.sum())} for name in wanted for data in [store.split(name)]}
     decode = _decoder(context, store, kind, texts=bool(getattr(exporter, "texts", False)))
@@ -88,11 +88,13 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
             context.progress.close()
         else:
             published, figures["reused"] = attempt.ready, True
-            context.note(f"{output} holds this export already: nothing was written")
+            context.note(f"{output} already holds this export: nothing was written")
     if decode is not None and not figures["reused"]:
         figures |= {"texts_kept": decode.kept, "texts_lost": decode.lost}
         if decode.lost:
-            context.note(f"{decode.lost:,} of {decode.kept + decode.lost:,} texts do not give the same ids again: they are null")
+            context.note(
+                f"{decode.lost:,} of {decode.kept + decode.lost:,} texts do not encode to the same ids again and are written as null"
+            )
     files = published["files"]
     return figures | {"files": len(files), "bytes": sum(entry["bytes"] for entry in files), "content_hash": published["content_hash"]}
 
@@ -101,7 +103,8 @@ def _refuse_prepared(store: Store, output: Path, mark: str) -> None:
     """Raises `PublishError`: prepared data lie there, which no export replaces, whatever --overwrite says; or it is inside of what is exported."""
     if store.path.resolve() in output.resolve().parents:
         raise PublishError(
-            f"{output} is inside the prepared data that are exported, and would go with them", "Choose a directory beside them."
+            f"{output} is inside the prepared data being exported, and would be deleted with it",
+            "Choose a directory outside the prepared data.",
         )
     there = read_manifest(output.resolve())
     if there is not None and "format" not in there and there["fingerprint"] != mark:
@@ -116,7 +119,7 @@ def _write(
             folder = shard.path(SHARD).parent
             paths = list(exporter.export(store, folder, job))
             if any(not path.is_relative_to(folder) or not path.is_file() for path in paths):
-                raise PluginError(f"the exporter {exporter.name} names files that it did not write into its folder", REPORT)
+                raise PluginError(f"the exporter {exporter.name} lists files that it did not write into its folder", REPORT)
             made = shard.commit(sorted({path.relative_to(folder).as_posix() for path in paths}), {})
         if getattr(exporter, "is_store", False):
             _refuse_damage(store, {entry["path"]: entry["xxh3"] for entry in made["files"]})
@@ -142,7 +145,7 @@ def _refuse_replaced(store: Store) -> None:
     """Raises `StoreError`: other data lie there by now, whose files are compared with the manifest of those that were opened."""
     now = read_manifest(store.path)
     if now is not None and now["files"] != store.manifest["files"]:
-        raise StoreError(f"{store.path} was prepared anew while it was exported", "Run the export again.")
+        raise StoreError(f"{store.path} was prepared again during the export", "Run the export again.")
 
 
 def _refuse_damage(store: Store, hashes: Mapping[str, str]) -> None:

@@ -23,8 +23,8 @@ from ftcli.sources import resolve
 KINDS = {"axolotl": "axolotl", "llama-factory": "llamafactory", "trl": "trl"}
 """Name on the command line → name of the table."""
 Outcome = Literal["mapped", "no effect", "no counterpart"]
-UNKNOWN = "not a key that ftcli knows of {name}"
-TRAINS = "ftcli trains language models on texts (pretrain) and conversations (sft), classifiers and regressions: use the trainer that the file is of."
+UNKNOWN = "ftcli does not know this key of {name}"
+TRAINS = "ftcli trains language models on texts (pretrain) and conversations (sft), classifiers and regressions: use the trainer the file was written for."
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,10 @@ def recognise(config: Mapping[str, Any], file: Path) -> str:
     if {"compute_environment", "distributed_type"} & set(config) and not best:
         way = f"accelerate launch --config_file {file} -m ftcli train …"
         raise UsageError(
-            f"{file} is a configuration of accelerate's launcher and holds no settings of a run", f"Start the run with it: {way}"
+            f"{file} is a configuration of accelerate's launcher and holds no training settings", f"Use it to start the run: {way}"
         )
     if not best or len(winners) > 1:
-        raise UsageError(f"{file}: its keys do not say whose configuration it is", f"Say it: --from {' | '.join(KINDS)}")
+        raise UsageError(f"{file}: its keys do not show which trainer it belongs to", f"Name the trainer: --from {' | '.join(KINDS)}")
     return winners[0]
 
 
@@ -172,20 +172,20 @@ def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str
         return Line(key, "no counterpart" if meant else "no effect", meant or "not set")
     rule = _counting(rule, context)
     if word(value) in {word(each) for each in rule.get("harmless", ())}:
-        return Line(key, "no effect", f"{word(value)}: as it is here")
+        return Line(key, "no effect", f"{word(value)}: the same in ftcli")
     try:
         wanted = _wanted(rule, value, context)
     except Lost as lost:
         anyway = {} if lost.anyway is None else _taken(found, key, {**rule.get("also", {}), **lost.anyway})
-        return Line(key, "no counterpart", str(lost) + (f"; kept of it: {', '.join(anyway)}" if anyway else ""))
+        return Line(key, "no counterpart", str(lost) + (f"; the rest is kept: {', '.join(anyway)}" if anyway else ""))
     except ZeroDivisionError:
-        return Line(key, "no counterpart", "a value that it is divided by is 0")
+        return Line(key, "no counterpart", "division by a value of 0")
     if not wanted:
-        return Line(key, "no effect", rule.get("same") or f"{word(value)}: as it is here", rule.get("note", ""))
+        return Line(key, "no effect", rule.get("same") or f"{word(value)}: the same in ftcli", rule.get("note", ""))
     taken = _taken(found, key, wanted)
     if not taken:
         to = next(iter(wanted))
-        return Line(key, "no counterpart", f"{to} is set by {found.origins[to]} already")
+        return Line(key, "no counterpart", f"{to} is already set by {found.origins[to]}")
     return Line(key, "mapped", ", ".join(taken) + (f" ({rule['note']})" if "note" in rule else ""), rule.get("note", ""))
 
 
@@ -221,9 +221,9 @@ def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> 
     if convert := CONVERSIONS.get(rule.get("as", "")):
         wanted = convert(targets[0], given, value, context)
     if any(_has_none(each) for each in wanted.values()):
-        raise Lost("a value in it is null, which TOML cannot say")
+        raise Lost("it holds a null, which TOML cannot represent")
     if endless := next((each for value in wanted.values() for each in _numbers(value) if not math.isfinite(each)), None):
-        raise Lost(f"{endless:g} is no finite number")
+        raise Lost(f"{endless:g} is not a finite number")
     return {**wanted, **rule.get("also", {})} if wanted else {}
 
 

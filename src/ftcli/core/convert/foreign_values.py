@@ -65,9 +65,9 @@ def _number(value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise Lost(f"{value!r} is no number") from None
+        raise Lost(f"{value!r} is not a number") from None
     if not math.isfinite(number):
-        raise Lost(f"{number:g} is no finite number")
+        raise Lost(f"{number:g} is not a finite number")
     return number
 
 
@@ -76,7 +76,7 @@ def share(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
     number = _number(value)
     if number >= 1:
         raise Lost(
-            f"a number of rows ({number:,.0f}); {to} is a share of them: without one nothing is held out, and evaluations have no rows"
+            f"a number of rows ({number:,.0f}), but {to} is a share of the rows: set it, otherwise nothing is held out for evaluation"
         )
     return {to: number}
 
@@ -90,10 +90,10 @@ def source(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, An
     for item in items:
         path = item.get("path") if isinstance(item, Mapping) else item
         if not isinstance(path, str) or (isinstance(item, Mapping) and _says_more(item)):
-            raise Lost("give its files as dataset.sources: it says more than a path", column)
+            raise Lost("it is more than a path: give its files as dataset.sources", column)
         found.append(HELD_OUT.get(keys.get("", ""), "") + path)
     if len(columns) > 1:
-        raise Lost("its columns of texts have different names: dataset.text_column is one for all sources", {})
+        raise Lost("its text columns have different names, but dataset.text_column is the same for all sources", {})
     return {to: found, **column}
 
 
@@ -131,7 +131,7 @@ def per_epoch(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str,
     if part == 1:
         return {strategy: "epoch"}
     if part > 1:
-        raise Lost("less than once in the whole run")
+        raise Lost("less often than once per run")
     return {to: part, strategy: "steps"}
 
 
@@ -174,13 +174,15 @@ def sharded(config: Mapping[str, Any], version: Any) -> tuple[dict[str, Any], di
         if ours == "reshard_after_forward":
             given = STRATEGIES.get(word(value))
             if given is None or (first and not given):
-                unread[name] = f"{word(value)}: accelerate shards all of a model under FSDP 1" if first else f"{word(value)} is of FSDP 1"
+                unread[name] = (
+                    f"{word(value)}: under FSDP 1 accelerate shards the whole model" if first else f"{word(value)} exists in FSDP 1 only"
+                )
             elif not first:
                 found[ours] = given
         elif ours in BOTH or (first and ours in FIRST):
             found[ours] = given
         else:
-            unread[name] = "FSDP 2 has no such choice" if ours in FIRST else "transformers does not read it"
+            unread[name] = "FSDP 2 has no such option" if ours in FIRST else "transformers does not read it"
     return found, {str(name): unread[plain] for name in config if (plain := str(name).removeprefix("fsdp_")) in unread}
 
 

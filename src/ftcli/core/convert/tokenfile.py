@@ -26,7 +26,9 @@ def batches(store: Store, split: str, job: ExportJob) -> Iterator[Rows]:
     """
     for rows in store.split(split).batches():
         if int(texts(rows).sum()) != len(rows.input_ids.values):
-            raise StoreError(f"{store.path}: the texts of packed rows in {split} do not fill them", "Prepare the data again.")
+            raise StoreError(
+                f"{store.path}: the texts of packed rows in {split} do not add up to the rows' lengths", "Prepare the data again."
+            )
         yield rows
         job.advance(len(rows))
 
@@ -49,7 +51,7 @@ def narrowed(rows: Rows, kind: DTypeLike, split: str) -> NDArray[Any]:
         where = int(np.flatnonzero((ids < 0) | (ids > limit))[0])
         row = int(rows.index[np.searchsorted(rows.input_ids.offsets, where, side="right") - 1])
         raise StoreError(
-            f"row {row} of {split} has the id {int(ids[where])}, beyond the vocabulary that the data were prepared with",
+            f"row {row} of {split} has the id {int(ids[where])}, outside the vocabulary that the data were prepared with",
             "Prepare the data again with the tokenizer that made these ids.",
         )
     narrow: NDArray[Any] = ids.astype(np.dtype(kind).newbyteorder("<"))
@@ -62,8 +64,8 @@ def refuse_labels(store: Store, job: ExportJob, name: str, *, tokens_too: bool =
         data = store.split(split)
         if data.labels is not None or data.flags is not None or data.numbers is not None or (data.targeted and not tokens_too):
             several = data.flags is not None or data.numbers is not None
-            kind = "a label a token" if data.targeted else "labels or a number a row" if several else "a label a row"
+            kind = "one label per token" if data.targeted else "labels or a number per row" if several else "one label per row"
             raise UsageError(
-                f"{store.path} has {kind}, and {name} holds tokens alone: what is learned would change in silence",
-                f"Use --format jsonl{'' if several else ' or mds'}, or leave the labels out with --tokens-only.",
+                f"{store.path} has {kind}, but {name} stores tokens only: what the model learns would silently change",
+                f"Use --format jsonl{'' if several else ' or mds'}, or drop the labels with --tokens-only.",
             )

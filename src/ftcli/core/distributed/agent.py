@@ -70,7 +70,9 @@ class Agent:
                     if patient and now - began > MEETING_SECONDS:
                         patient = False
                         if not self._beats():
-                            self._note(f"waiting for all {self.plan.nodes} machines at {self.plan.endpoint}: no rank starts before")
+                            self._note(
+                                f"waiting for all {self.plan.nodes} machines at {self.plan.endpoint}; no rank starts before all have joined"
+                            )
                     if stall is None:
                         stall = self._stalls.look(now - before, self._beats(), self._ends())
                         if stall is not None:
@@ -125,13 +127,13 @@ class Agent:
 
         if isinstance(self._failure, RendezvousError | DistError) and {*self._beats(), *self._ends()}:
             raise RankError(
-                "the connection to the other machines of the job was lost: the command or a rank of one of them has ended",
+                "lost the connection to the other machines of the job: the command or a rank on one of them has ended",
                 f"See the logs of the other machines for the cause. {AGAIN}",
             ) from self._failure
         if isinstance(self._failure, RendezvousError | DistError):
             raise RankError(
-                f"the machines of the job did not find each other at {self.plan.endpoint}: {str(self._failure).strip().splitlines()[0]}",
-                "Is the command started on every machine, with the same --rdzv-endpoint and --nnodes, and is that port free and open on that host?",
+                f"the machines of the job did not connect to each other at {self.plan.endpoint}: {str(self._failure).strip().splitlines()[0]}",
+                "Check that the command runs on every machine with the same --rdzv-endpoint and --nnodes, and that the port is free and open on that host.",
             ) from self._failure
         if not isinstance(self._failure, ChildFailedError):
             raise self._failure

@@ -32,7 +32,7 @@ def join(timeout: int | None, backend: str | None) -> None:
     if world() == 1 or "RANK" not in os.environ or distributed.is_initialized():
         return
     if backend not in {None, "gloo"}:
-        raise SettingsError(f"train.ddp_backend = {backend}, but the run is on CPUs", "Remove it: gloo is used on CPUs.")
+        raise SettingsError(f"train.ddp_backend = {backend}, but the run uses CPUs", "Remove it: gloo is used on CPUs.")
     distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout or TIMEOUT))
 
 
@@ -61,5 +61,5 @@ def loss_of_a_rank(error: BaseException, stacks: Path) -> RankError:
     told = str(error).strip().splitlines()[-1].partition(". This is typically")[0]
     return RankError(
         f"rank {number} has lost another rank: {told}",
-        f"See the other rank's output for the cause; this rank's stack is in {stacks}. Then --resume-from-checkpoint auto.",
+        f"See the other rank's output for the cause; this rank's stack is in {stacks}. Then resume with --resume-from-checkpoint auto.",
     )

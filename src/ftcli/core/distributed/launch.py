@@ -69,13 +69,13 @@ def plan(settings: Settings, machine: Machine, environ: Mapping[str, str]) -> Pl
     if asked.nnodes == 1:
         alone = [name for name in ("node_rank", "rdzv_endpoint") if getattr(asked, name) is not None]
         if alone:
-            raise UsageError(f"launch.{alone[0]} is set, but launch.nnodes is 1", "Give --nnodes, or leave it out.")
+            raise UsageError(f"launch.{alone[0]} is set, but launch.nnodes is 1", "Give --nnodes, or remove it.")
         job = asked.rdzv_id or uuid.uuid4().hex[:12]
         return None if ranks == 1 else Plan(ranks, 1, "c10d", "localhost:0", job, {"is_host": True}, "127.0.0.1")
     if asked.rdzv_endpoint is None or ":" not in asked.rdzv_endpoint:
         raise UsageError(
             f"launch.nnodes = {asked.nnodes}, and launch.rdzv_endpoint is {asked.rdzv_endpoint or 'not set'}",
-            "Give the same --rdzv-endpoint HOST:PORT on every machine: a host among them, and a free port of it.",
+            "Give the same --rdzv-endpoint HOST:PORT on every machine: one of the machines and a free port on it.",
         )
     if asked.node_rank is not None and asked.node_rank >= asked.nnodes:
         raise UsageError(f"launch.node_rank = {asked.node_rank}, but launch.nnodes is {asked.nnodes}", "Machines are numbered from 0.")
@@ -97,7 +97,7 @@ class Death:
 
     @property
     def words(self) -> str:
-        how = f"was ended by {signal.Signals(-self.exit_code).name}" if self.exit_code < 0 else f"ended with exit code {self.exit_code}"
+        how = f"was killed by {signal.Signals(-self.exit_code).name}" if self.exit_code < 0 else f"exited with code {self.exit_code}"
         return f"rank {self.rank} (pid {self.pid}) {how}"
 
 

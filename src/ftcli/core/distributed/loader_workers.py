@@ -64,7 +64,7 @@ def of_a_loader(error: FtcliError) -> FtcliError:
     if not error.message.startswith(CAUGHT):
         return error
     words = error.message.rstrip().rpartition(f"{type(error).__name__}: ")[2]
-    return type(error)(words, "--dataloader-num-workers 0 loads in the run's own process, where the error says what to do.")
+    return type(error)(words, "To see the full error, load the data in the main process: --dataloader-num-workers 0.")
 
 
 def of_a_dead_loader(error: Exception) -> bool:

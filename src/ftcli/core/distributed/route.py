@@ -36,7 +36,7 @@ def towards(endpoint: str) -> Route:
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"launch.rdzv_endpoint = {endpoint}: {port!r} is not a port", "Give HOST:PORT, as node0:29500.")
+        raise UsageError(f"launch.rdzv_endpoint = {endpoint}: {port!r} is not a port", "Give HOST:PORT, such as node0:29500.")
     try:
         family, _, _, _, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
     except (socket.gaierror, UnicodeError):  # a name may come into being after its machine, as in Kubernetes; torch tries again
@@ -66,7 +66,7 @@ def refuse_taken(endpoint: str) -> None:
                 return
             raise UsageError(
                 f"launch.rdzv_endpoint = {endpoint}: port {port} of this machine cannot be used: {error.strerror}",
-                "Use another port on all machines, or stop what listens there (`ss -ltnp`).",
+                "Use another port on all machines, or stop the process that uses it (`ss -ltnp`).",
             ) from error
 
 

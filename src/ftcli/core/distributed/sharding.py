@@ -35,7 +35,7 @@ def sharding(train: TrainSettings, *, on_gpu: bool, ranks: int) -> dict[str, Any
         raise SettingsError("train.fsdp and train.deepspeed are both set", "Choose one: both shard the weights over the ranks.")
     if not chosen:
         if train.fsdp_config is not None:
-            raise SettingsError("train.fsdp_config is set, and train.fsdp is not", "Add --fsdp full_shard.")
+            raise SettingsError("train.fsdp_config is set, but train.fsdp is not", "Add --fsdp full_shard.")
         return {}
     name = chosen[0]
     document = _document(train.deepspeed, "train.deepspeed") if name == "deepspeed" else {}
@@ -43,11 +43,11 @@ def sharding(train: TrainSettings, *, on_gpu: bool, ranks: int) -> dict[str, Any
         raise MissingExtraError("--deepspeed needs the package deepspeed", adding("deepspeed"))
     if not on_gpu:
         raise SettingsError(
-            f"train.{name} is set, but the run is on CPUs: it shards weights over GPUs",
-            "Leave it out: --nproc-per-node alone works here.",
+            f"train.{name} is set, but the run uses CPUs: it shards weights over GPUs",
+            "Remove it: --nproc-per-node alone works on CPUs.",
         )
     if ranks == 1 and name == "fsdp":
-        raise SettingsError("train.fsdp is set, but there is only one process to shard over", "Add --nproc-per-node auto, or leave it out.")
+        raise SettingsError("train.fsdp is set, but there is only one process to shard over", "Add --nproc-per-node auto, or remove it.")
     if name == "deepspeed":
         return {"deepspeed": _gathered(document)}
     config = {} if train.fsdp_config is None else {"fsdp_config": _document(train.fsdp_config, "train.fsdp_config")}
@@ -67,7 +67,7 @@ def _gathered(config: dict[str, Any]) -> dict[str, Any]:
     if zero[GATHER] is False:
         raise SettingsError(
             f"train.deepspeed has zero_optimization.{GATHER} = false: the run would end without a saved model",
-            "Leave it out: ftcli sets it, and needs the memory for one copy of the weights on rank 0 while it saves.",
+            "Remove it: ftcli sets it to true. While saving, rank 0 needs memory for one copy of the weights.",
         )
     return {**config, "zero_optimization": zero}
 
@@ -81,9 +81,9 @@ def _document(value: dict[str, Any] | str | None, key: str) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"{key} = {value}: {error.strerror}", "Give a JSON file.") from error
     except ValueError as error:
-        raise SettingsError(f"{key} = {value} is no JSON: {error}", "Give a JSON file.") from error
+        raise SettingsError(f"{key} = {value} is not JSON: {error}", "Give a JSON file.") from error
     if not isinstance(found, dict):
-        raise SettingsError(f"{key} = {value} holds a {type(found).__name__}", "Give a JSON file with names and values.")
+        raise SettingsError(f"{key} = {value} holds a {type(found).__name__}, not an object", "Give a JSON file that holds one object.")
     return found
 
 

@@ -49,7 +49,7 @@ def installation() -> Found:
     try:
         found = distribution(PROJECT)
     except PackageNotFoundError:
-        return {"ftcli": None, "code": str(code)}, ["ftcli is not installed: run pip install in its source tree"]
+        return {"ftcli": None, "code": str(code)}, ["ftcli is not installed as a package: run pip install . in its source tree"]
     facts = {"ftcli": found.version, "code": str(code), **_origin(found)}
     installer = (found.read_text("INSTALLER") or "").strip()
     return facts | ({"installer": installer} if installer else {}), []
@@ -78,7 +78,7 @@ def libraries() -> Found:
         if here is None:
             broken.append(f"{need.name} is missing: pip install '{need.text}'")
         elif not need.met(here):
-            broken.append(f"{need.name} {here} is not what ftcli asks for: pip install '{need.text}'")
+            broken.append(f"{need.name} {here} does not meet ftcli's requirement: pip install '{need.text}'")
     others = {name: here for name in (*ALSO, *BESIDE) if (here := installed(name))}
     return dict(sorted({**others, **facts}.items())), broken
 
@@ -93,7 +93,7 @@ def extras() -> Found:
         here = installed(need.name)
         facts.setdefault(need.extra, []).append(f"{need.name} {here or MISSING}")
         if here and not need.met(here):
-            broken.append(f"{need.name} {here} is not what ftcli asks for: pip install '{need.text.partition(';')[0].strip()}'")
+            broken.append(f"{need.name} {here} does not meet ftcli's requirement: pip install '{need.text.partition(';')[0].strip()}'")
     return facts, broken
 
 
@@ -138,7 +138,7 @@ def _origin(found: Distribution) -> dict[str, str]:
         return {"from": "unknown: direct_url.json is damaged"}
     url = str(direct.get("url", ""))
     if not url:
-        return {"from": "a package index, or a file"}
+        return {"from": "a package index or a local file"}
     commit = str(direct.get("vcs_info", {}).get("commit_id", ""))[:12]
     if not url.startswith("file:"):
         return {"from": url, **({"commit": commit} if commit else {})}

@@ -51,7 +51,7 @@ def page(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield "**Broken:**"
         yield from ("", "```text", *(_plain(f"{title}: {problem}") for title, problem in problems), "```")
     else:
-        yield "Nothing is broken."
+        yield "No problems found."
     for part in parts:
         yield from ("", f"### {part['title']}", "", "```text", *_lines(part), "```")
 

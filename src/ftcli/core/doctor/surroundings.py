@@ -84,12 +84,12 @@ def places() -> Found:
         facts[name] = (
             f"{path}: {free / GIB:.1f} GB free"
             + ("" if writable else ", not writable")
-            + ("" if there == path.absolute() else ", not there yet")
+            + ("" if there == path.absolute() else ", does not exist yet")
         )
         if not writable and name != "working directory":
             broken.append(f"{name}: {path} is not writable")
         elif free < LEAST_FREE:
-            broken.append(f"{name}: {free / 2**20:.0f} MB are free at {path}")
+            broken.append(f"{name}: {free / 2**20:.0f} MB are free at {path}, too little")
     return facts, broken
 
 
@@ -112,7 +112,9 @@ def terminal() -> Found:
     facts = {
         "locale": ".".join(part or "none" for part in locale.getlocale()),
         "encodings": f"stdout {getattr(out, 'encoding', None)}, files {sys.getfilesystemencoding()}, text {locale.getpreferredencoding(do_setlocale=False)}",
-        "terminal": f"{shutil.get_terminal_size().columns} columns" if out is not None and out.isatty() else "none: stdout is no terminal",
+        "terminal": f"{shutil.get_terminal_size().columns} columns"
+        if out is not None and out.isatty()
+        else "none: stdout is not a terminal",
     }
     return facts | {name: os.environ[name] for name in SPOKEN if name in os.environ}, []
 

@@ -14,14 +14,12 @@ from ftcli.errors import PublishError
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 KEPT = ": finished shards are kept"
 _SPACE = f"Free space there or choose another output directory, then run the same command again{KEPT}."
-_ACCESS = "Choose an output directory that this user may write to, or change its permissions."
+_ACCESS = "Choose an output directory that you can write to, or change its permissions."
 _FILES = "Raise the limit on open files (ulimit -n) or use fewer workers."
-_LENGTH = (
-    f"The limit on the size of a file (ulimit -f) or one of the file system's forbids it: raise it, then run the same command again{KEPT}."
-)
-_LOCKS = "This file system offers no locks: choose an output directory on a local disk, or mount it with locks."
+_LENGTH = f"The file-size limit (ulimit -f) or the file system's own limit does not allow it: raise the limit, then run the same command again{KEPT}."
+_LOCKS = "This file system does not support locks: choose an output directory on a local disk, or mount it with locks."
 _MOUNT = "The output directory cannot be a mount point: choose a directory inside it."
-_TAKEN = "Something else was put there in the meantime: choose another output directory."
+_TAKEN = "Something else was created there in the meantime: choose another output directory."
 _OTHER = f"Check the disk, then run the same command again{KEPT}."
 HINTS = {
     errno.ENOSPC: _SPACE,
@@ -36,9 +34,9 @@ HINTS = {
     errno.EOPNOTSUPP: _LOCKS,
     errno.EBUSY: _MOUNT,
     errno.EXDEV: _MOUNT,
-    errno.ENOENT: "Another run removed or took over the working directory: run the same command again. Where no directory can be made, choose another place.",
+    errno.ENOENT: "Another run removed or took over the working directory: run the same command again. If the directory cannot be created at all, choose another one.",
     errno.ENAMETOOLONG: "Choose a shorter name: the working directory beside the output needs 26 bytes more.",
-    errno.ENOTDIR: "A part of the path is a file: choose another output directory.",
+    errno.ENOTDIR: "Part of the path is a file: choose another output directory.",
     errno.EEXIST: _TAKEN,
     errno.ENOTEMPTY: _TAKEN,
 }

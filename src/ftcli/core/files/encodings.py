@@ -21,7 +21,7 @@ def utf8_hint(raw: bytes) -> str:
         return "Convert the file to UTF-8 (iconv), or correct the line."
     text = " ".join(raw.decode(name, "replace").split())
     first = next((place for place, character in enumerate(text) if not character.isascii()), 0)
-    return f"It reads as {name} ({text[max(0, first - 5) :][:SHOWN]!r}). Convert the file: iconv -f {name} -t UTF-8 OLD > NEW"
+    return f"It is readable as {name} ({text[max(0, first - 5) :][:SHOWN]!r}). Convert the file: iconv -f {name} -t UTF-8 OLD > NEW"
 
 
 def _encoding(raw: bytes) -> str | None:

@@ -207,7 +207,8 @@ class Lease:
         """Raises `PublishError` when the lease was lost. To be called right before anything becomes visible."""
         if not self.valid():
             raise PublishError(
-                f"{self.directory} was removed or taken over by another process", "Run the same command again: it takes what is there."
+                f"{self.directory} was removed or taken over by another process",
+                "Run the same command again: it uses what is already there.",
             )
 
     def fail(self, error: Exception) -> None:
@@ -261,7 +262,7 @@ def _open(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except (IsADirectoryError, NotADirectoryError) as error:
         way = path if path.is_dir() else path.parent
-        raise PublishError(f"{way} is in the way: ftcli did not make it", f"Remove it: rm -r {shlex.quote(str(way))}") from error
+        raise PublishError(f"{way} is in the way: ftcli did not create it", f"Remove it: rm -r {shlex.quote(str(way))}") from error
 
 
 def _outwait(directory: Path, owner: str, watch: Watch, on_wait: Callable[[Sight], None]) -> None:
@@ -276,7 +277,9 @@ def _outwait(directory: Path, owner: str, watch: Watch, on_wait: Callable[[Sight
         except FileNotFoundError:
             return
         except PermissionError as error:
-            raise PublishError(f"{directory} is of a run of {owner}, and closed to this user", WAY_ON.format(owner=owner)) from error
+            raise PublishError(
+                f"{directory} belongs to a run of {owner}, and you have no access to it", WAY_ON.format(owner=owner)
+            ) from error
         try:
             while not _lock(descriptor, fcntl.LOCK_SH) and _at(directory, descriptor):
                 on_wait(watch.look())
@@ -288,7 +291,7 @@ def _outwait(directory: Path, owner: str, watch: Watch, on_wait: Callable[[Sight
             os.close(descriptor)
         time.sleep(GRACE_SECONDS)
     raise PublishError(
-        f"{directory} is left of a run of {owner} that has ended", f"Ask {owner} to remove it, or choose another output directory."
+        f"{directory} was left behind by a run of {owner} that has ended", f"Ask {owner} to remove it, or choose another output directory."
     )
 
 

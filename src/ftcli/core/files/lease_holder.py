@@ -129,10 +129,10 @@ class Note:
         if self.host != socket.gethostname():
             return f"On {self.host}: kill -9 {self.pid}; {again}"
         if self.state is None:
-            return f"That process is gone and another one holds its lock: find it with fuser -v {path} and end it, {again}"
+            return f"That process has ended, but another one holds its lock: find it with fuser -v {path} and end it, {again}"
         if self.state in "Tt":
-            return f"It is stopped: kill -CONT {self.pid} continues it, kill -9 {self.pid} ends it; {again}"
-        return f"kill -9 {self.pid} ends it; {again}"
+            return f"It is suspended. To resume it: kill -CONT {self.pid}. To end it: kill -9 {self.pid}; {again}"
+        return f"To end it: kill -9 {self.pid}; {again}"
 
     def failure(self, output: Path) -> FtcliError | None:
         """What it failed with, as an error of the same kind for those that waited for it."""
@@ -147,4 +147,4 @@ def as_error(error: Exception) -> dict[str, str]:
     """An exception as a note holds it."""
     if isinstance(error, FtcliError):
         return {"code": error.code, "message": error.message, "hint": error.hint}
-    return {"code": "bug", "message": f"{type(error).__name__}: {error}", "hint": "Its own output says more."}
+    return {"code": "bug", "message": f"{type(error).__name__}: {error}", "hint": "See that process's own output."}

@@ -24,7 +24,7 @@ GRACE_SECONDS = 0.2
 """Before refusing: a process that is just leaving, or clearing away an abandoned attempt, holds the lease for some milliseconds."""
 WAY_ON = "Wait until it has ended, ask {owner} to stop it, or choose another output directory."
 """Where the holder is a process of another user."""
-UNSIGNED = "a process that has not signed yet"
+UNSIGNED = "a process that has not identified itself yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Watch:
         refusal = self._refusal(note)
         if not self.lockless:
             refusal = PublishError(
-                f"{refusal.message}, and the locks of this file system do not reach from there to here",
+                f"{refusal.message}, and locks on this file system do not work across the two machines",
                 self._work.apart.format(command=note.command),
             )
         raise refusal

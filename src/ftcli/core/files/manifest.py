@@ -23,10 +23,10 @@ MANY_FILES = 512
 """From here on files are compared by several threads: a cold disk answers them together. 5,000 warm ones take 0.15 s either way."""
 THREADS = 8
 _REBUILD = "Prepare it again with the same settings and --overwrite."
-_AGAIN = "Its disk or server failed: run the same command again, and prepare it again with --overwrite only if the error persists."
+_AGAIN = "Its disk or server failed: run the same command again. Only if the error persists, prepare the data again with --overwrite."
 _UNREADABLE = {
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "This user may not read it: change its permissions."),
-    errno.ENAMETOOLONG: "Check the path: no name is that long.",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "You have no read permission: change the file's permissions."),
+    errno.ENAMETOOLONG: "Check the path: the name is too long.",
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit on open files (ulimit -n), then run the same command again."),
 }
 
@@ -169,7 +169,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     if not isinstance(document, dict) or _render(document, readable=data.startswith(b"{\n")) != data:
         raise ValueError("it was changed after ftcli wrote it")
     if document.pop("seal", None) != fingerprint(document):
-        raise ValueError("its seal does not match its content")
+        raise ValueError("its checksum does not match its content")
     return document
 
 
@@ -218,8 +218,8 @@ def manifest_of(content: bytes, where: Path | str) -> dict[str, Any]:
         raise StoreError(f"{where} is damaged: {error}", _REBUILD) from error
     if manifest.get("schema") != MANIFEST_SCHEMA:
         raise StoreError(
-            f"{where} has the format {manifest.get('schema')!r}, this ftcli reads {MANIFEST_SCHEMA!r}",
-            f"Use the ftcli that wrote it. {_REBUILD}",
+            f"{where} has the format {manifest.get('schema')!r}, but this version of ftcli reads {MANIFEST_SCHEMA!r}",
+            f"Use the version of ftcli that wrote it. {_REBUILD}",
         )
     return manifest
 

@@ -54,10 +54,12 @@ def mirrored(
     key = url.partition("://")[2]
     objects, magic = _named(store, url)
     if not objects:
-        raise DataError(f"{url}: no object has this name or is below it", "Check the name; ** in a pattern goes through prefixes.")
+        raise DataError(f"{url}: no object has this name or prefix", "Check the name (** in a pattern matches prefixes at any depth).")
     for one in objects:
         if not is_plain(one.key):
-            raise DataError(f"{store.url(one)}: this name cannot be a file's", "Name other objects, or copy it under another name.")
+            raise DataError(
+                f"{store.url(one)}: this name is not usable as a file name", "Give other objects, or copy this one to another name."
+            )
     local = f"{glob.escape(str(root))}/{key}" if magic else str(root / key)
     with _alone(root, key.partition("/")[0], settings, on_wait) as lease:
         if [one.key for one in objects] != [key]:
@@ -69,8 +71,8 @@ def mirrored(
         total = sum(one.size for one in wanted)
         if (free := free_bytes(root)) < total:
             raise DataError(
-                f"{url}: {len(wanted):,} objects with {total:,} bytes are to be copied to {root}, where {free:,} bytes are free",
-                "Free space there, or name another folder: RUNTIME_CACHE_DIR.",
+                f"{url}: {len(wanted):,} objects ({total:,} bytes) would have to be copied to {root}, where only {free:,} bytes are free",
+                "Free space there, or choose another folder: RUNTIME_CACHE_DIR.",
             )
         _copy(store, root, wanted, progress, lease.beat)
     return local, f"{url}: copied {len(wanted):,} of {len(objects):,} objects ({size(total)}) to {root}"
@@ -146,7 +148,7 @@ def _download(store: ObjectStore, listed: Object, root: Path, beat: Callable[[],
                 break
         else:
             raise DataError(
-                f"{url} changes as fast as it is read", "Wait until nothing writes to it any more, then run the same command again."
+                f"{url} keeps changing while it is read", "Wait until nothing is writing to it, then run the same command again."
             )
         part.replace(final)
         record = {"version": one.version, "stamp": Stamp.of(str(final))}
@@ -179,8 +181,8 @@ def _make_way(store: ObjectStore, root: Path, paths: Sequence[Path]) -> None:
 
     def refuse(file: Path, below: str) -> DataError:
         return DataError(
-            f"{url(file)} is an object, and has objects below it, such as {below}: they cannot be copied into one cache folder",
-            "Copy one of them to another name, or name only one and a --cache-dir of its own.",
+            f"{url(file)} is both an object and a prefix of others, such as {below}: they cannot be copied into one cache folder",
+            "Copy one of them to another name, or read only one, with its own --cache-dir.",
         )
 
     files = set(paths)

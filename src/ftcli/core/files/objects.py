@@ -40,10 +40,8 @@ BLOCK_BYTES = 16 << 20
 SIGNER = "ftcli-by"
 READS = 3
 """How often an object that changes while it is read is read again."""
-CREDENTIALS = (
-    "Credentials come from the environment or the store's own files (AWS_PROFILE, AWS_ACCESS_KEY_ID …, ~/.aws); check them and the rights."
-)
-AGAIN = "Run the same command again: what is there already is not moved again."
+CREDENTIALS = "Credentials come from the environment or the store's own files (AWS_PROFILE, AWS_ACCESS_KEY_ID …, ~/.aws); check them and the access rights."
+AGAIN = "Run the same command again: what has been transferred already is not transferred again."
 REFUSED, CONFLICT, UNKNOWN = 412, 409, 501
 """What a store answers to a condition: it does not hold, somebody else is at it, conditions are unknown here."""
 
@@ -55,12 +53,12 @@ def url_of(path: str | Path) -> str | None:
         UsageError: a name or secret stands in it, or no bucket.
     """
     if NAMELESS.fullmatch(str(path)) and str(path).partition(":")[0] in EXTRAS:
-        raise UsageError(f"{path} names no bucket", "Is a variable in it empty? An address is written as s3://bucket/name.")
+        raise UsageError(f"{path} names no bucket", "Is a variable in it empty? Write the address as s3://bucket/name.")
     match = URL.fullmatch(str(path))
     if match is None:
         return None
     if "@" in match[2].partition("/")[0]:
-        raise UsageError(f"{masked(f'{match[1]}://{match[2]}')}: a name or secret stands in the address", CREDENTIALS)
+        raise UsageError(f"{masked(f'{match[1]}://{match[2]}')}: the address contains a user name or secret", CREDENTIALS)
     return f"{match[1]}://{match[2]}"
 
 
@@ -78,21 +76,21 @@ def output_of(path: Path) -> str | None:
         UsageError: it is an address that nothing can be published at, or a name or secret stands in it.
     """
     if (url := url_of(path)) is None and ADDRESS.match(str(path)):
-        raise _no_directory(path, "prepared data go", "Name a directory, or an address such as s3://bucket/name.")
+        raise _no_directory(path, "prepared data can only go", "Give a directory, or an address such as s3://bucket/name.")
     return url
 
 
 def refuse_url(path: Path, what: str) -> None:
     """Raises `UsageError`: what can only be a directory is an address."""
     if (url := url_of(path)) is not None or ADDRESS.match(str(path)):
-        raise _no_directory(url or path, f"{what} goes", "Name a directory, and copy it to the store when it is done.")
+        raise _no_directory(url or path, f"{what} can only go", "Give a directory, and copy it to the store afterwards.")
 
 
 def _no_directory(path: str | Path, what: str, hint: str) -> UsageError:
     scheme, _, rest = str(path).partition(":")
     rest = rest.lstrip("/")
     if scheme.lower() == "file":
-        hint = f"Write the path alone: /{rest}"
+        hint = f"Write only the path: /{rest}"
     return UsageError(f"{masked(f'{scheme}://{rest}')}: {what} into a directory", hint)
 
 
@@ -125,8 +123,8 @@ class Retries(logging.Handler):
 
                 each = os.environ.get("AWS_MAX_ATTEMPTS", "5")
                 logger.warning(
-                    f"the object store is asked again, {self.failed} tries have failed: {masked(self._why)}. A request is tried {each} times, and "
-                    "five times over where a connection is lost, for some minutes at most; AWS_MAX_ATTEMPTS=1 gives up sooner"
+                    f"retrying the object store, {self.failed} attempts have failed: {masked(self._why)}. Each request is tried {each} times, and "
+                    "all of that five times if a connection is lost, for a few minutes at most; to give up sooner: AWS_MAX_ATTEMPTS=1"
                 )
 
 
@@ -178,7 +176,7 @@ class ObjectStore:
             return self.kind(f"{url}: the store refuses access: {masked(str(error))}", CREDENTIALS)
         if isinstance(error, FileNotFoundError):
             return self.kind(
-                f"{url}: there is no such bucket or object", "Check the name, and AWS_ENDPOINT_URL for a store that is not Amazon's."
+                f"{url}: there is no such bucket or object", "Check the name, and for a store other than Amazon's also AWS_ENDPOINT_URL."
             )
         return self.kind(f"{url}: the store failed: {masked(str(error)) or type(error).__name__}", AGAIN)
 
@@ -219,7 +217,7 @@ class ObjectStore:
                 end = min(one.size, start + BLOCK_BYTES)
                 data = self._fs.cat_file(url, start=start, end=end)
                 if len(data) != end - start:
-                    raise self.kind(f"{url}: {len(data):,} bytes came where {end - start:,} were asked for", AGAIN)
+                    raise self.kind(f"{url}: {len(data):,} bytes were received instead of {end - start:,}", AGAIN)
                 yield data
 
     def unchanged(self, one: Object) -> bool:
@@ -238,7 +236,7 @@ class ObjectStore:
                     return data, one
         if one is not None:
             b"".join(self.blocks(one))  # raises what is wrong, if anything is
-        raise self.kind(f"{url} changes as fast as it is read", AGAIN)
+        raise self.kind(f"{url} keeps changing while it is read", AGAIN)
 
     def upload(self, path: Path, url: str, on_block: Callable[[], None]) -> None:
         """Put a file; it appears whole. `on_block` is called after each of its parts."""

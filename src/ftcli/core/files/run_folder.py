@@ -16,7 +16,7 @@ def refuse_run(folder: Path, kind: type[FtcliError]) -> None:
         content = (folder / RUN_NAME).read_bytes()
     except OSError:
         return
-    hint = "Give the data it was trained on."
+    hint = "Give the data that it was trained on."
     with suppress(ValueError, LookupError, TypeError):
         hint = f"It learned {', '.join(json.loads(content)['settings']['dataset.sources']['value'])}: give that."
-    raise kind(f"{folder} is the folder of a run ({RUN_NAME}), not data", hint)
+    raise kind(f"{folder} is the output folder of a training run ({RUN_NAME}), not data", hint)

@@ -72,7 +72,7 @@ def check_unchanged(hashes: Mapping[str, Hashed], paths: Iterable[str]) -> None:
     """Raises `DataError`: a file is no longer what was hashed, so that what was read of it may belong to another fingerprint."""
     changed = next((path for path in paths if not hashes[path].holds(path)), None)
     if changed is not None:
-        raise DataError(f"{changed} changed while it was read", "Run the same command again when nothing writes to it any more.")
+        raise DataError(f"{changed} changed while it was read", "Run the same command again when nothing is writing to it.")
 
 
 class SourceHashes:
@@ -136,7 +136,7 @@ class SourceHashes:
                 trial.unlink()
         except PublishError as error:
             self._folder = None
-            return f"nothing is kept for the next run: {error.message}"
+            return f"nothing is cached for the next run: {error.message}"
         return ""
 
     def keep(self) -> str:
@@ -157,7 +157,7 @@ class SourceHashes:
                     with suppress(OSError):
                         temporary.unlink()
         except PublishError as error:
-            return f"the hashes of the sources are not kept for the next run: {error.message}"
+            return f"the hashes of the sources are not cached for the next run: {error.message}"
         self._changed.clear()
         return ""
 

@@ -28,7 +28,7 @@ BEGINNING = 4096
 _DIGITS = re.compile(r"(\d+)")
 BOM = b"\xef\xbb\xbf"
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".lz4": "lz4"}
-CR_ALONE = r"Lines end in CR alone there: tr '\r' '\n' < OLD > NEW makes them lines."
+CR_ALONE = r"The file's lines end in CR alone. Convert them: tr '\r' '\n' < OLD > NEW"
 """What to do about what `in_crs` finds."""
 SUFFIXES = "also with .gz, .zst, .bz2, .xz or .lz4 behind"
 MAGIC = {
@@ -69,7 +69,7 @@ def refuse_undecodable(path: str) -> None:
         shown = repr(os.fsencode(path))[2:-1].replace("'", "\\'").replace("\\\\'", "\\'")
         raise DataError(
             f"{shown}: the name is not UTF-8",
-            f"Rename it: mv $'{shown}' NEW; or all below a folder: convmv -f CP949 -t UTF-8 -r --notest FOLDER",
+            f"Rename it: mv $'{shown}' NEW; or everything below a folder: convmv -f CP949 -t UTF-8 -r --notest FOLDER",
         ) from None
 
 
@@ -96,7 +96,7 @@ def data_errors(path: str) -> Iterator[None]:
             raise DataError(f"{path}: the compressed data end too early", "Copy or download the file again.") from error
         if codec_of(path) and ("inflate" in reason or "decompress" in reason):
             raise DataError(f"{path}: damaged or not {codec_of(path)} data ({reason})", "Copy it again, or correct its suffix.") from error
-        raise DataError(f"{path}: cannot be read: {reason}", "Check that the file is whole, and its permissions.") from error
+        raise DataError(f"{path}: cannot be read: {reason}", "Check that the file is complete, and its permissions.") from error
     except EOFError as error:
         raise DataError(f"{path}: the compressed data end too early", "Copy or download the file again.") from error
     except lzma.LZMAError as error:
@@ -124,7 +124,7 @@ def head(path: str, size: int = 1 << 20) -> bytes:
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}: the text is UTF-16", "Convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
     if b"\0" in start[:4096].partition(b"\n")[0]:
-        raise DataError(f"{path}: binary data (a zero byte in its first line), not text", "Correct the suffix or leave the file out.")
+        raise DataError(f"{path}: binary data (a zero byte in its first line), not text", "Correct the suffix, or exclude the file.")
     return start.removeprefix(BOM)
 
 
@@ -132,8 +132,8 @@ def refuse_page(path: str, start: bytes) -> None:
     """Raises `DataError` where data are a page of the web, as a download of the page about a file is; `start`: its first bytes."""
     if start[:1000].lstrip()[:15].lower().startswith((b"<!doctype html", b"<html")):
         raise DataError(
-            f"{path}: the content is a web page, not the file",
-            "Download the file itself; on the Hub: resolve/ in place of blob/ in its address.",
+            f"{path}: the content is an HTML page, not the data file",
+            "Download the file itself; on the Hub, use resolve/ instead of blob/ in its address.",
         )
 
 

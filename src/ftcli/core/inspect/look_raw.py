@@ -17,7 +17,7 @@ from ftcli.contracts import Encoded
 from ftcli.core.engines.engine import load_encoder
 from ftcli.core.files.stamps import Hashed, SourceHashes, Stamp
 from ftcli.core.inspect.look import Looked, together
-from ftcli.core.inspect.picked import Picked
+from ftcli.core.inspect.row_selection import RowSelection
 from ftcli.core.prepare.accept import accept
 from ftcli.core.prepare.encode import encode_rows, packed
 from ftcli.core.prepare.job import Job, plugins_of
@@ -168,7 +168,7 @@ class _Reading:
         return len(packs.pack_offsets) - 1, rows()
 
 
-def of_sources(context: Context, split: str | None, picked: Picked) -> tuple[Looked, Spelling, dict[str, int]]:
+def of_sources(context: Context, split: str | None, picked: RowSelection) -> tuple[Looked, Spelling, dict[str, int]]:
     """Rows, the texts of their tokens, and what the length policy did to the rows that were read on the way.
 
     Raises:
@@ -222,7 +222,7 @@ def _reading(context: Context, recipe: Recipe) -> _Reading:
     return _Reading(replace(job, batch_size=min(job.batch_size, BATCH_ROWS)), names)
 
 
-def _numbered(recipe: Recipe, reading: _Reading, split: Split, picked: Picked) -> list[Row]:
+def _numbered(recipe: Recipe, reading: _Reading, split: Split, picked: RowSelection) -> list[Row]:
     """The rows that the store would have under these numbers."""
     wanted = None if picked.numbers is None else set(picked.numbers)
     found: list[Row] = []
@@ -241,7 +241,7 @@ def _numbered(recipe: Recipe, reading: _Reading, split: Split, picked: Picked) -
     return found
 
 
-def _drawn(context: Context, recipe: Recipe, reading: _Reading, split: Split, picked: Picked) -> list[Row]:
+def _drawn(context: Context, recipe: Recipe, reading: _Reading, split: Split, picked: RowSelection) -> list[Row]:
     """Random rows of random places; a row's number is not known without reading all before it. Texts that would be packed stand alone."""
     if reading.job.policy.packed:
         context.note("random rows of sources are shown one text a row: which texts share a pack is known in order only (--rows)")

@@ -10,7 +10,7 @@ from typing import Any
 from ftcli.context import Context
 from ftcli.core.engines.backend import tokenizer_hash
 from ftcli.core.inspect.look import Looked, together
-from ftcli.core.inspect.picked import Picked
+from ftcli.core.inspect.row_selection import RowSelection
 from ftcli.core.storage.excerpt import document_starts
 from ftcli.core.storage.label_flags import names_of
 from ftcli.core.storage.store import Rows, Store
@@ -26,7 +26,7 @@ WORDS = {
 """What a full row may mean, by the truncation strategy."""
 
 
-def of_store(context: Context, store: Store, split: str | None, picked: Picked) -> Looked:
+def of_store(context: Context, store: Store, split: str | None, picked: RowSelection) -> Looked:
     """
     Raises:
         StoreError: there is no such split; UsageError: it has no such rows.

@@ -20,10 +20,10 @@ from transformers import (
 from ftcli.core.engines.backend import strip
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent, unavailable
 from ftcli.core.models.as_prepared import bare, encode
-from ftcli.core.models.asked import Asked
 from ftcli.core.models.layers import places
 from ftcli.core.models.merge import load_adapted, tokenizer_of
 from ftcli.core.models.model import OWN_CODE, embedding_rows, refuse_pointers
+from ftcli.core.models.predict_inputs import Asked
 from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.core.tokenizer.limit import NO_LIMIT, length_limit
 from ftcli.core.tokenizer.template_habits import Habits

@@ -9,7 +9,7 @@ from ftcli.core.models.layers import Layer, layers
 from ftcli.core.models.sizing import TWO_MATRICES
 
 if TYPE_CHECKING:
-    from ftcli.core.models.learned import Learned
+    from ftcli.core.models.trainable_weights import Learned
 
 NORMED_QUERIES = frozenset(["apertus", "exaone4", "gemma3", "gemma3_text", "gemma4_text", "olmo2", "olmo3", "qwen3", "qwen3_5_text"])
 """Families that normalise queries and keys, and keep both in float32 for it."""

@@ -21,7 +21,7 @@ from ftcli.core.reading.label_columns import BETWEEN
 from ftcli.core.reading.label_lists import Labels, is_list
 from ftcli.core.reading.label_numbers import label_numbers
 from ftcli.core.reading.reject import Fault
-from ftcli.core.reading.said_again import only_splits
+from ftcli.core.reading.split_arguments import only_splits
 
 FLAG_HINT = "Correct the row, or quarantine such rows with --on-bad quarantine."
 TEXTS = "Labels of this table are text, also where they look like numbers: --label-names {} names them, or leave it out."

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ftcli.contracts import Encoded, Packs
-from ftcli.core import later, progress
+from ftcli.core import deferred, progress
 from ftcli.core.engines.engine import REFERENCE, RowEncoder, load_encoder
 from ftcli.core.files.stamps import check_unchanged
 from ftcli.core.prepare.accept import accept
@@ -118,7 +118,7 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
         _check_sources(job, shard)  # else a shard of other rows waits for the next run
         made = {name: writers[split].file for split, name in names.items()}
         record = writer.place(list(names.values()), {"shard": shard.index, "tally": tally, "rejects": part}, made)
-        return later.finish(partial(_settled, held.pop_all(), writer, record))
+        return deferred.finish(partial(_settled, held.pop_all(), writer, record))
 
 
 def _settled(held: ExitStack, writer: ShardWriter, record: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ftcli.core.files.manifest import seal, unseal
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.reading.label_names import by_value, in_id_order
 from ftcli.core.reading.read import Plan
-from ftcli.core.reading.said_again import only_splits
+from ftcli.core.reading.split_arguments import only_splits
 from ftcli.errors import DataError, UsageError
 from ftcli.records import ShardPlan
 from ftcli.settings import DatasetSettings

@@ -103,7 +103,7 @@ def settle(
     """
     settings = context.settings
     if not settings.dataset.sources:
-        raise UsageError("no data: name a source", "Example: ftcli tokenize reviews.jsonl --tokenizer-path DIR --output-dir DIR")
+        raise UsageError("no data source given", "Example: ftcli tokenize reviews.jsonl --tokenizer-path DIR --output-dir DIR")
     if not settings.tokenizer.path:
         raise UsageError("no tokenizer: --tokenizer-path is missing", "Give a tokenizer folder, or make one: ftcli train-tokenizer")
     if settings.dataset.output_dir is None:

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftcli.core import alarm, later, progress
+from ftcli.core import alarm, deferred, progress
 from ftcli.core.processes import garbage
 from ftcli.core.processes.finishing import Finishing
 from ftcli.errors import FtcliError
@@ -132,7 +132,7 @@ class Child:
 
         Args:
             function: bytes are one that was pickled elsewhere, so that this process need not import what it stands on.
-            ahead: another call may be made as soon as `receive` says "free", before this one is answered (`ftcli.core.later`).
+            ahead: another call may be made as soon as `receive` says "free", before this one is answered (`ftcli.core.deferred`).
         """
         with suppress(BrokenPipeError, ConnectionResetError):  # it died: `receive` tells
             if function is not self._sent:
@@ -290,7 +290,7 @@ def serve(descriptor: int, preload: Sequence[str]) -> None:
             try:
                 function = function or pickle.loads(pickled)  # noqa: S301 - from our parent; here and not earlier, so that a failure has a way back
                 assert function is not None
-                with progress.to(back.tell), later.allowed() if kind == "ahead" else nullcontext():
+                with progress.to(back.tell), deferred.allowed() if kind == "ahead" else nullcontext():
                     answer = ("done", function(*payload))
             except ConnectionError:
                 raise

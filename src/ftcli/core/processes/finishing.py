@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from threading import Lock, Thread
 from typing import Any
 
-from ftcli.core.later import Later
+from ftcli.core.deferred import Deferred
 
 Message = tuple[str, Any]
 
@@ -34,9 +34,9 @@ class Finishing:
             self._pipe.send(message)
 
     def answer(self, message: Message) -> None:
-        """Send a call's answer, behind that of the call before; where it is a `Later`, say that the next call may come, and send it when it is there."""
+        """Send a call's answer, behind that of the call before; where it is a `Deferred`, say that the next call may come, and send it when it is there."""
         self.wait()
-        if not isinstance(message[1], Later):
+        if not isinstance(message[1], Deferred):
             self.send(message)
             return
         self._thread = Thread(target=self._finish, args=(message[1],))
@@ -49,9 +49,9 @@ class Finishing:
             self._thread.join()
             self._thread = None
 
-    def _finish(self, later: Later) -> None:
+    def _finish(self, deferred: Deferred) -> None:
         try:
-            message = ("done", later.work())
+            message = ("done", deferred.work())
         except BaseException as error:  # noqa: BLE001 - the parent raises it
             message = ("failed", self._portable(error))
         with suppress(ConnectionError):  # the parent is gone: this process ends at its next message

@@ -138,8 +138,8 @@ def _fetch(context: Context, shelf: Shelf, folder: Path, beat: Callable[[], None
     total = sum(entry["bytes"] for entry in wanted)
     if (free := free_bytes(folder.parent)) < total:
         raise StoreError(
-            f"{shelf.url}: {total:,} bytes are to be fetched to {folder.parent.parent}, where {free:,} bytes are free",
-            "Free space there, or name another folder: RUNTIME_CACHE_DIR.",
+            f"{shelf.url}: {total:,} bytes would have to be fetched to {folder.parent.parent}, where only {free:,} bytes are free",
+            "Free space there, or choose another folder: RUNTIME_CACHE_DIR.",
         )
     context.note(f"{shelf.url}: fetching {len(wanted):,} files ({size(total)}) to {folder.parent.parent}")
     context.progress.start("fetch", total, "B")
@@ -149,7 +149,7 @@ def _fetch(context: Context, shelf: Shelf, folder: Path, beat: Callable[[], None
             if damage is not None:
                 raise StoreError(
                     f"{shelf.place(shelf.manifest, entry['path'])} {damage.words}",
-                    f"List all damage: ftcli cache verify {shelf.url}. To repair it, remove that object and prepare the same data again.",
+                    f"To list all damage: ftcli cache verify {shelf.url}. To repair it, remove that object and prepare the same data again.",
                 )
             context.progress.advance(entry["bytes"])
     finally:

@@ -120,7 +120,7 @@ def _difference(name: str, there: Any, now: Any) -> str:
 def _plugins(there: Any, now: Any) -> str:
     """Names of the plugins of which one side has none or another version."""
     names = {str(plugin[0]) for plugin in [*(there or ()), *(now or ())] if plugin not in (there or ()) or plugin not in (now or ())}
-    return f"{', '.join(sorted(names))} changed, came or went"
+    return f"{', '.join(sorted(names))} changed, added or removed"
 
 
 def _sources(there: Sequence[Sequence[Any]], now: Sequence[Sequence[Any]], content: str) -> Iterator[str]:

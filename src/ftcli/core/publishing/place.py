@@ -24,8 +24,8 @@ PLAN = "plan.json"
 """In its folder `parts`: how many there are, and of what."""
 CHOOSE = "Choose another output directory."
 ELSEWHERE = "Choose another output directory, or replace it with --overwrite."
-FINISH = "Replace it: the same command with --finish --overwrite. The parts are kept until then, and belong to this output."
-BELOW = "Name a directory below it, such as ./prepared."
+FINISH = "To replace it, run the same command with --finish --overwrite. Until then the parts are kept for this output."
+BELOW = "Give a directory below it, such as ./prepared."
 PASSING = re.compile(r"cache-\w+\.arrow|tmp\w{8}|\.nfs.*|\.DS_Store|\._.*")
 """Names of files in prepared data that nobody misses: those of `datasets` (map, filter), NFS and macOS."""
 
@@ -83,13 +83,15 @@ def refuse_foreign(output: Path) -> bool:
     if not os.path.lexists(target):
         return False
     if (here := Path.cwd()) == target or target in here.parents:
-        raise PublishError(f"{output} is the current directory ({here}), but the output is a directory that is created as a whole", BELOW)
+        raise PublishError(
+            f"{output} is the current directory ({here}), but the output directory is created and replaced as a whole", BELOW
+        )
     if not target.is_dir():
         raise PublishError(f"{output} exists and is not a directory", CHOOSE)
     entries = sum(1 for _ in target.iterdir())
     if entries and not (target / MANIFEST_NAME).is_file():
         raise PublishError(
-            f"{output} holds {entries:,} {'entry' if entries == 1 else 'entries'} and no {MANIFEST_NAME}: ftcli did not make it and will not replace it",
+            f"{output} holds {entries:,} {'entry' if entries == 1 else 'entries'} and no {MANIFEST_NAME}: ftcli did not create it and will not replace it",
             "Choose another output directory, or move this one away.",
         )
     return bool(entries)
@@ -139,10 +141,10 @@ def other(output: str, there: Mapping[str, Any], fingerprint: str, inputs: Mappi
     """Why data with the manifest `there` are not replaced."""
     words = differences(there, inputs)
     if (day := (there.get("inputs") or {}).get(DAY)) and day != inputs.get(DAY, day):
-        hint = f"To take the date that is there: --template-date {day}. {hint}"
-    what = f"an export in the format {there['format']} with" if "format" in there else "prepared data of"
+        hint = f"To use the date of those data: --template-date {day}. {hint}"
+    what = f"an export in the format {there['format']} with" if "format" in there else "prepared data with"
     return PublishError(
-        f"{output} holds {what} another fingerprint: {there.get('fingerprint')}, this run's is {fingerprint}"
+        f"{output} holds {what} another fingerprint: {there.get('fingerprint')}, but this run's is {fingerprint}"
         + (f" ({'; '.join(words)})" if words else ""),
         hint,
     )

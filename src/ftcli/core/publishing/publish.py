@@ -38,7 +38,7 @@ def _warn(words: str) -> None:
 
 
 def _left(error: OSError) -> str:
-    return f"left behind: {error.filename}: {error.strerror}; remove it by hand"
+    return f"could not remove {error.filename}: {error.strerror}; remove it by hand"
 
 
 class Attempt:
@@ -149,7 +149,7 @@ class Attempt:
         free = free_bytes(self.directory)
         if free < need_bytes:
             raise PublishError(
-                f"{self.output} needs about {need_bytes:,} more bytes, only {free:,} are free there",
+                f"{self.output} needs about {need_bytes:,} more bytes, but only {free:,} are free there",
                 "Free space or choose another output directory; finished shards are kept.",
             )
 
@@ -268,7 +268,7 @@ class Attempt:
                     continue
                 except OSError as error:
                     owner = owner_of(directory)
-                    left.append(f"left behind: {directory}, it belongs to {owner}" if owner else _left(error))
+                    left.append(f"could not remove {directory}: it belongs to {owner}" if owner else _left(error))
         return left
 
     def close(self) -> None:

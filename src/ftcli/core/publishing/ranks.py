@@ -129,7 +129,7 @@ def open_attempt(
     attempt.on_left = context.note
     gone = attempt.predecessor
     if gone is not None and attempt.ready is None:
-        context.notes.append(f"{gone.short}, which was preparing {output}, is gone: {_me()} continues with the shards it had finished")
+        context.notes.append(f"{gone.short}, which was preparing {output}, has ended: {_me()} continues from the shards it had finished")
         wait.say(context.notes[-1])
     return attempt
 

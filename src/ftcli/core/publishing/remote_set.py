@@ -30,7 +30,7 @@ PROBE = ".ftcli-probe"
 UPLOADS = 4
 TRIES = 5
 """How often a manifest is put that the store would not decide about, because somebody else was putting one."""
-MINE = "finished work is kept here: the same command publishes it without preparing again"
+MINE = "the finished work is kept locally: the same command publishes it without preparing it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class Shelf:
         """
         if self.store.scheme not in CONDITIONAL:
             raise PublishError(
-                f"{self.url}: no way is known here to put an object into {self.store.scheme}:// on a condition",
+                f"{self.url}: ftcli cannot write to {self.store.scheme}:// conditionally, so two runs could overwrite each other",
                 "Publish to s3:// or to a directory.",
             )
         if self.version is None and (foreign := [one for one in self.store.below(self.url) if not self._own(one)]):
             raise PublishError(
-                f"{self.url} holds {len(foreign):,} objects and no {MANIFEST_NAME}: ftcli did not make them", "Choose another output."
+                f"{self.url} holds {len(foreign):,} objects and no {MANIFEST_NAME}: ftcli did not create them", "Choose another output."
             )
         url = f"{self.url}/{PROBE}-{os.urandom(8).hex()}"
         first = self.store.put(b"1", url, None)
@@ -110,8 +110,8 @@ class Shelf:
         if not kept:
             raise PublishError(
                 f"{self.url}: this store ignores conditions (If-None-Match, If-Match)"
-                + (f", it answers {first}" if first else ": it replaced an object that was not to be replaced"),
-                "Two runs that publish at once could both win. Publish to a store that has conditional writes, or to a directory and copy that.",
+                + (f"; it answers {first}" if first else ": it replaced an object although the condition forbade it"),
+                "Two runs that publish at the same time could overwrite each other. Publish to a store with conditional writes, or to a directory and copy that.",
             )
 
     def _own(self, one: Object) -> bool:
@@ -165,7 +165,7 @@ class Shelf:
                 raise self._lost(now, manifest)
             if status == UNKNOWN:
                 break
-        raise PublishError(f"{url}: the store refuses to put it on a condition", "Run the same command again.")
+        raise PublishError(f"{url}: the store refuses the conditional write", "Run the same command again.")
 
     def _upload(
         self, folder: Path, manifest: Mapping[str, Any], entry: Mapping[str, Any], on_block: Callable[[], None]
@@ -175,12 +175,12 @@ class Shelf:
 
     def _lost(self, now: Shelf, manifest: Mapping[str, Any]) -> PublishError:
         if now.version is None:
-            return PublishError(f"{self.url}: somebody removed the manifest while this run worked", f"Find out who did; {MINE}.")
+            return PublishError(f"{self.url}: somebody removed the manifest while this run worked", f"Find out who removed it; {MINE}.")
         there = (now.manifest or {}).get("fingerprint", "unknown")
         who = self.store.signer(f"{self.url}/{MANIFEST_NAME}") or "somebody"
         return PublishError(
-            f"{self.url}: {who} published the fingerprint {there} while this run worked on {manifest['fingerprint']}, and won",
-            f"Choose another output, or replace that with --overwrite; {MINE}.",
+            f"{self.url}: {who} published data with the fingerprint {there} while this run was working on {manifest['fingerprint']}",
+            f"Choose another output, or replace it with --overwrite; {MINE}.",
         )
 
 
@@ -189,6 +189,6 @@ def _checked(manifest: dict[str, Any], url: str) -> dict[str, Any]:
     odd = next((entry["path"] for entry in manifest["files"] if not is_plain(str(entry["path"]))), None)
     if odd is not None:
         raise StoreError(
-            f"{url}/{MANIFEST_NAME} lists {odd!r}, which is no file of a prepared directory", "Do not use it: ftcli did not make it."
+            f"{url}/{MANIFEST_NAME} lists {odd!r}, which is not a file of a prepared directory", "Do not use it: ftcli did not write it."
         )
     return manifest

@@ -79,7 +79,7 @@ class ShardWriter:
             earlier = read_sidecar(proof)
             if earlier is not None and earlier["files"] != document["files"]:
                 raise PublishError(
-                    f"shard {self.name} was finished before with different content: its preparation is not deterministic",
+                    f"shard {self.name} was finished before with different content: preparing it is not deterministic",
                     f"Remove {self.directory} and run again; if it happens again, a plugin or a source changes between runs.",
                 )
             finals = {name: make_folders(data, name) for name in files}

@@ -13,7 +13,7 @@ from ftcli.errors import DataError
 from ftcli.settings import Settings
 
 HINT = (
-    "All parts and --finish must read the same files: put the sources on a file system that every machine sees, or copies that were made"
+    "All parts and --finish must read the same files: put the sources on a file system that all machines share, or copy them to each machine"
     " before the first part."
 )
 
@@ -96,19 +96,19 @@ def agree(path: str, seen: Mapping[str, Sighting], hashes: SourceHashes, setting
     assert hashed.xxh3 is not None
     for part, sighting in seen.items():
         if not sighting.alike(hashed):
-            raise DataError(f"the parts {owner} and {part} read different files under the name {path}", HINT)
+            raise DataError(f"parts {owner} and {part} read different files under the name {path}", HINT)
     stamp = Stamp.of(path)
     here = (
         Hashed(hashed.xxh3, stamp) if Sighting.of(path, stamp, settings).same(hashed) else hashes.take(path)
     )  # a copy, or a new change time
     if here.xxh3 != hashed.xxh3:
-        raise DataError(f"{path} is not what the part {owner} read: its content differs", HINT)
+        raise DataError(f"{path} is not what part {owner} read: its content differs", HINT)
     # who read the same file later than the part that hashed it read the same content, since it has that content now
     early = [part for part, sighting in seen.items() if sighting.ctime_ns < hashed.ctime_ns]
     late = [part for part, sighting in seen.items() if sighting.ctime_ns > hashed.ctime_ns and stamp.inode != hashed.inode]
     if odd := early or late:
         raise DataError(
-            f"{path} was touched (chmod, a hard link, a write) between the parts {owner} and {odd[0]}: whether both read one content is not known",
+            f"{path} was modified (chmod, a hard link, a write) between parts {owner} and {odd[0]}: ftcli cannot tell whether both read the same content",
             f"Run the same command with --shard {odd[0]} again, then --finish.",
         )
     return here

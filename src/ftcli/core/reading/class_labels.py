@@ -52,7 +52,7 @@ def names_in(found: Iterable[Found], formats: Mapping[str, SourceFormat], column
         place = next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
         said = [f"{names[place]!r}" if place < len(names) else "nothing" for names in (one, other)]
         raise DataError(
-            f"the label {place} of the column {column!r} is {said[0]} in {path} and {said[1]} in {second}",
-            "Give the numbers one meaning (`Dataset.align_labels_with_mapping`), or name all labels with --label-names.",
+            f"label {place} of the column {column!r} means {said[0]} in {path} and {said[1]} in {second}",
+            "Give each number one meaning in all files (`Dataset.align_labels_with_mapping`), or name all labels with --label-names.",
         )
     return next(iter(first.items()), ((), ""))

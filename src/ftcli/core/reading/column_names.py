@@ -63,19 +63,21 @@ def need_key(role: Role, name: str, existing: Iterable[str], *, flags: bool = Fa
     same = [column for column in names if unicodedata.normalize("NFC", column) == composed][:1]
     near = same or difflib.get_close_matches(name, names, n=1, cutoff=ALIKE) or usual_columns(role, names)
     flag = "--text-pair-column" if role == "pair" else f"--{role}-column{'s' if flags and role == 'label' else ''}"
-    meant = f"Did you mean {flag} {' or '.join(map(as_argument, near))}?" if near else f"Name one with {flag}."
+    meant = f"Did you mean {flag} {' or '.join(map(as_argument, near))}?" if near else f"Name a column with {flag}."
     if same:
-        meant += " It looks the same but is encoded differently (macOS decomposes letters, NFD): copy it from here."
+        meant += " It looks the same but is encoded differently (macOS decomposes letters, NFD): copy the name from this message."
     elif role == "text" and any(set(names) >= shape for shape in CONVERSATIONS):
-        meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
+        meant = "For conversations use --mode sft; to read one column as plain text, name it with --text-column."
     elif {"title", "paragraphs"} <= {*names}:
         meant = jq.SQUAD
     elif len(names) > 1 and all(map(role_of, names)):
-        meant = f"These are splits: write each as a file of its own (of a .json: jq .{names[0]} OLD > {names[0]}.json; of a pickle: json.dump of each)."
+        meant = f"These are splits: write each to its own file (from .json: jq .{names[0]} OLD > {names[0]}.json; from a pickle: json.dump each)."
     elif "input_ids" in names:
-        meant = "These are already token ids, but ftcli tokenize needs texts; give data it prepared to ftcli train --dataset."
+        meant = (
+            "The data are already token ids, but ftcli tokenize reads texts. If ftcli prepared them, pass them to ftcli train --dataset."
+        )
     elif names and names == [str(number) for number in range(len(names))] and not name.isdecimal():
-        meant = "The columns have no names, so use their numbers: --text-column 0 --label-column 1."
+        meant = "The columns have no names, so give their numbers, counted from 0: --text-column 0 --label-column 1."
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
 

@@ -34,20 +34,20 @@ PYTHON: dict[Kind, type] = {"int": int, "string": str, "bool": bool, "float": fl
 REGRESS = "regress"
 """The mode in which labels are numbers that are to be predicted."""
 CONVERT: dict[Kind | None, str] = {
-    "float": f"Nothing is coerced: convert it; or, to predict the number itself: --mode {REGRESS}.",
-    None: "Nothing is coerced: convert it.",
+    "float": f"ftcli does not convert values: convert the column. To predict the number itself: --mode {REGRESS}.",
+    None: "ftcli does not convert values: convert the column.",
 }
 MUST: dict[Kind, str] = {
     "float": f"in mode {REGRESS} labels must be numbers",
-    "bool": "a label's column must hold 0 or 1, or false or true",
+    "bool": "each label column must hold 0 or 1, or false or true",
 }
 """Of the kinds that only some runs read."""
 FLAGS = (
-    "Write where the flags hold, in Python [i for i, flag in enumerate(row) if flag]; or give each label a column of its own, and name them "
+    "Write the positions of the set flags, in Python [i for i, flag in enumerate(row) if flag]; or give each label its own column and name the columns "
     "with --label-columns."
 )
 """What to do about a list of one flag a label."""
-LABELS = "strings, whole numbers or true and false, or lists of strings or of whole numbers"
+LABELS = "strings, whole numbers, true or false, or lists of strings or whole numbers"
 LEAST, MOST = -(2**63), 2**63 - 1
 
 
@@ -110,7 +110,7 @@ def _parts(name: str, type_: pa.DataType) -> str:
     if not pa.types.is_struct(type_) or not type_.num_fields:
         return ""
     first = type_.field(0).name
-    return f"Its parts become columns by pyarrow's Table.flatten() or a Dataset's flatten(): then {name}.{first} is one, as any other."
+    return f"Turn its fields into columns with pyarrow's Table.flatten() or Dataset.flatten(), then use a column such as {name}.{first}."
 
 
 def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind | None:
@@ -125,7 +125,7 @@ def kind_of_value(name: str, value: object, special: Kind | None = None) -> Kind
         return "bool"
     hint = CONVERT["float"] if special is None and isinstance(value, float) else ""
     if hint and isinstance(value, float) and value.is_integer():
-        hint += f" Where all of them are whole: {jq.changed(f'{jq.key(name)} |= floor')}"
+        hint += f" If all values are whole numbers: {jq.changed(f'{jq.key(name)} |= floor')}"
     if isinstance(value, dict) and value:
         hint = jq.part_of(name, value)
     if isinstance(value, (list, tuple)) and value and isinstance(value[0], (bool, float)):
@@ -159,7 +159,7 @@ def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array,
     if column.null_count and (pa.types.is_null(column.type) or _fits(column.type, kind)):
         raise BadValue(pc.index(column.is_null(), pa.scalar(True)).as_py(), "null", f"{name!r} is null; {_must(role, kind)}", name)
     if not _fits(column.type, kind):
-        hint = _parts(name, column.type) or "Nothing is coerced: convert the column."
+        hint = _parts(name, column.type) or "ftcli does not convert values: convert the column."
         raise DataError(f"{where}: column {name!r} holds {column.type}; {_must(role, kind)}", hint)
     if ONE[kind] != kind:
         return _checked_lists(where, name, kind, column, longest)
@@ -169,7 +169,7 @@ def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array,
         return column.cast(target_type(kind))
     except pa.ArrowInvalid:
         large = pc.index(pc.greater(column, pa.scalar(MOST, pa.uint64())), pa.scalar(True)).as_py()
-        raise BadValue(large, "out-of-range", f"{name!r} is beyond 64 bits with a sign", name) from None
+        raise BadValue(large, "out-of-range", f"{name!r} does not fit into a signed 64-bit integer", name) from None
 
 
 def _checked_lists(where: str, name: str, kind: Kind, column: pa.Array, longest: int) -> pa.Array:
@@ -198,7 +198,7 @@ def _check_layout(column: pa.Array) -> None:
         _check_layout(column.dictionary)
         bounds = pc.min_max(column.indices).as_py()
         if len(column) > column.null_count and not 0 <= bounds["min"] <= bounds["max"] < len(column.dictionary):
-            raise pa.ArrowInvalid("a value's number is outside of the dictionary")
+            raise pa.ArrowInvalid("a dictionary index is out of range")
     elif _is_string(column.type):
         binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(column.type, pa.binary_view())
         pa.Array.from_buffers(binary, len(column), column.buffers(), offset=column.offset).validate(full=True)
@@ -241,7 +241,7 @@ def check_value(role: Role, name: str, kind: Kind, value: object, index: int) ->
         way = jq.text_in(name, value) if role != "label" else ""
         raise BadValue(index, code, f"{name!r} is {shown(value)}; {_must(role, kind)}", name, way)
     if isinstance(value, Integral) and not LEAST <= int(value) <= MOST:
-        raise BadValue(index, "out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits with a sign", name)
+        raise BadValue(index, "out-of-range", f"{name!r} is {shown(value)}, which does not fit into a signed 64-bit integer", name)
     if isinstance(value, str):
         try:
             value.encode()

@@ -61,11 +61,11 @@ ANSWERED = ("answer", "response", "output", "completion", "solution", "chosen")
 OTHERWISE = {
     frozenset(
         {"chosen", "rejected"}
-    ): "These are data for preferences (DPO), which are not trained here. Where chosen is a list of messages it is learned with "
-    "--text-column chosen; where it is one text, write its turns as messages first.",
+    ): "This is preference data (DPO), which ftcli does not train on. If chosen is a list of messages, train on it with "
+    "--text-column chosen; if it is one text, write its turns as messages first.",
     frozenset(
         {"parent_id", "role", "text"}
-    ): "The rows are messages of a tree: write each way from its root to a leaf as one row of messages.",
+    ): "Each row is one message of a tree: write each path from the root to a leaf as one row of messages.",
     frozenset({"title", "paragraphs"}): jq.SQUAD,
 }
 """Columns of data that hold no conversation a row → what to do."""
@@ -94,9 +94,10 @@ def chat_columns(settings: Settings) -> Columns:
     for pair in dataset.rename_columns or ():
         ours, _, theirs = (part.strip() for part in pair.partition("="))
         if ours not in known or not theirs or theirs in renamed or ours in renamed.values():
-            what = "is there twice" if ours in renamed.values() or theirs in renamed else "is not KNOWN=COLUMN"
+            what = "repeats a name" if ours in renamed.values() or theirs in renamed else "is not KNOWN=COLUMN"
             raise UsageError(
-                f"dataset.rename_columns: {pair!r} {what}", f"Known are {', '.join(known)}: --rename instruction=question,output=answer"
+                f"dataset.rename_columns: {pair!r} {what}",
+                f"Known names: {', '.join(known)}. Example: --rename instruction=question,output=answer",
             )
         renamed[theirs] = ours
     names = dict.fromkeys((*renamed, *(name for name in known if name not in renamed.values())))
@@ -140,9 +141,13 @@ def unread_note(columns: Columns, names: Iterable[str], shapes: Collection[str])
         return None
     shown = ", ".join(unread[:10]) + (f" and {len(unread) - 10} more" if len(unread) > 10 else "")
     free = "alpaca" in shapes and not {"input", "context"} & known.keys()
-    way = f"is given as --rename input={unread[0] if len(unread) == 1 else 'COLUMN'}" if free else "has to stand in it"
-    preferences = ". Data for preferences (DPO) are not trained here" if {"chosen", "rejected"} <= set(unread) else ""
-    return f"columns not read: {shown}; what belongs to the conversation {way}{preferences}"
+    way = (
+        f"If one is part of the conversation: --rename input={unread[0] if len(unread) == 1 else 'COLUMN'}"
+        if free
+        else "Anything that is part of the conversation must be in its messages"
+    )
+    preferences = ". ftcli does not train on preference data (DPO)" if {"chosen", "rejected"} <= set(unread) else ""
+    return f"columns not read: {shown}. {way}{preferences}"
 
 
 def as_document(row: Mapping[str, Any], columns: Columns) -> str:
@@ -193,7 +198,7 @@ def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
         try:
             tools = json.loads(tools)
         except ValueError:
-            raise BadValue(0, "wrong-type", f"'tools' is {shown(tools)}, which is no JSON", "tools") from None
+            raise BadValue(0, "wrong-type", f"'tools' is {shown(tools)}, which is not JSON", "tools") from None
     if tools:
         document["tools"] = tools
     try:
@@ -203,7 +208,7 @@ def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
         reason = f"the conversation holds the lone surrogate U+{ord(error.object[error.start]):04X}, which no UTF-8 text can"
         raise BadValue(0, "surrogate", reason, columns.text) from None
     except (TypeError, ValueError) as error:
-        raise BadValue(0, "wrong-type", f"the conversation holds what JSON cannot: {error}", columns.text) from None
+        raise BadValue(0, "wrong-type", f"the conversation holds a value that JSON cannot represent: {error}", columns.text) from None
     return text
 
 
@@ -226,14 +231,14 @@ def _shape(given: Mapping[str, Any], columns: Columns, row: Mapping[str, Any], w
         example = f"completion={answered[0]}"
     elif len(asked) == len(answered) == 1:
         example = f"instruction={asked[0]},output={answered[0]}" + (",system=system_prompt" if "system_prompt" in row else "")
-    plain = " Plain texts in text are learned with --mode pretrain." if isinstance(row.get("text"), str) else ""
+    plain = " To train on the plain texts in text: --mode pretrain." if isinstance(row.get("text"), str) else ""
     raise BadValue(
         0,
         "missing-field",
-        f"{where}{': ' if where else ''}no conversation: neither {columns.text}, conversations, prompt with completion, nor instruction with output",
+        f"{where}{': ' if where else ''}no conversation found: expected {columns.text}, conversations, prompt and completion, or instruction and output",
         None,
         other
-        or f"Columns with a value: {listed}. Another name for the messages is given with --text-column, for others with --rename {example}.{plain}",
+        or f"Columns with a value: {listed}. If the messages have another name, give it with --text-column; for other names: --rename {example}.{plain}",
     )
 
 
@@ -241,8 +246,8 @@ def _pair(row: Mapping[str, Any]) -> dict[str, Any]:
     prompt, completion = row["prompt"], row["completion"]
     if isinstance(prompt, str) and isinstance(completion, str) and not _is_chat(prompt) and not _is_chat(completion):
         if row.get("system"):
-            hint = "--rename instruction=prompt,output=completion reads the row as a question and an answer, through the chat template."
-            raise BadValue(0, "wrong-type", "a plain prompt has no place for what 'system' says", "system", hint)
+            hint = "To read the row as a question and an answer through the chat template: --rename instruction=prompt,output=completion"
+            raise BadValue(0, "wrong-type", "a plain-text prompt cannot be combined with 'system'", "system", hint)
         return {"kind": TEXT, "prompt": prompt, "completion": completion}
     asked = _side("prompt", "user", prompt)
     return {"kind": CHAT, "prompt": _with_system(row, asked), "completion": _side("completion", "assistant", completion)}
@@ -271,7 +276,7 @@ def _instance(instances: object) -> Mapping[str, Any]:
     if not isinstance(instances, list) or not all(isinstance(each, Mapping) for each in instances):
         raise BadValue(0, "wrong-type", f"'instances' is {shown(instances)}; it must be a list with one object", "instances")
     if len(instances) != 1:
-        hint = "A row is one conversation: write a row with instruction, input and output for each."
+        hint = "Each row is one conversation: write one row with instruction, input and output per example."
         raise BadValue(0, "wrong-type", f"'instances' holds {len(instances)} examples, not one", "instances", hint)
     return {"input": instances[0].get("input"), "output": instances[0].get("output")}
 
@@ -281,7 +286,7 @@ def _with_system(row: Mapping[str, Any], messages: list[dict[str, Any]]) -> list
     first = _system(row)
     if first and messages[0]["role"] == "system":
         if messages[0].get("content") != first[0]["content"]:
-            raise BadValue(0, "wrong-type", "'system' says something else than the first message", "system", "Leave one of them out.")
+            raise BadValue(0, "wrong-type", "'system' differs from the system message in the conversation", "system", "Remove one of them.")
         return messages
     return [*first, *messages]
 

@@ -39,11 +39,14 @@ def notes_on_copies(found: Sequence[Found], hashed: Sequence[Hashed], suffixes: 
         if content.stamp.size and file.path not in copies and bare_suffix(file.path) in suffixes:
             by_stem.setdefault(_stem(file.path), []).append(file)
     twice = [files for files in by_stem.values() if len(files) > 1]
-    said = {"the same bytes under several names, all of them read": same, "packed and unpacked, probably the same rows, both read": packed}
+    said = {
+        "identical files under several names, all of them read": same,
+        "compressed and uncompressed, probably the same rows, both read": packed,
+    }
     if twice:
         first = Path(twice[0][0].path)
         pattern = first.parent / f"*{first.name.removeprefix(Path(_stem(str(first))).name)}"
-        said |= {f"one name in several formats, probably the same rows, all of them read ('{pattern}' names one format)": twice}
+        said |= {f"the same name in several formats, probably the same rows, all of them read (to read one format: '{pattern}')": twice}
     return [f"{what}: {_groups(groups)}" for what, groups in said.items() if groups]
 
 

@@ -53,7 +53,7 @@ def said_by_card(folder: str, names: Sequence[str], data: list[str]) -> Said:
             return said
         below, patterns = _folder(chosen), _patterns(chosen)
     except ValueError as error:
-        said.notes.append(f"{card}: {error}; its files are read as if it said nothing of them")
+        said.notes.append(f"{card}: {error}; its list of files is ignored")
         return said
     if not patterns:
         inside = [name for name in data if below == "." or name.startswith(f"{below}/")]
@@ -66,7 +66,7 @@ def said_by_card(folder: str, names: Sequence[str], data: list[str]) -> Said:
         said.parts = {split: files for split, files in parts.items() if files}
         missing = [pattern for pattern, files in found.items() if not files]
     if missing and data:
-        said.notes.append(f"{card}: names {', '.join(missing[:SHOWN])}{' …' if len(missing) > SHOWN else ''}, of which nothing is here")
+        said.notes.append(f"{card}: names {', '.join(missing[:SHOWN])}{' …' if len(missing) > SHOWN else ''}, which are not present")
     return said
 
 
@@ -88,18 +88,18 @@ def _configs(card: Path) -> dict[str, Mapping[str, Any]]:
     if block is None:
         return {}
     if head is None:
-        raise ValueError("its YAML head has no end")
+        raise ValueError("its YAML header is not closed")
     if len(block.group()) > MOST_CONFIGS:
-        raise ValueError(f"its configs have more than {MOST_CONFIGS:,} characters")
+        raise ValueError(f"its configs section has more than {MOST_CONFIGS:,} characters")
     try:
         configs = yaml.safe_load(block.group())["configs"]
     except yaml.MarkedYAMLError as error:
         line = text.count("\n", 0, head.start(1) + block.start()) + error.problem_mark.line + 1 if error.problem_mark else None
-        raise ValueError(f"its YAML head is damaged ({error.problem}{f' in line {line}' if line else ''})") from None
+        raise ValueError(f"its YAML header is invalid ({error.problem}{f' in line {line}' if line else ''})") from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise ValueError("its YAML head is damaged") from None
+        raise ValueError("its YAML header is invalid") from None
     if not isinstance(configs or [], list) or not all(isinstance(one, dict) and "config_name" in one for one in configs or ()):
-        raise ValueError("its configs are no list of what has a config_name")
+        raise ValueError("its configs are not a list of entries with a config_name")
     return {str(one["config_name"]): one for one in configs or ()}
 
 
@@ -126,7 +126,7 @@ def _patterns(config: Mapping[str, Any]) -> Patterns:
         split, paths = (item.get("split"), item.get("path")) if isinstance(item, dict) else ("train", item)
         paths = paths if isinstance(paths, list) else [paths]
         if not isinstance(split, str) or not all(isinstance(path, str) for path in paths):
-            raise ValueError("its data_files are neither paths nor a split and a path each")
+            raise ValueError("its data_files are neither paths nor pairs of split and path")
         patterns.setdefault(split, []).extend(posixpath.normpath(posixpath.join(_folder(config), path)) for path in paths)
     return patterns
 
@@ -157,6 +157,6 @@ def _several(folder: str, configs: Mapping[str, Mapping[str, Any]]) -> str:
     words = " ".join(f"'{split}={folder.rstrip('/')}/{pattern}'" for split, pattern in (first or {"train": f"{_folder(config)}/*"}).items())
     names = ", ".join([*configs][:SHOWN]) + (f" and {len(configs) - SHOWN} more" if len(configs) > SHOWN else "")
     return (
-        f"{folder}: {CARD} has {len(configs)} configs ({names}), of which it calls none the default: the files of all are read. "
-        f"Those of one are read by naming them: {words}"
+        f"{folder}: {CARD} has {len(configs)} configs ({names}), none marked as the default: the files of all are read. "
+        f"To read one, name its files: {words}"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from ftcli.contracts import SourceFormat
 from ftcli.core.files.streams import ends_in_cr, separator
 from ftcli.core.reading.column_names import as_argument, usual_columns
-from ftcli.core.reading.said_again import only_splits
+from ftcli.core.reading.split_arguments import only_splits
 from ftcli.errors import DataError
 from ftcli.settings import Settings
 
@@ -54,12 +54,12 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
         notes += [note for path in tables[:LOOKED_AT] if (note := reader.layout_note(path, settings))]
     lines = [file.path for file in files if file.format == "text" and settings.dataset.sample_by == "line"]
     notes += [
-        f"{path}: one row, because its lines end in CR alone (tr '\\r' '\\n' < OLD > NEW makes them lines)"
+        f"{path}: read as one row, because its lines end in CR alone (to fix: tr '\\r' '\\n' < OLD > NEW)"
         for path in lines[:LOOKED_AT]
         if ends_in_cr(path)
     ]
     return notes + [
-        f"{path}: lines of nothing but {mark!r} are texts of their own, as every line is. Where they part documents: "
+        f"{path}: every line is a text, also lines that hold only {mark!r}. If these separate documents: "
         f'jq -Rsc \'split("{mark}")[] | select(test("\\\\S")) | {{text: .}}\' OLD > NEW.jsonl'
         for path in lines[:LOOKED_AT]
         if (mark := separator(path))
@@ -69,12 +69,12 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
 def notes_on_labels(there: Iterable[str], files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> list[str]:
     """Of files of which the texts alone are read: in which of the columns (`there`) labels may stand."""
     if usual := usual_columns("label", [name for name in there if name != settings.dataset.text_column]):
-        return [f"no labels are read: {' or '.join(usual)} may hold them (--label-column {as_argument(usual[0])})"]
+        return [f"no labels are read: {' or '.join(usual)} may contain them (--label-column {as_argument(usual[0])})"]
     reader = formats[files[0].format]
     flags = reader.flag_columns(files[0].path, settings) if isinstance(reader, Tables) else ()
     if len(flags) < FLAGS:
         return []
-    return [f"no labels are read: {len(flags)} columns hold 0 and 1 alone (--label-columns {as_argument(','.join(flags))})"]
+    return [f"no labels are read: {len(flags)} columns contain only 0 and 1 (--label-columns {as_argument(','.join(flags))})"]
 
 
 def way_without_labels(error: DataError, files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> str:
@@ -92,10 +92,10 @@ def way_without_labels(error: DataError, files: Sequence[Found], formats: Mappin
     if not having:
         return ""
     if "Did you mean" in error.hint:
-        return f"{error.hint} Else give the column one name in all files: {having[0].path} has it as {lacking}."
+        return f"{error.hint} Otherwise give the column the same name in all files: in {having[0].path} it is {lacking}."
     words = only_splits(dataset.sources or (), formats.values(), dict.fromkeys(file.split or "train" for file in having))
     how = "" if "=PATH" in words else f" by naming the others ({words})"
-    return f"{having[0].path} has it. Leave files without labels out{how}; the trained model labels their texts: ftcli predict."
+    return f"{having[0].path} has it. Exclude the files without labels{how}; the trained model can label their texts: ftcli predict."
 
 
 def refuse_lesser(first: Found, left: Mapping[str, str], formats: Mapping[str, SourceFormat], settings: Settings) -> None:
@@ -122,5 +122,5 @@ def refuse_lesser(first: Found, left: Mapping[str, str], formats: Mapping[str, S
             with suppress(DataError):
                 columns = other.found_columns(path, settings)
         if error and asked.keys() <= columns.keys():
-            way = f"{path} has what is asked for, and was left out, as {first.format} has the most bytes: name that file, or a pattern."
+            way = f"{path} has the columns asked for but was left out, because {first.format} has the most bytes: name that file, or give a pattern."
             raise DataError(error.message, f"{error.hint} {way}")

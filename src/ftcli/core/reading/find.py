@@ -21,8 +21,8 @@ from ftcli.core.files.streams import SUFFIXES, bare_suffix, natural
 from ftcli.core.reading.column_names import has_columns
 from ftcli.core.reading.dataset_card import CARD, said_by_card
 from ftcli.core.reading.file_notes import refuse_lesser
-from ftcli.core.reading.left_out import LeftOut, inside
 from ftcli.core.reading.readable import check_file
+from ftcli.core.reading.skipped_files import SkippedFiles, inside
 from ftcli.core.reading.split_names import ALIASES, parted, role_of
 from ftcli.errors import DataError, PluginError, SettingsError
 from ftcli.records import SPLITS, Split
@@ -36,8 +36,8 @@ TEXT_COLUMN = Settings().dataset.text_column
 """The one that is asked for where nobody names one."""
 NOT_DATA = ("readme", "license", "licence", "source.", "changelog", "requirements")
 """Beginnings of the names of text files that describe data."""
-_SHEET = "Save the sheet as CSV (UTF-8): one table a file, its first line the names of the columns."
-_ARCHIVE = "Unpack it, and name the files or the folder."
+_SHEET = "Save each sheet as a CSV file (UTF-8) with the column names in the first line."
+_ARCHIVE = "Unpack it, then name the files or the folder."
 WAYS = {
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), _SHEET),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), _ARCHIVE),
@@ -84,7 +84,7 @@ class Finder:
         if name is not None and name not in known:
             near = self.suffixes.get(f".{name}") or next(iter(difflib.get_close_matches(name, known, n=1)), None)
             meant = f"Did you mean {near}? " if near else ""
-            raise SettingsError(f"dataset.source_format = {name!r} is no format of files", f"{meant}Formats are: {', '.join(known)}.")
+            raise SettingsError(f"dataset.source_format = {name!r} is not a file format", f"{meant}Known formats: {', '.join(known)}.")
         return name
 
     def _kind(self, path: str) -> str | None:
@@ -136,7 +136,9 @@ class Finder:
         if split is None:
             return files
         if others := [file.path for file in files if file.split is None and len(files) > 1 and role_of(file.name) not in {None, split}]:
-            self.notes.append(f"{path}: read as {split} like the others there, though their names say otherwise: {_names(others)}")
+            self.notes.append(
+                f"{path}: read as {split} like the other files there, although their names suggest another split: {_names(others)}"
+            )
         return [file if file.split else replace(file, split=split) for file in files]
 
     def _below(self, folder: str) -> str:
@@ -181,7 +183,7 @@ class Finder:
 
     def _directory(self, folder: str, split: Split | None) -> list[Found]:
         """The files that the card of a data set names, else those of the one format that has most bytes, at any depth."""
-        out = LeftOut(self.settings, folder)
+        out = SkippedFiles(self.settings, folder)
         names, left = inside(folder, out)
         said = said_by_card(folder, names, [name for name in names if self._is_data(name)])
         if said.parts:
@@ -196,11 +198,11 @@ class Finder:
         if not by_format:
             told = "".join(f"{note}. " for note in _told(folder, out))
             known = ", ".join(sorted(set(self.suffixes) - {".md"}))
-            named = "Say what they are: --source-format text, csv, jsonl …"
+            named = "State their format: --source-format text, csv, jsonl …"
             ways = Counter(WAYS.get(bare_suffix(name), named) for name in names if self._kind(name) is None).most_common(1)
             raise DataError(
                 f"{folder}: no data files in this directory",
-                f"{told}{''.join(f'{way} ' for way, _ in ways)}Files of these kinds are read: {known} ({SUFFIXES}); links that lead out of it only where a glob or their name says so.",
+                f"{told}{''.join(f'{way} ' for way, _ in ways)}These suffixes are read: {known} ({SUFFIXES}). Links that lead out of the folder are followed only if a glob or their own name selects them.",
             )
         self.notes += [*_told(folder, out), *said.notes]
         chosen = max(sorted(by_format), key=lambda name: sizes[name])
@@ -218,7 +220,7 @@ class Finder:
         left = set(names).difference({CARD}, *mapped.values())
         told = "; ".join(f"{name} ← {_names(files)}" for name, files in mapped.items())
         beside = f"; left out {_names(sorted(left, key=natural))}" if left else ""
-        self.notes.append(f"{folder}: splits by its {CARD}: {told}{beside}")
+        self.notes.append(f"{folder}: splits taken from its {CARD}: {told}{beside}")
         parts = {name: [os.path.join(folder, file) for file in files] for name, files in mapped.items()}  # noqa: PTH118
         return self._chosen(folder, split, parts, f" Name its files: '{split or 'train'}={folder.rstrip('/')}/PATTERN' …", self._format)
 
@@ -234,14 +236,14 @@ class Finder:
         named = ".md" in Path(pattern).name
         known = [path for path in files if (self._kind(path) and bare_suffix(path) != ".md") or (named and path.endswith(".md"))]
         fixed = _fixed(pattern)
-        out = LeftOut(self.settings, str(fixed))
+        out = SkippedFiles(self.settings, str(fixed))
         data = [path for path in known if not out.file(path)]
         if not data:
-            matches = f"only {_names(files)}, which {'hold no data' if known else 'no format reads'}" if files else "nothing"
+            matches = f"only {_names(files)}, which {'hold no data' if known else 'have no known format'}" if files else "nothing"
             told = "".join(f"{note}. " for note in _told(pattern, out))
             raise DataError(
                 f"{pattern}: the pattern matches {matches}",
-                f"{told}Check the pattern; ** goes through directories. Quote it for the shell.",
+                f"{told}Check the pattern (** matches directories at any depth) and quote it for the shell.",
             )
         self.notes += _told(pattern, out)
         if len(known) < len(files):
@@ -254,9 +256,9 @@ class Finder:
         kind, suffix = self._kind(path), bare_suffix(path)
         if kind is None:
             known = ", ".join(sorted(self.suffixes))
-            way = WAYS.get(suffix, "Say what it is: --source-format csv, jsonl, text …")
+            way = WAYS.get(suffix, "State its format: --source-format csv, jsonl, text …")
             raise DataError(
-                f"{path}: no format reads {suffix or 'a file without a suffix'}", f"{way} Known suffixes: {known} ({SUFFIXES})."
+                f"{path}: no known format for {suffix or 'a file without a suffix'}", f"{way} Known suffixes: {known} ({SUFFIXES})."
             )
         return kind
 
@@ -287,7 +289,7 @@ class Finder:
             return found
         if told - {"train"}:
             held = [path for path, role in roles.items() if role not in {None, "train"}]
-            self.notes.append(f"read as train, because no file is named train: {_names(held)} (SPLIT=PATH names the split)")
+            self.notes.append(f"read as train, because no file is named train: {_names(held)} (to set the split: SPLIT=PATH)")
         return [file if file.split else replace(file, split="train") for file in found]
 
     def _unique(self, found: list[Found]) -> list[Found]:
@@ -301,7 +303,7 @@ class Finder:
             if first is file:
                 continue
             if first.split != file.split:
-                raise DataError(f"{file.path} is named for {first.split} and for {file.split}", "Name every file for one split.")
+                raise DataError(f"{file.path} is given both as {first.split} and as {file.split}", "Give each file to one split only.")
             again.append(file.path)
         if again:
             self.notes.append(f"given more than once, read once: {_names(again)}")
@@ -330,13 +332,13 @@ def missing(path: str) -> DataError:
     near = difflib.get_close_matches(Path(path).name, siblings, n=1) or difflib.get_close_matches(prefix, ALIASES, n=1)
     hint = f"Did you mean {near[0]}?" if near else "Check the path."
     if path == "-":
-        return DataError("-: stdin is not read", "Write the data to a file: they are read twice.")
+        return DataError("-: stdin is not read", "Write the data to a file: it is read twice.")
     if "://" in path:
-        hint = in_small_letters(path) or "Download it first (curl -LO); a data set of the hub is named ORG/NAME."
+        hint = in_small_letters(path) or "Download it first (curl -LO). A dataset on the Hub is named ORG/NAME."
     return DataError(f"{path}: no such file or directory", hint)
 
 
-def _told(source: str, out: LeftOut) -> list[str]:
+def _told(source: str, out: SkippedFiles) -> list[str]:
     return [f"{source}: left out {what}: {_names(names)}" for what, names in out.groups()]
 
 

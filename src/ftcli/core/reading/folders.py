@@ -31,7 +31,7 @@ def labels_in_folders(path: str) -> str:
         common = set.intersection(*map(_with_texts, splits))
         names = common if len(common) > 1 else names
         ways = [_way(folder, sorted(names), Path(path).is_absolute(), "data" if len(splits) == 1 else folder.name) for folder in splits]
-        return f"Where the folders are the labels, and each file is a text: {'; '.join(ways)}"
+        return f"If the folder names are the labels and each file is a text: {'; '.join(ways)}"
     return ""
 
 

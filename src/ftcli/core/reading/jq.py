@@ -10,8 +10,8 @@ from collections.abc import Mapping
 ROWS = 'if type=="array" then .[] else . end'
 SQUAD = (
     "jq -c '(.data? // .) | (" + ROWS + ") | .paragraphs[] | .context as $c | .qas[] | select(.answers[0]) | "
-    "{question, context: $c, answer: .answers[0].text}' OLD > NEW.jsonl makes a row of each question that has an answer: "
-    "--mode sft --rename instruction=question,output=answer; or --text-column context."
+    "{question, context: $c, answer: .answers[0].text}' OLD > NEW.jsonl writes a row for each question with an answer; then "
+    "--mode sft --rename instruction=question,output=answer, or --text-column context."
 )
 """What to do about {title, paragraphs}, as SQuAD comes."""
 
@@ -40,20 +40,20 @@ def changed(change: str) -> str:
 def part_of(name: str, value: Mapping[object, object]) -> str:
     """What takes one part of an object."""
     column = key(name)
-    return f'{changed(f"""{column} = {column}["PART"]""")} takes one of its parts for PART: {", ".join(map(str, value))}.'
+    return f'{changed(f"""{column} = {column}["PART"]""")} takes one of its fields; for PART give one of: {", ".join(map(str, value))}.'
 
 
 def text_in(name: str, value: object) -> str:
     """What to do about an object or a list where a text is wanted; "" where none is in it.
 
     >>> text_in("answers", {"start": [6], "text": ["Paris"]}).partition(" | ")[2]
-    ".answers = .answers.text[0]' OLD > NEW.jsonl takes the text out of it."
+    ".answers = .answers.text[0]' OLD > NEW.jsonl extracts the text."
     """
     column = key(name)
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, str) for item in value):
-        return f'{changed(f"""{column} |= join(" ")""")} joins its texts.'
+        return f'{changed(f"""{column} |= join(" ")""")} joins its strings.'
     path = None if isinstance(value, str) else _path(value)
-    return "" if path is None else f"{changed(f'{column} = {column}{path}')} takes the text out of it."
+    return "" if path is None else f"{changed(f'{column} = {column}{path}')} extracts the text."
 
 
 def _path(value: object, depth: int = 3) -> str | None:

@@ -14,7 +14,7 @@ from ftcli.core.reading.columns import REGRESS, shown
 from ftcli.core.reading.reject import Fault
 from ftcli.core.targets import IGNORED
 
-HINT = "Correct the row, or put such rows aside with --on-bad quarantine."
+HINT = "Correct the row, or set such rows aside with --on-bad quarantine."
 
 
 def label_numbers(column: pa.Array, name: str) -> tuple[NDArray[np.float32], dict[int, Fault]]:
@@ -50,9 +50,9 @@ def _number(text: str) -> float:
 def _fault(value: object, narrow: float, name: str) -> Fault:
     if narrow == IGNORED:
         return Fault(
-            "out-of-range", f"{name!r} is {IGNORED}, by which rows that teach nothing are marked", name, "Move or scale the labels."
+            "out-of-range", f"{name!r} is {IGNORED}, which is reserved to mark rows that are ignored", name, "Shift or scale the labels."
         )
     number = _number(value) if isinstance(value, str) else value
     if isinstance(number, float) and math.isfinite(number):
-        return Fault("out-of-range", f"{name!r} is {number:g}, beyond 32 bits", name, HINT)
+        return Fault("out-of-range", f"{name!r} is {number:g}, out of the range of float32", name, HINT)
     return Fault("wrong-type", f"{name!r} is {shown(value)}; in mode {REGRESS} labels must be finite numbers", name, HINT)

@@ -29,7 +29,7 @@ NATIVE = frozenset({"observation"})
 CALL = "function_call"
 """The speaker whose words are calls of tools, as JSON: an object with name and arguments, or a list of them; and OpenAI's older name of `tool_calls`."""
 IN_TURNS = (
-    'Where texts take turns: jq -c \'{{messages: [.{name} | to_entries[] | {{role: (if .key % 2 == 0 then "user" else "assistant" end), content: .value}}]}}\''
+    'If the texts alternate between user and assistant: jq -c \'{{messages: [.{name} | to_entries[] | {{role: (if .key % 2 == 0 then "user" else "assistant" end), content: .value}}]}}\''
     " OLD > NEW.jsonl"
 )
 """What to do about texts without speakers, as LIMA and UltraChat have them."""
@@ -55,7 +55,7 @@ def listed(value: object) -> Any:
 def messages_of(name: str, value: object) -> list[dict[str, Any]]:
     value = listed(value)
     if not isinstance(value, list) or not value:
-        raise BadValue(0, "wrong-type", f"{name!r} is {shown(value)}; it must be a list of messages with one at least", name)
+        raise BadValue(0, "wrong-type", f"{name!r} is {shown(value)}; it must be a list of at least one message", name)
     return [_message(name, number, part) for number, part in enumerate(value)]
 
 
@@ -86,7 +86,7 @@ def _message(name: str, number: int, part: object) -> dict[str, Any]:
         message.pop("content", None)
     elif not isinstance(content, str):
         code: Any = "null" if content is None else "wrong-type"
-        raise BadValue(0, code, f"{where} has as its content {shown(content)}; it must be a string", name)
+        raise BadValue(0, code, f"{where} has the content {shown(content)}; it must be a string", name)
     return message
 
 
@@ -98,7 +98,7 @@ def _spoken(where: str, name: str, message: dict[str, Any]) -> dict[str, Any]:
         return {**message, "role": "assistant", "content": None, "tool_calls": _calls(where, name, message["content"])}
     if not isinstance(speaker, str) or speaker.lower() not in ROLES:
         known = ", ".join([*ROLES, CALL])
-        raise BadValue(0, "wrong-type", f"{where} is from {shown(speaker)}", name, f"Speakers known: {known}.")
+        raise BadValue(0, "wrong-type", f"{where} has the unknown speaker {shown(speaker)}", name, f"Known speakers: {known}.")
     return {"role": ROLES[speaker.lower()], **message}
 
 
@@ -106,7 +106,7 @@ def _weigh(where: str, name: str, message: dict[str, Any]) -> None:
     if "weight" not in message and any(message.get(key) in (False, 0) for key in LEARNED if key in message):
         message["weight"] = 0
     if message.get("weight", 1) not in (0, 1):
-        raise BadValue(0, "wrong-type", f"{where} has the weight {shown(message['weight'])}", name, "0 (not learned) and 1 are known.")
+        raise BadValue(0, "wrong-type", f"{where} has the weight {shown(message['weight'])}", name, "Use 0 (not learned) or 1.")
 
 
 def _call(where: str, name: str, message: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ def _call(where: str, name: str, message: dict[str, Any]) -> None:
     if not calls and isinstance(calls, (list, str)):
         del message["tool_calls"]
     elif not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise BadValue(0, "wrong-type", f"{where} has as its tool_calls {shown(calls)}; they must be a list of objects", name)
+        raise BadValue(0, "wrong-type", f"{where} has the tool_calls {shown(calls)}; they must be a list of objects", name)
     else:
         message["tool_calls"] = calls
 
@@ -138,6 +138,6 @@ def _joined(where: str, name: str, parts: Sequence[Any]) -> str:
     for part in parts:
         text = part.get("text", part.get("value")) if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(text, str):
-            raise BadValue(0, "wrong-type", f"{where} holds something other than text: {shown(part)}", name, "Only text is supported.")
+            raise BadValue(0, "wrong-type", f"{where} holds content other than text: {shown(part)}", name, "Only text is supported.")
         texts.append(text)
     return "".join(texts)

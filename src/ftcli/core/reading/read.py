@@ -114,15 +114,16 @@ def make_plan(
 
     dataset = settings.dataset
     if not dataset.sources:
-        raise UsageError("no data: name a source", "Files, globs, directories or hub ids; SPLIT=PATH names the split.")
+        raise UsageError("no data source given", "Give files, globs, directories or Hub ids; SPLIT=PATH sets the split.")
     if dataset.label_columns and (dataset.label_column or dataset.label_names or dataset.label_separator):
         raise UsageError(
-            "label_columns names the labels and their columns; label_column, label_names and label_separator say other things of them",
-            "Leave one or the other out.",
+            "label_columns already names the labels and their columns; it cannot be combined with label_column, label_names or label_separator",
+            "Remove label_columns or the others.",
         )
     if dataset.label_columns and len(dataset.label_columns) < 2:
         raise UsageError(
-            f"label_columns names one column ({dataset.label_columns[0]})", "Name all labels' columns, or give it as --label-column."
+            f"label_columns names only one column ({dataset.label_columns[0]})",
+            "Name the columns of all labels, or give this one as --label-column.",
         )
     named = [("text", dataset.text_column), ("text pair", dataset.text_pair_column), ("label", dataset.label_column)]
     named += [("label", name) for name in dataset.label_columns or ()]
@@ -144,7 +145,8 @@ def make_plan(
     finder, found = find_sources(settings, formats, progress)
     if read.chat is not None and (unread := [file.path for file in found if file.format not in CHAT_FORMATS]):
         raise DataError(
-            f"{unread[0]}: conversations are read from {', '.join(CHAT_FORMATS)} only", "Write them as JSON lines, a conversation a line."
+            f"{unread[0]}: conversations are read from {', '.join(CHAT_FORMATS)} only",
+            "Write them as JSON lines, one conversation per line.",
         )
     target = dataset.shard_bytes or shard_size(sum(Path(file.path).stat().st_size for file in found))
     for file in found:
@@ -161,12 +163,10 @@ def make_plan(
         finder.notes.extend(notes_on_labels(there, filled, finder.formats, settings))
     trusted = [file.path for file in filled if file.format == "pickle" and dataset.trust_pickle]
     if trusted:
-        finder.notes.append(f"code in these pickles was allowed to run, in a process of its own (--trust-pickle): {', '.join(trusted[:5])}")
+        finder.notes.append(f"code in these pickles was allowed to run, in a separate process (--trust-pickle): {', '.join(trusted[:5])}")
     number = settings.train.mode == REGRESS
     if number and (dataset.label_columns or dataset.label_names or dataset.label_separator):
-        raise UsageError(
-            f"mode {REGRESS} predicts the number in --label-column", "Leave label_columns, label_names and label_separator out."
-        )
+        raise UsageError(f"mode {REGRESS} predicts the number in --label-column", "Remove label_columns, label_names and label_separator.")
     label = dataset.label_column
     columns = replace(
         read,
@@ -179,7 +179,7 @@ def make_plan(
     names, said_in = names_in(filled, finder.formats, unnamed)
     if names:
         shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
-        finder.notes.append(f"the labels 0 to {len(names) - 1} are named by {said_in}: {shown} (--label-names sets other names)")
+        finder.notes.append(f"labels 0 to {len(names) - 1} have the names given in {said_in}: {shown} (to change them: --label-names)")
     taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
     finder.notes.extend(notes_on_copies(found, taken, finder.suffixes))
     return Plan(
@@ -284,12 +284,12 @@ def _label_kind(
         if number and kind == "string" and file.format != "csv":
             raise DataError(
                 f"{file.path}: the label column {label!r} holds strings; mode {REGRESS} takes numbers",
-                f"Nothing is coerced: convert it; of JSON: {jq.changed(f'{jq.key(label)} |= tonumber')}",
+                f"ftcli does not convert values: convert the column. For JSON: {jq.changed(f'{jq.key(label)} |= tonumber')}",
             )
     if len(first) > 1 and settings.dataset.on_bad == "strict":
         raise DataError(
             f"the label column {label!r} holds {' and '.join(f'{WORDS[kind]} in {path}' for kind, path in sorted(first.items()))}",
-            "Convert them to one kind: nothing is coerced.",
+            "ftcli does not convert values: convert the columns to one type.",
         )
     held: Kind = next(iter(first), "float" if number else "string")
     if held not in {"float", "string"} if number else flag and held not in {"bool", "int", "string"}:

@@ -30,9 +30,9 @@ def check_file(path: str) -> int:
     mode = status.st_mode
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a directory"}
-        raise DataError(f"{path}: {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", "Write the data to a file: they are read twice.")
+        raise DataError(f"{path}: {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", "Write the data to a file: it is read twice.")
     if OPEN_FILE.match(path):
-        raise DataError(f"{path}: an open file of this process, which its workers do not have", "Name the file itself.")
+        raise DataError(f"{path}: an open file of this process, which its workers cannot read", "Name the file itself.")
     if not os.access(path, os.R_OK):
         raise DataError(f"{path}: cannot be read: permission denied", "Check its permissions.")
     return status.st_size

@@ -31,7 +31,7 @@ TRIED = 100
 """Rows at the beginning of a file of which one must be good."""
 RAW_BYTES = 4096
 """Of a bad row's bytes so many are kept; the hash is of all of them."""
-HINT = "Correct or remove the row, or quarantine such rows with --on-bad quarantine: nothing is coerced."
+HINT = "Correct or remove the row, or set such rows aside with --on-bad quarantine. ftcli does not convert values."
 DENSER = 2
 """The early stop allows for a rest with so many times more rows a byte, all good."""
 
@@ -269,9 +269,9 @@ class Budget:
     def refusal(self, first: Sequence[str], advice: str, where: Path) -> DataError:
         """The error that names rows, share and the first rejects, which can be read at `where`, with what to do about the first."""
         return DataError(
-            f"{self.rejected:,} of {self.read:,} rows read cannot be used ({self.rejected / max(1, self.read):.4%}), dataset.max_bad allows "
-            f"{self._limit:.4%}; nothing is published. The first: {'; '.join(first)}",
-            f"{advice + ' ' if advice else ''}All of them are in {where}. Correct the sources, or allow more with --max-bad: finished shards are kept.",
+            f"{self.rejected:,} of {self.read:,} rows read cannot be used ({self.rejected / max(1, self.read):.4%}), more than dataset.max_bad allows "
+            f"({self._limit:.4%}); nothing was published. The first: {'; '.join(first)}",
+            f"{advice + ' ' if advice else ''}All of them are listed in {where}. Correct the sources, or allow more with --max-bad: finished shards are kept.",
         )
 
 
@@ -282,7 +282,7 @@ def accept(manifest: Mapping[str, Any], settings: Settings, output: Path) -> Non
     limit = 0.0 if dataset.on_bad == "strict" else dataset.max_bad
     if rejected > limit * read:
         raise DataError(
-            f"{output} holds these data, but without {rejected:,} of {read:,} rows ({rejected / read:.4%}), which {output / REJECTS} lists",
+            f"{output} holds these data, but without {rejected:,} of {read:,} rows ({rejected / read:.4%}), which are listed in {output / REJECTS}",
             f"Accept them with --on-bad quarantine --max-bad {math.ceil(rejected / read * 1e6) / 1e6:g}, or correct the sources.",
         )
 

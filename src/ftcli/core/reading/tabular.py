@@ -70,7 +70,10 @@ class Table:
             self._columns = [self._column(name, loaded[keys[name]]) for _, name, _ in wanted]
             lengths = list(map(len, self._columns))
             if len(set(lengths)) > 1:
-                raise DataError(f"{path}: the columns have different lengths: {', '.join(map(str, lengths))}", "Fix the table.")
+                raise DataError(
+                    f"{path}: the columns have different lengths: {', '.join(map(str, lengths))}",
+                    "Give all columns the same number of rows.",
+                )
             self.rows = lengths[0]
         else:
             raise DataError(f"{path}: holds a {type(loaded).__name__}, not a table", SHAPES)
@@ -90,7 +93,7 @@ class Table:
                     if (kind := kind_of_value(name, self._cell(place, 0), special)) is not None:
                         return kind
                 except WrongKind as wrong:
-                    fault = ("wrong-type", wrong.reason, name, "Nothing is coerced: correct the row.")
+                    fault = ("wrong-type", wrong.reason, name, "ftcli does not convert values: correct the row.")
             first = first or fault
         if first is not None and strict:
             raise DataError(f"{self.path}: row 1: {first[1]}", first[3])
@@ -182,11 +185,11 @@ class Table:
                     need_column("", role, name, existing)
                 except DataError as error:
                     return "missing-field", error.message.removeprefix(": "), name, error.hint
-                return "missing-field", f"no column {name!r}", name, "The name of a column must be a string."
+                return "missing-field", f"no column {name!r}", name, "Column names must be strings."
         return None
 
     def _value_fault(self, role: Role, name: str, kind: Kind, value: Any) -> Fault | None:
-        coerced = "Correct the row: nothing is coerced."
+        coerced = "ftcli does not convert values: correct the row."
         if ONE[kind] != kind:
             try:
                 check_value(role, name, kind, value, 0)
@@ -202,7 +205,7 @@ class Table:
             return (
                 None
                 if LEAST <= int(value) <= MOST
-                else ("out-of-range", f"{name!r} is {shown(value)}, beyond 64 bits with a sign", name, coerced)
+                else ("out-of-range", f"{name!r} is {shown(value)}, which does not fit into a signed 64-bit integer", name, coerced)
             )
         try:
             size = len(value.encode())
@@ -210,7 +213,12 @@ class Table:
             reason = f"{name!r} holds the lone surrogate U+{ord(value[error.start]):04X}, which no UTF-8 text can"
             return "surrogate", reason, name, coerced
         if role != "label" and size > self.most_bytes:
-            return "line-too-long", f"{name!r} has {size:,} bytes, {self.most_bytes:,} are allowed", name, "Raise dataset.max_line_bytes."
+            return (
+                "line-too-long",
+                f"{name!r} has {size:,} bytes, more than the {self.most_bytes:,} allowed",
+                name,
+                "Raise dataset.max_line_bytes.",
+            )
         return None
 
     def _cell(self, place: int, column: int) -> Any:
@@ -235,7 +243,7 @@ def _refuse_rows(path: str, loaded: dict[Any, Any], name: str) -> None:
     key, row = next(iter(loaded.items()), (None, None))
     if isinstance(row, dict) and (isinstance(key, int) or isinstance(row.get(name), (str, int, float))):
         raise DataError(
-            f"{path}: holds a dict of rows, such as {shown(key)}, not of columns", "Pickle its rows as a list: list(d.values())."
+            f"{path}: holds a dict of rows, such as {shown(key)}, not of columns", "Pickle its rows as a list instead: list(d.values())."
         )
 
 

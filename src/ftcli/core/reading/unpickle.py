@@ -36,7 +36,7 @@ rows of 36 bytes; a slow machine with busy neighbours takes ten times as long.""
 SWELLING, SWELLING_FROM = 1_000, 1 << 30
 """Text may be so many times the pickle's bytes once it is more than 1 GiB: a text named again takes 2 bytes."""
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
-REMEDY = "Make it again, best as parquet: DataFrame.to_parquet."
+REMEDY = "Create it again, preferably as parquet: DataFrame.to_parquet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,13 @@ class _Plain(pickle.Unpickler):
 def refusal(path: str, module: str, name: str) -> DataError:
     """The error for a pickle that names code."""
     frame = (
-        "It holds a DataFrame" if name == "DataFrame" or module.partition(".")[0] in {"pandas", "polars"} else "It is more than plain data"
+        "It holds a DataFrame"
+        if name == "DataFrame" or module.partition(".")[0] in {"pandas", "polars"}
+        else "It holds more than plain data"
     )
     return DataError(
-        f"{path}: needs {module}.{name}, so that it runs code when it is loaded"[:400],
-        f"{frame}. If you made the file: --trust-pickle. Better: convert it once, DataFrame.to_parquet.",
+        f"{path}: refers to {module}.{name}, so loading it runs code"[:400],
+        f"{frame}. If you created the file: --trust-pickle. Better: convert it once with DataFrame.to_parquet.",
     )
 
 
@@ -135,7 +137,7 @@ class _Child:
             self._answer(file)
         except MemoryError:
             gc.collect()
-            self.fail(f"{order.path}: needs more than {order.memory_bytes >> 20:,} MiB of memory to be loaded", REMEDY)
+            self.fail(f"{order.path}: needs more than {order.memory_bytes >> 20:,} MiB of memory to load", REMEDY)
         except DataError as error:
             self.fail(error.message, error.hint)
 
@@ -154,7 +156,7 @@ class _Child:
             _allow_cpu(self.order.cpu_seconds + (self.read_bytes + self.sent_bytes) // BYTES_PER_CPU_SECOND)
             if self.sent_bytes > max(SWELLING_FROM, SWELLING * self.read_bytes):
                 raise DataError(
-                    f"{self.order.path}: {self.read_bytes:,} bytes stand for {self.sent_bytes:,} bytes of text and more", REMEDY
+                    f"{self.order.path}: {self.read_bytes:,} bytes of pickle expand to more than {self.sent_bytes:,} bytes of text", REMEDY
                 )
         if time.monotonic() - self._told > 1:
             self.send(ALIVE)
@@ -193,7 +195,7 @@ class _Child:
                 reason = f"{type(error).__name__}: {error}"[:200]
                 raise DataError(f"{path}: cannot be unpickled: {reason}", REMEDY) from error
             if stream.read(1):
-                raise DataError(f"{path}: something follows the end of the pickle", "Keep one pickle in a file: one list of all rows.")
+                raise DataError(f"{path}: data follow the end of the pickle", "Write one pickle per file: one list of all rows.")
         return loaded
 
 

@@ -18,9 +18,9 @@ from ftcli.context import Context
 from ftcli.core.distributed import group
 from ftcli.core.distributed.sharding import sharding
 from ftcli.core.models.held_out import FALLING
-from ftcli.core.training.offered import refuse_unoffered
 from ftcli.core.training.optimizer import made_of, refuse_ignored
 from ftcli.core.training.schedule import UNWARMED, Schedule
+from ftcli.core.training.unsupported_arguments import refuse_unsupported
 from ftcli.errors import MissingExtraError, SettingsError, UsageError
 from ftcli.masking import masked_values
 from ftcli.settings_train import OWN
@@ -80,7 +80,7 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
     train, loader = settings.train, settings.loader
     if train.output_dir is None:
         raise UsageError("no output: --output-dir is missing", "Name a directory for checkpoints, the model and the report.")
-    refuse_unoffered(context.settings.train)
+    refuse_unsupported(context.settings.train)
     on_gpu = torch.cuda.is_available() and not train.use_cpu
     values = {name: value for name, value in train.model_dump().items() if value is not None and name not in ELSEWHERE}
     values |= _precision(context, on_gpu=on_gpu) | _evaluation(context, held_out=held_out)

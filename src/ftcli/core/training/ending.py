@@ -7,7 +7,7 @@ from typing import Any
 from transformers import EarlyStoppingCallback
 
 from ftcli.core.reports.headline import ENDINGS
-from ftcli.core.training.ended import out_of_patience
+from ftcli.core.training.finished_checkpoint import out_of_patience
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.records import Check
 

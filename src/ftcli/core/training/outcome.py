@@ -20,7 +20,7 @@ from ftcli.core.models.held_out import figures_of
 from ftcli.core.processes.footprint import RSS_UNIT
 from ftcli.core.storage.store import SEQ_LENGTHS, SplitData
 from ftcli.core.training.run import Run
-from ftcli.core.training.testing import figures as test_figures
+from ftcli.core.training.split_scoring import figures as test_figures
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.errors import FtcliError
 from ftcli.records import Check, RunStatus

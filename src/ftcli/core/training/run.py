@@ -21,13 +21,13 @@ from ftcli.core.models.adapter import adapt
 from ftcli.core.models.held_out import figures_of
 from ftcli.core.models.model import build
 from ftcli.core.models.side_by_side import Texts
+from ftcli.core.storage.ignored_settings import refuse_ignored_settings
 from ftcli.core.storage.store import SplitData, Store
-from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.training import gate, huge_pages
 from ftcli.core.training.arguments import check_metric, make_arguments
 from ftcli.core.training.claim import Claim
 from ftcli.core.training.schedule import make_plan
-from ftcli.core.training.testing import that_fits, to_score
+from ftcli.core.training.split_scoring import that_fits, to_score
 from ftcli.errors import SettingsError, UsageError
 
 SAMPLE = 100_000
@@ -100,7 +100,7 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
             f"train needs one prepared directory, {len(sources)} are given", "Set --dataset to the directory that ftcli tokenize made."
         )
     store = Store.open(Path(sources[0]))
-    check_wishes(context, store)
+    refuse_ignored_settings(context, store)
     arguments = make_arguments(context, held_out=store.eval_split is not None)
     if claim is not None:
         claim.take()

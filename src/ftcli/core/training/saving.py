@@ -16,7 +16,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from ftcli.core.distributed.agree import anyone, gathered, several
 from ftcli.core.publishing import staging
-from ftcli.core.training import checkpoints, pushing
+from ftcli.core.training import checkpoints, hub_upload
 from ftcli.errors import PublishError
 
 REFUSALS = (OSError, RuntimeError, SafetensorError, PublishError)
@@ -80,9 +80,9 @@ def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping
         except REFUSALS as error:
             failure = error
     _agree(trainer, failure, final)
-    read = pushing.pending(trainer)  # an older one, which is not to be removed under an upload
+    read = hub_upload.pending(trainer)  # an older one, which is not to be removed under an upload
     if args.push_to_hub:
-        pushing.push_checkpoint(trainer, final, note)
+        hub_upload.push_checkpoint(trainer, final, note)
     if args.should_save and not read:
         checkpoints.rotate(run, args.save_total_limit, state.best_model_checkpoint, note)
 
@@ -111,7 +111,7 @@ def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[st
         hint = f"{_what_to_do(failure)}, then --resume-from-checkpoint auto."
         raise staging.refused("model in", output, staged, failure or RuntimeError(ELSEWHERE), hint) from failure
     if args.push_to_hub:
-        pushing.finish(trainer, note)
+        hub_upload.finish(trainer, note)
         if args.should_save:
             checkpoints.rotate(output, args.save_total_limit, trainer.state.best_model_checkpoint, note)
 

@@ -34,8 +34,8 @@ from ftcli.core.training.best import step_of_state
 from ftcli.core.training.callbacks import METRICS_FILE, RunCallback
 from ftcli.core.training.card import CARD
 from ftcli.core.training.clock import clock_of
-from ftcli.core.training.ended import length, state_of_end, take_end
 from ftcli.core.training.evaluating import StoppedEvaluation
+from ftcli.core.training.finished_checkpoint import length, state_of_end, take_end
 from ftcli.core.training.guarding import Guard, Rollback, most_usual, rows_of_a_step
 from ftcli.core.training.halves import halves
 from ftcli.core.training.memory import Pieces
@@ -43,7 +43,7 @@ from ftcli.core.training.meter import Meter
 from ftcli.core.training.outcome import Outcome, figures
 from ftcli.core.training.run import Run
 from ftcli.core.training.schedule import planned
-from ftcli.core.training.testing import score
+from ftcli.core.training.split_scoring import score
 from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.core.training.trends import Course, clipping
 from ftcli.core.training.window import Window

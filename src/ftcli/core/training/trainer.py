@@ -26,7 +26,7 @@ from ftcli.core.models.held_out import HeldOut
 from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.refusals import of_the_model
 from ftcli.core.models.side_by_side import Texts, told
-from ftcli.core.training import best, checkpoints, pushing, saving
+from ftcli.core.training import best, checkpoints, hub_upload, saving
 from ftcli.core.training.arguments import changed
 from ftcli.core.training.evaluating import Evaluating, StoppedEvaluation
 from ftcli.core.training.guarding import Guard, be_seen
@@ -281,7 +281,7 @@ class FtcliTrainer(Evaluating):
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:  # noqa: ARG002 - as `Trainer` has it
         if self.is_world_process_zero():
-            self.hub_model_id, self.push_in_progress = pushing.repository(self.args), None
+            self.hub_model_id, self.push_in_progress = hub_upload.repository(self.args), None
 
     def forget(self) -> None:
         """An attempt ended in the middle of a step, and another one is to begin."""

@@ -17,8 +17,8 @@ from ftcli.core.storage.store import Rows, SplitData, Store
 from ftcli.core.tokenizer.facts import hash_of, ids_of, loaded
 from ftcli.core.tokenizer.vocabulary import beside_embedding
 from ftcli.core.verify.first_batch import draw, excerpt_of, read_back, require_targets
-from ftcli.core.verify.given import open_store, read_texts
 from ftcli.core.verify.missing import Missing
+from ftcli.core.verify.planned_data import open_store, read_texts
 from ftcli.errors import FtcliError, ModelError
 from ftcli.records import LABELLED
 

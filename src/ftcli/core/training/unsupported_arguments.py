@@ -16,7 +16,7 @@ from ftcli.errors import SettingsError
 from ftcli.settings_train import REFUSED, TrainSettings
 
 
-def refuse_unoffered(train: TrainSettings) -> None:
+def refuse_unsupported(train: TrainSettings) -> None:
     """Raises `SettingsError`: a setting asks for what ftcli does not do, or names what a library does not know."""
     if train.label_smoothing_factor:
         raise SettingsError("train.label_smoothing_factor is not supported: the loss is plain cross-entropy", "Leave it out.")

@@ -13,7 +13,7 @@ LOOK_SECONDS, LOOKS = 30.0, 10
 """A worker hangs that was found still ten times in a row, 30 s apart. Looks are counted and not seconds, of which many pass while all are stopped."""
 
 
-class Stillness:
+class HangDetector:
     """Ends what hangs by SIGALRM (`ftcli.core.alarm`), so that its shard is rescued or named. Where there is no /proc nothing is ended."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class RowSelection:
     """`numbers`: from 0, ascending, each once. `random` of them instead, by `seed`; neither: the first few."""
 
     numbers: tuple[int, ...] | None
@@ -23,7 +23,7 @@ class Picked:
     seed: int
 
     @classmethod
-    def of_words(cls, rows: str | None, count: int | None, seed: int) -> Picked:
+    def of_words(cls, rows: str | None, count: int | None, seed: int) -> RowSelection:
         """
         Args:
             rows: "0-4,17".
@@ -32,7 +32,7 @@ class Picked:
         Raises:
             UsageError: both, neither numbers nor ranges, or more than `MOST_ROWS`.
 
-        >>> Picked.of_words("0-2,17", None, 0).numbers
+        >>> RowSelection.of_words("0-2,17", None, 0).numbers
         (0, 1, 2, 17)
         """
         if rows is not None and count is not None:

@@ -41,7 +41,7 @@ def too_few(texts: Texts, most: int) -> str | None:
     return f"{texts.cut:,} rows are {texts.bytes / 1e6:.1f} MB, too few for {most} workers: use --rows {rows}"
 
 
-def given(settings: Settings, texts: Texts, cores: int, known: Ceilings, most: int) -> tuple[Settings, Ceilings]:
+def with_workers(settings: Settings, texts: Texts, cores: int, known: Ceilings, most: int) -> tuple[Settings, Ceilings]:
     """The settings with which these texts are prepared by as many workers as all of them would be, and what of them counts as a profile's: a number that
     nobody asked for is cut to the memory that is free.
 

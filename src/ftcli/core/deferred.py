@@ -11,29 +11,29 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class Deferred:
     """Stands for a result that is not there yet; whoever gets one calls `work`, once, in any thread."""
 
     work: Callable[[], Any]
 
 
 class _Here:
-    """Whether whoever called the shard's function knows what a `Later` is."""
+    """Whether whoever called the shard's function knows what a `Deferred` is."""
 
     known = False
 
 
 def finish(work: Callable[[], Result]) -> Result:
-    """`work()`; or, inside of `allowed`, a `Later` in its place.
+    """`work()`; or, inside of `allowed`, a `Deferred` in its place.
 
     It is the last thing that a shard's function does. It may wait, but computes little: it runs beside the next shard, in a thread of its own.
     """
-    return cast("Result", Later(work)) if _Here.known else work()
+    return cast("Result", Deferred(work)) if _Here.known else work()
 
 
 @contextmanager
 def allowed() -> Iterator[None]:
-    """Inside of the block a shard's function may return a `Later`."""
+    """Inside of the block a shard's function may return a `Deferred`."""
     before, _Here.known = _Here.known, True
     try:
         yield

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from ftcli.commands import tokenize, verify
+from ftcli.core.storage.ignored_settings import refuse_ignored_settings
 from ftcli.core.storage.store import Store
-from ftcli.core.storage.wishes import check_wishes
 from ftcli.errors import UsageError
 from ftcli.testing import tiny_tokenizer
 from stores import context
@@ -50,21 +50,21 @@ def asking(folder: Path, sources: list[str], values: dict[str, Any]) -> Any:
 def found(folder: Path, name: str, made: dict[str, Any], asked: dict[str, Any]) -> str:
     store = prepared(folder, name, **made)
     with pytest.raises(UsageError) as caught:
-        check_wishes(asking(folder, [str(store.path)], asked), store)
+        refuse_ignored_settings(asking(folder, [str(store.path)], asked), store)
     return caught.value.message
 
 
 @pytest.mark.parametrize(("name", "made"), [("labelled", LABELLED), ("talks", TALKS), ("packed", PACKED)])
 def test_what_the_data_were_prepared_with_may_be_said_again(folder: Path, name: str, made: dict[str, Any]) -> None:
     store = prepared(folder, name, **made)
-    check_wishes(asking(folder, [str(store.path)], made), store)
-    check_wishes(asking(folder, [str(store.path)], {}), store)
+    refuse_ignored_settings(asking(folder, [str(store.path)], made), store)
+    refuse_ignored_settings(asking(folder, [str(store.path)], {}), store)
 
 
 def test_label_names_that_were_found_may_be_said(folder: Path) -> None:
     store = prepared(folder, "labelled", **LABELLED)
-    check_wishes(asking(folder, [str(store.path)], {"dataset.label_names": ["a", "b"]}), store)
-    check_wishes(asking(folder, [str(store.path)], {"dataset.label_names": ["0=a", "1=b"]}), store)
+    refuse_ignored_settings(asking(folder, [str(store.path)], {"dataset.label_names": ["a", "b"]}), store)
+    refuse_ignored_settings(asking(folder, [str(store.path)], {"dataset.label_names": ["0=a", "1=b"]}), store)
     assert "label_names = b,a (from argument), there a,b" in found(folder, "labelled", LABELLED, {"dataset.label_names": ["b", "a"]})
 
 
@@ -100,7 +100,7 @@ def test_an_eos_is_missed_behind_texts_that_begin_with_a_bos(folder: Path) -> No
     asked = {"tokenizer.path": str(folder / "begins"), "tokenizer.add_eos": True}
     assert "add_eos = True (from argument), there False" in found(folder, "begins unended", made, asked)
     ended = prepared(folder, "begins and ends", **made, **{"tokenizer.add_eos": True})
-    check_wishes(asking(folder, [str(ended.path)], asked), ended)
+    refuse_ignored_settings(asking(folder, [str(ended.path)], asked), ended)
 
 
 def test_all_are_named_at_once(folder: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_profile_asks_for_nothing(folder: Path, monkeypatch: pytest.MonkeyPatc
     store = prepared(folder, "labelled", **LABELLED)
     asked = asking(folder, [str(store.path)], {"packing.max_length": 64})
     monkeypatch.setattr(type(asked.resolved), "origin", lambda self, key: "profile wide")
-    check_wishes(asked, store)
+    refuse_ignored_settings(asked, store)
 
 
 def test_verify_says_it_of_the_prepared_data(folder: Path) -> None:

@@ -21,7 +21,7 @@ TAIL = 100
 """The last bytes of a report, in which its schema stands."""
 
 
-class LeftOut:
+class SkippedFiles:
     """Tells such folders and files below `base`: a directory that was named, or the part of a pattern that is fixed. `base` itself is never asked about."""
 
     def __init__(self, settings: Settings, base: str) -> None:
@@ -65,7 +65,7 @@ class LeftOut:
 
     def groups(self) -> list[tuple[str, list[str]]]:
         """What was left out: in words, and the names."""
-        met = {"what ftcli made": self._made, "what datasets keeps beside a saved set": self._results}
+        met = {"output of ftcli": self._made, "files that datasets keeps beside a saved dataset": self._results}
         return [(what, sorted(names, key=natural)) for what, names in met.items() if names]
 
     def _name(self, path: str) -> str:
@@ -75,7 +75,7 @@ class LeftOut:
         return any(os.path.isfile(f"{folder}/{mark}") for mark in MARKS) or _place(folder) in self._written  # noqa: PTH113
 
 
-def inside(folder: str, out: LeftOut) -> tuple[list[str], list[str]]:
+def inside(folder: str, out: SkippedFiles) -> tuple[list[str], list[str]]:
     """Below a directory: the files that are neither hidden nor in `out`, and the links that are not followed.
 
     Raises:

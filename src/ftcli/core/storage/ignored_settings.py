@@ -20,7 +20,7 @@ PACKING = ("strategy", "max_length", "min_length", "truncation_strategy")
 UNSET = Settings()
 
 
-def check_wishes(context: Context, store: Store) -> None:
+def refuse_ignored_settings(context: Context, store: Store) -> None:
     """Raises `UsageError` when a setting that somebody gave asks for data that were prepared otherwise; names all of them and their origins."""
     there_is = {"packing.strategy": store.manifest.get("packing"), **(store.manifest.get("inputs") or {})}
     inputs: Mapping[str, Any] = {

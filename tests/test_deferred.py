@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ftcli.core import later, progress
-from ftcli.core.later import Later
+from ftcli.core import deferred, progress
+from ftcli.core.deferred import Deferred
 from ftcli.core.processes.child import Child
 from ftcli.errors import DataError, PublishError, WorkerDied
 from ftcli.records import ShardPlan
@@ -36,7 +36,7 @@ def _finished(shard: ShardPlan, marks: Path, needs: int | None = None) -> int:
 def overlapping(shard: ShardPlan, marks: Path) -> int:
     """Every shard but the last is done when the next one has begun, and not before."""
     (marks / f"begun {shard.index}").touch()
-    return later.finish(partial(_finished, shard, marks, shard.index + 1 if shard.index < 3 else None))
+    return deferred.finish(partial(_finished, shard, marks, shard.index + 1 if shard.index < 3 else None))
 
 
 def early(shard: ShardPlan, marks: Path) -> int:
@@ -45,7 +45,7 @@ def early(shard: ShardPlan, marks: Path) -> int:
     before = len([path for path in marks.iterdir() if path.name.startswith("done")])
     (marks / f"{shard.index}: {before}").touch()
     time.sleep(0.02)
-    return later.finish(partial(_slowly, shard, marks))
+    return deferred.finish(partial(_slowly, shard, marks))
 
 
 def _slowly(shard: ShardPlan, marks: Path) -> int:
@@ -55,7 +55,7 @@ def _slowly(shard: ShardPlan, marks: Path) -> int:
 
 def full(shard: ShardPlan, marks: Path) -> int:
     (marks / f"begun {shard.index}").touch()
-    return later.finish(partial(_full, shard, marks))
+    return deferred.finish(partial(_full, shard, marks))
 
 
 def _full(shard: ShardPlan, marks: Path) -> int:
@@ -67,7 +67,7 @@ def _full(shard: ShardPlan, marks: Path) -> int:
 def bad_row(shard: ShardPlan, marks: Path) -> int:
     if shard.index == 1:
         raise DataError("part-1.jsonl:7: not JSON", "Mend the line.")
-    return later.finish(partial(_slowly, shard, marks))
+    return deferred.finish(partial(_slowly, shard, marks))
 
 
 def aborts(shard: ShardPlan, marks: Path, how: str) -> int:
@@ -81,7 +81,7 @@ def aborts(shard: ShardPlan, marks: Path, how: str) -> int:
         os.abort()
     first = how != "late" and shard.index == 0 and not (marks / "begun 0").exists()
     (marks / f"begun {shard.index}").touch()
-    return later.finish(partial(_never if first else _finished, shard, marks))
+    return deferred.finish(partial(_never if first else _finished, shard, marks))
 
 
 def _never(shard: ShardPlan, marks: Path) -> int:
@@ -94,19 +94,19 @@ def plainly(shard: ShardPlan) -> int:
 
 
 def ends(marks: Path) -> int:
-    return later.finish(partial(_finished, shards(1)[0], marks))
+    return deferred.finish(partial(_finished, shards(1)[0], marks))
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
 def test_whoever_does_not_ask_for_it_has_the_result_at_once() -> None:
-    assert later.finish(lambda: 7) == 7
-    with later.allowed():
-        given: Any = later.finish(lambda: 7)
-        assert isinstance(given, Later)
+    assert deferred.finish(lambda: 7) == 7
+    with deferred.allowed():
+        given: Any = deferred.finish(lambda: 7)
+        assert isinstance(given, Deferred)
         assert given.work() == 7
-    assert later.finish(lambda: 7) == 7
+    assert deferred.finish(lambda: 7) == 7
 
 
 @pytest.mark.parametrize("workers", [1, -1])

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftcli.core.files.manifest import is_prepared
+from ftcli.core.storage.ignored_settings import refuse_ignored_settings
 from ftcli.core.storage.store import Store
-from ftcli.core.storage.wishes import check_wishes
 from ftcli.core.verify.missing import Missing
 from ftcli.errors import FtcliError, UsageError
 
@@ -44,7 +44,7 @@ def prepared(context: Context) -> Store:
         hint = "Prepare the data first (ftcli tokenize … --output-dir PREPARED), then give --dataset PREPARED."
         raise UsageError(f"{', '.join(sources) or 'no --dataset'}: prepared data are needed", hint)
     store = Store.open(Path(sources[0]))
-    check_wishes(context, store)
+    refuse_ignored_settings(context, store)
     return store
 
 

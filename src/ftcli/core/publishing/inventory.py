@@ -45,7 +45,7 @@ def walk(context: Context, folders: Sequence[Path], *, links: bool = False) -> I
 
     def unread(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):  # gone meanwhile
-            context.note(f"not looked through: {error.filename}: {error.strerror}")
+            context.note(f"could not be searched: {error.filename}: {error.strerror}")
 
     for top in folders:
         for root, names, files in os.walk(top, onerror=unread):
