@@ -377,6 +377,33 @@ def test_a_language_model_without_its_output_layer_fails(world: World, tmp_path:
     assert "lm_head.weight" in checks["FT412"].summary
 
 
+@pytest.mark.parametrize(
+    ("tied", "same", "status", "words"),
+    [
+        (True, True, "pass", "all weights"),
+        (False, False, "pass", "all weights"),
+        (True, False, "warn", "tie_word_embeddings = true"),
+        (False, True, "info", "tie_word_embeddings = false"),
+    ],
+)
+def test_an_output_layer_that_is_not_tied_as_the_configuration_says_is_said(
+    world: World, tmp_path: Path, tied: bool, same: bool, status: str, words: str
+) -> None:
+    """transformers 5 then unties them and says so once, on stderr; other releases and programs let one replace the other."""
+    from safetensors.torch import save_file
+
+    model = _saved(world, tmp_path / "m", AutoModelForCausalLM, tie_word_embeddings=False)
+    if same:
+        model.lm_head.weight.data.copy_(model.model.embed_tokens.weight)
+    save_file(model.state_dict(), tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
+    model.config.tie_word_embeddings = tied
+    model.config.save_pretrained(tmp_path / "m")
+    check = world.verify(world.run("pretrain", **{"model.name_or_path": str(tmp_path / "m")}), stages=STAGES)["FT412"]
+    assert (check.status, words in check.summary) == (status, True)
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "m")})
+    assert "the head is new" in world.quiet("a classifier has no such layer", values, stages=STAGES)["FT412"].summary
+
+
 def test_another_architecture_than_that_of_the_weights_warns(world: World, tmp_path: Path) -> None:
     _saved(world, tmp_path / "c", num_labels=4)
     values = world.run("classify", **{"model.name_or_path": str(tmp_path / "c"), "model.config_overrides": "hidden_act=relu"})
