@@ -82,6 +82,25 @@ def test_outputs_that_are_no_logits_fail(world: World, what: str, change: str, w
     world.caught(f"S5: {what}", world.run("classify", "qwen3"), "FT404", words=words, stages=STAGES, plugins=world.model(change))
 
 
+@pytest.mark.parametrize(
+    ("what", "change", "found"),
+    [
+        ("a column of the logits copied", OUTPUT.format("output[..., [0, 0, 2, 3]]"), True),
+        ("a head with two equal rows", "model.score.weight.data[1] = model.score.weight.data[0]", False),
+        ("a head at zero", "model.score.weight.data.zero_()", False),
+    ],
+)
+def test_two_outputs_that_no_weight_can_part_fail(world: World, what: str, change: str, found: bool) -> None:
+    plugins = world.model(change)
+    if found:
+        check = world.caught(
+            f"F1: {what}", world.run("classify", "qwen3"), "FT404", words="never told apart", plugins=plugins, stages=STAGES
+        )
+        assert "outputs 0 ('billing') and 1 ('delivery')" in check.summary
+    else:
+        assert world.verify(world.run("classify", "qwen3"), plugins=plugins, stages=STAGES)["FT404"].status == "pass"
+
+
 def test_a_weight_that_is_nan_where_no_token_looks_fails(world: World) -> None:
     values = world.run("classify", "qwen3", **{"model.config": world.config("qwen3", vocab_size=512)})
     plugins = world.model("model.model.embed_tokens.weight.data[511] = float('nan')")
