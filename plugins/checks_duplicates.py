@@ -71,11 +71,32 @@ def duplicates(probe: Probe) -> Check:
         if number:
             return noted(words, **evidence)
     words = f"{share:.2%} of the train rows are duplicates of another row"
+    repeated, named = _read_twice(probe)
+    if repeated > 0.05:
+        evidence["share_read_again"] = round(repeated, 4)
+        words += f": {named} are the same bytes, and each was read"
+        if max(share, repeated) > COPIES:
+            return warned(words, "Prepare the data again from one of them.", **evidence)
+        return noted(words, **evidence)
     if share > COPIES:
         cut = cut_words(probe, lengths[counts[place] > 1])
         fix = LONGER if cut else "Remove the duplicates: each counts as much as any other row and hides how few distinct texts there are."
         return warned(words + cut, fix, **evidence)
     return noted(words, **evidence) if share > 0.05 else passed(words, **evidence)
+
+
+def _read_twice(probe: Probe) -> tuple[float, str]:
+    """Share of the bytes of train's sources that were read again under another name, and some of the names."""
+    files = [file for file in probe.store.manifest.get("sources") or () if file["split"] == "train" and file["bytes"] and file.get("xxh3")]
+    same: dict[tuple[int, str], list[str]] = {}
+    for file in files:
+        same.setdefault((file["bytes"], file["xxh3"]), []).append(str(file["path"]))
+    again = {key: paths for key, paths in same.items() if len(paths) > 1}
+    largest = max(again, key=lambda key: key[0] * len(again[key]), default=None)
+    if largest is None:
+        return 0.0, ""
+    share = sum(size * (len(paths) - 1) for (size, _), paths in again.items()) / sum(file["bytes"] for file in files)
+    return share, " and ".join([*again[largest][:2], *(["others"] if len(again[largest]) > 2 or len(again) > 1 else [])])
 
 
 def _torn(hashes: NDArray[np.uint64], labels: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -67,6 +67,13 @@ def logits(probe: Probe) -> Check:
             "Look at the token that the head pools, at the attention mask, and for embeddings that are all the same.",
             **evidence,
         )
+    if probe.task.needs_labels and (pair := _always_equal(probe, values)):
+        names = [str(result.model.config.id2label.get(number)) for number in pair]
+        return failed(
+            f"outputs {pair[0]} ({names[0]!r}) and {pair[1]} ({names[1]!r}) are the same for every text, and no weight can change that: these classes are never told apart",
+            "Look at what the model does behind its head: one column of the logits is copied, or both are computed from the same weights.",
+            **evidence,
+        )
     return passed(
         f"logits: mean {evidence['mean']:.3f}, std {evidence['std']:.3f}, {evidence['min']:.2f} to {evidence['max']:.2f}", **evidence
     )
@@ -104,6 +111,26 @@ def _spread_over_texts(probe: Probe, values: torch.Tensor) -> float | None:
     if values.shape[0] < 2 or different < 2 or not float(values.std()):
         return None
     return float(values.std(0).mean()) / spread(values)
+
+
+def _always_equal(probe: Probe, values: torch.Tensor) -> list[int] | None:
+    """Two columns that are equal for every text and stay so, since their difference has no gradient. A head that starts with two equal rows, or at zero, is
+    none: its first step parts them."""
+    import torch
+
+    from ftcli.core.verify.forward import inputs_of
+    from ftcli.core.verify.input_dependence import stirred
+
+    _, at, counts = torch.unique(values.T, dim=0, return_inverse=True, return_counts=True)
+    if counts.max() < 2:
+        return None
+    pair: list[int] = (at == counts.argmax()).nonzero().flatten()[:2].tolist()
+    trained = [parameter for parameter in probe.model.parameters() if parameter.requires_grad]
+    with stirred(probe.model), torch.enable_grad():
+        logits = probe.model(**inputs_of(probe.excerpt[1])).logits
+        difference = (logits[:, pair[0]] - logits[:, pair[1]]).sum()
+        slopes = torch.autograd.grad(difference, trained, allow_unused=True) if difference.requires_grad else ()
+    return None if any(slope is not None and bool(slope.any()) for slope in slopes) else pair
 
 
 def _one_output(probe: Probe) -> Check:

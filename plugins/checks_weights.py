@@ -51,7 +51,8 @@ def loaded(probe: Probe) -> Check:
     if not probe.task.needs_labels and (new or other):
         return failed(
             f"the output layer of {source} is not in its file ({', '.join([*new, *other][:3])}): it would start at random on top of pretrained weights",
-            "Use weights that were saved with their language-model head (AutoModelForCausalLM).",
+            "Use weights that were saved with their language-model head (AutoModelForCausalLM); if their head is the embedding, set tie_word_embeddings to true"
+            " in config.json.",
             **evidence,
         )
     changed = _changed(probe)
@@ -76,9 +77,33 @@ def loaded(probe: Probe) -> Check:
             "To keep its head, load it with the architecture it was saved with.",
             **evidence,
         )
+    tied = None if probe.task.needs_labels else _tied(probe.model)
+    if tied == (True, False):
+        return warned(
+            f"config.json of {source} has tie_word_embeddings = true, but its file holds an output layer that is not the embedding: both are loaded and trained"
+            " apart, and a program that ties them replaces one by the other",
+            "If the two were trained apart, set tie_word_embeddings to false in config.json; if not, remove the wrong one from the file.",
+            **evidence,
+        )
+    if tied == (False, True):
+        return noted(
+            f"all weights of {source} were loaded; its output layer equals the embedding, but config.json has tie_word_embeddings = false: they are trained apart",
+            **evidence,
+        )
     if (new or other) and not is_adapter(probe.settings):
         return noted(f"all weights of {source} were loaded, the head is new: {', '.join([*new, *other])}", **evidence)
     return passed(f"all weights of {source} were loaded", **evidence)
+
+
+def _tied(model: Any) -> tuple[bool, bool] | None:
+    """Whether the configuration ties the output layer to the embedding, and whether the two are equal; None where the family has no such pair."""
+    from ftcli.core.models.adapter_base import inner
+
+    own = inner(model)
+    table, head = (getattr(layer, "weight", None) for layer in (own.get_input_embeddings(), own.get_output_embeddings()))
+    if not own._tied_weights_keys or table is None or head is None or table.shape != head.shape:
+        return None
+    return bool(getattr(own.config, "tie_word_embeddings", False)), bool((table == head).all())
 
 
 def _left_out(model: Any, unused: list[str]) -> list[str]:

@@ -265,6 +265,22 @@ def test_one_conflict_among_thousands_is_noted(world: World, tmp_path: Path) -> 
     assert world.quiet("1 text with two labels among 1,000", values, stages=STAGE)["FT207"].status == "info"
 
 
+@pytest.mark.parametrize(("others", "status"), [(0, "warn"), (600, "info"), (6000, "pass")])
+def test_sources_of_train_with_the_same_bytes_are_named(world: World, tmp_path: Path, others: int, status: str) -> None:
+    """One file of 200 rows under two names, beside `others` more rows."""
+    made = []
+    for name, seed, rows in (("a", 3, 200), ("b", 3, 200), ("c", 7, others)):
+        made.append(tmp_path / f"{name}.jsonl")
+        made[-1].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(rows, seed)), encoding="utf-8")
+    sources = [f"train={path}" for path in made if path.stat().st_size]
+    values = {"dataset.sources": [str(world.prepare(f"twice{others}", world.bpe, {}, sources))]}
+    check = world.verify(values, stages=STAGE)["FT207"]
+    assert check.status == status
+    assert (f"{made[0]} and {made[1]} are the same bytes" in check.summary) == (status != "pass")
+    if status == "warn":
+        assert check.fix == "Prepare the data again from one of them."
+
+
 def test_a_file_that_was_read_twice_warns(world: World, tmp_path: Path) -> None:
     world.caught(
         "every row twice", _store(world, tmp_path, {"train": _rows(100, 2) * 2}), "FT207", status="warn", words="50.00%", stages=STAGE

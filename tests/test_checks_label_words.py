@@ -72,6 +72,31 @@ def test_labels_of_train_that_were_shuffled_are_said(world: World, tmp_path: Pat
     _check(world, tmp_path, {"train": _relabelled(_rows(2000, 1), 5), "test": _rows(300, 2)}, status="info", words=words)
 
 
+def _partly(rows: Sequence[Row], share: float) -> list[Row]:
+    """With the labels of this part of the rows shuffled among them."""
+    chosen = np.random.default_rng(6).random(len(rows)) < share
+    moved = iter(_relabelled([row for row, there in zip(rows, chosen, strict=True) if there], 5))
+    return [next(moved) if there else row for row, there in zip(rows, chosen, strict=True)]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_train_whose_labels_were_shuffled_in_part_warns_where_held_out_rows_are_sound(world: World, tmp_path: Path, share: float) -> None:
+    splits = {"train": _partly(_rows(4000, 1), share), "test": _rows(800, 2)}
+    check = _check(world, tmp_path, splits, status="warn", words="of the labels of train do not belong to their texts")
+    assert abs(float(check.summary.split("about ")[1].split("%")[0]) / 100 - share) < 0.15
+
+
+def test_held_out_rows_that_train_has_are_not_taken_for_better_labels(world: World, tmp_path: Path) -> None:
+    """All of test stands in train, whose words tell little: its labels are known by heart."""
+    train = _rows(4000, 1, told=0.3)
+    values = {**world.run("classify"), **world.rewritten(tmp_path / "s", {"train": train, "test": train[:600]})}
+    assert world.verify(values, stages=STAGE, select=("FT215",))["FT215"].status == "pass"
+
+
+def test_a_fifth_of_the_labels_shuffled_is_not_seen(world: World, tmp_path: Path) -> None:
+    _check(world, tmp_path, {"train": _partly(_rows(4000, 1), 0.2), "test": _rows(800, 2)}, status="pass")
+
+
 def test_a_split_of_other_shares_passes(world: World, tmp_path: Path) -> None:
     """Rare labels alone, which are told less often."""
     _check(world, tmp_path, {"train": _rows(2000, 1), "test": _rows(300, 2, shares=(0, 0, 0.3, 0.7))}, status="pass")

@@ -433,9 +433,12 @@ def test_documents_of_one_token_have_no_prediction_to_compare(world: World, tmp_
 
 def test_a_model_that_looks_ahead_fails(world: World) -> None:
     values = {"tokenizer.path": str(world.wordpiece), "dataset.sources": [str(world.labelled_wordpiece)], "train.mode": "pretrain"}
-    world.caught(
+    check = world.caught(
         "pretrain with an encoder", {**values, "model.config": world.config("bert")}, "FT409", words="is not causal", stages=STAGES
     )
+    assert "set is_decoder to true in the configuration" in check.fix
+    made = {"model.config": world.config("bert"), "model.config_overrides": "is_decoder=true"}
+    assert world.quiet("an encoder made a decoder", {**values, **made}, stages=STAGES)["FT409"].status == "pass"
 
 
 @pytest.mark.slow

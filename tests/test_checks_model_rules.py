@@ -82,6 +82,25 @@ def test_outputs_that_are_no_logits_fail(world: World, what: str, change: str, w
     world.caught(f"S5: {what}", world.run("classify", "qwen3"), "FT404", words=words, stages=STAGES, plugins=world.model(change))
 
 
+@pytest.mark.parametrize(
+    ("what", "change", "found"),
+    [
+        ("a column of the logits copied", OUTPUT.format("output[..., [0, 0, 2, 3]]"), True),
+        ("a head with two equal rows", "model.score.weight.data[1] = model.score.weight.data[0]", False),
+        ("a head at zero", "model.score.weight.data.zero_()", False),
+    ],
+)
+def test_two_outputs_that_no_weight_can_part_fail(world: World, what: str, change: str, found: bool) -> None:
+    plugins = world.model(change)
+    if found:
+        check = world.caught(
+            f"F1: {what}", world.run("classify", "qwen3"), "FT404", words="never told apart", plugins=plugins, stages=STAGES
+        )
+        assert "outputs 0 ('billing') and 1 ('delivery')" in check.summary
+    else:
+        assert world.verify(world.run("classify", "qwen3"), plugins=plugins, stages=STAGES)["FT404"].status == "pass"
+
+
 def test_a_weight_that_is_nan_where_no_token_looks_fails(world: World) -> None:
     values = world.run("classify", "qwen3", **{"model.config": world.config("qwen3", vocab_size=512)})
     plugins = world.model("model.model.embed_tokens.weight.data[511] = float('nan')")
@@ -375,6 +394,33 @@ def test_a_language_model_without_its_output_layer_fails(world: World, tmp_path:
     checks = world.verify(values, stages=STAGES)
     assert checks["FT412"].status == "fail"
     assert "lm_head.weight" in checks["FT412"].summary
+
+
+@pytest.mark.parametrize(
+    ("tied", "same", "status", "words"),
+    [
+        (True, True, "pass", "all weights"),
+        (False, False, "pass", "all weights"),
+        (True, False, "warn", "tie_word_embeddings = true"),
+        (False, True, "info", "tie_word_embeddings = false"),
+    ],
+)
+def test_an_output_layer_that_is_not_tied_as_the_configuration_says_is_said(
+    world: World, tmp_path: Path, tied: bool, same: bool, status: str, words: str
+) -> None:
+    """transformers 5 then unties them and says so once, on stderr; other releases and programs let one replace the other."""
+    from safetensors.torch import save_file
+
+    model = _saved(world, tmp_path / "m", AutoModelForCausalLM, tie_word_embeddings=False)
+    if same:
+        model.lm_head.weight.data.copy_(model.model.embed_tokens.weight)
+    save_file(model.state_dict(), tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
+    model.config.tie_word_embeddings = tied
+    model.config.save_pretrained(tmp_path / "m")
+    check = world.verify(world.run("pretrain", **{"model.name_or_path": str(tmp_path / "m")}), stages=STAGES)["FT412"]
+    assert (check.status, words in check.summary) == (status, True)
+    values = world.run("classify", **{"model.name_or_path": str(tmp_path / "m")})
+    assert "the head is new" in world.quiet("a classifier has no such layer", values, stages=STAGES)["FT412"].summary
 
 
 def test_another_architecture_than_that_of_the_weights_warns(world: World, tmp_path: Path) -> None:

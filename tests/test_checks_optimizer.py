@@ -36,6 +36,14 @@ def test_a_number_that_leaves_nothing_of_an_update_is_found(world: World, values
     world.caught(f"O7: {cause}", values, "FT054", status=status, words=words, stages=STAGE)
 
 
+@pytest.mark.parametrize("name", ["label_smoothing_factor", "fp16_full_eval", "dataloader_in_order"])
+def test_a_setting_that_train_refuses_fails_once_and_without_the_model(world: World, name: str) -> None:
+    values = {**world.run("classify", "qwen3"), f"train.{name}": {"label_smoothing_factor": 0.1}.get(name, name == "fp16_full_eval")}
+    checks = world.verify(values, level="quick", stages=STAGE)
+    assert f"train.{name}" in checks["FT054"].summary
+    world.caught(f"{name} is refused", values, "FT054", words=f"train.{name}", select=("FT054", "FT502"))
+
+
 @pytest.mark.parametrize(
     "values",
     [

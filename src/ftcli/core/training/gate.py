@@ -126,9 +126,11 @@ def check_learnable(model: PreTrainedModel, *, packed: bool) -> None:
         model.train(training)
     limit = LEAK + 3 * noise
     if ahead > limit:
+        switch = getattr(config, "is_decoder", None) is False
+        more = f", or set is_decoder to true in the configuration: with it {config.model_type} attends to the past only" if switch else ""
         raise ModelError(
             f"{type(model).__name__} is not causal: a later token changes earlier predictions by {ahead:.2g} standard deviations",
-            "Mode pretrain predicts the next token: use a decoder (qwen3, llama, gpt2 …).",
+            f"Mode pretrain predicts the next token: use a decoder (qwen3, llama, gpt2 …){more}.",
         )
     if packed and (across > limit or apart > (limit if full else APART_HALF)):
         others = " or ".join(name for name in ("sdpa", "flash_attention_2") if name != config._attn_implementation)

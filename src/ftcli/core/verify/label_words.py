@@ -58,18 +58,22 @@ class LabelWords:
         held = np.zeros(len(rows), np.bool_)
         held[np.random.default_rng(1).permutation(len(rows))[: len(rows) // 4]] = True
         self.learned = int((~held).sum())
-        self._fit(_take(texts, np.flatnonzero(~held)), train.labels[rows[~held]])
-        asked = _take(texts, np.flatnonzero(held))
-        alone = np.ones(len(asked), np.bool_)
-        alone[near_pairs(asked, _take(texts, np.flatnonzero(~held))).rows] = False  # copies with a word changed are known by heart
-        rows, texts = rows[held][alone], _take(asked, np.flatnonzero(alone))
+        self._texts = _take(texts, np.flatnonzero(~held))
+        self._fit(self._texts, train.labels[rows[~held]])
+        rows, texts = self._unlearned(rows[held], _take(texts, np.flatnonzero(held)))
         self.common = np.bincount(train.labels[rows], minlength=classes) >= FEW
         self.train = self._ask(rows, texts, train.labels[rows])
 
     def ask(self, split: SplitData) -> Asked:
         assert split.labels is not None
-        rows, texts = _drawn(split, HELD)
+        rows, texts = self._unlearned(*_drawn(split, HELD))
         return self._ask(rows, texts, split.labels[rows])
+
+    def _unlearned(self, rows: Ints, texts: Ragged) -> tuple[Ints, Ragged]:
+        """Without those that were learned, be it with a word changed: their labels are known by heart."""
+        alone = ~np.isin(row_hash(texts.values, texts.lengths, 1), row_hash(self._texts.values, self._texts.lengths, 1))
+        alone[near_pairs(texts, self._texts).rows] = False
+        return rows[alone], _take(texts, np.flatnonzero(alone))
 
     def _fit(self, texts: Ragged, labels: Ints) -> None:
         row, key = _features(texts)

@@ -194,6 +194,13 @@ class Probe:
         """The first update by the run's own Trainer, of two batches at least."""
         return self._part("rehearsal", self._rehearse)
 
+    @property
+    def offered(self) -> None:
+        """Nothing, where `train` offers what the settings ask of it; without torch."""
+        from ftcli.core.training.refused import refuse_settings
+
+        return self._part("offered", lambda: refuse_settings(self.settings.train))
+
     def give(self, **parts: Any) -> None:
         """Parts that the caller has built already: store=…, tokenizer=…"""
         self._parts.update(parts)
@@ -319,6 +326,7 @@ class Probe:
     def _rehearse(self) -> Rehearsal:
         from ftcli.core.verify.rehearsal import rehearse
 
+        _ = self.offered  # the rehearsal leaves settings out
         return rehearse(self, updates=1, accumulation=max(2, self.settings.train.gradient_accumulation_steps), watch_weights=True)
 
     def require_memory(self, copies: int) -> None:
