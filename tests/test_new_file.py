@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pyarrow as pa
@@ -127,6 +128,47 @@ def test_what_the_disk_refuses_names_the_file_and_leaves_nothing_open(size: int,
     file.abandon()
     assert file.closed
     assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def test_a_file_with_a_hole_stays_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who writes on after a refusal, as a library that ends what it began may, is refused again: the file would be shorter than it is described."""
+    write, calls = os.write, [0]
+
+    def second(descriptor: int, data: memoryview) -> int:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", second)
+    file = NewFile(tmp_path / "a")
+    with pytest.raises(OSError, match="Input/output"):
+        file.write(CONTENT[: 3 * BUFFER])
+    with pytest.raises(OSError, match="Input/output"):
+        file.write(CONTENT[: 3 * BUFFER])
+    with pytest.raises(OSError, match="Input/output"):
+        file.close()
+    assert file.closed
+
+
+def test_whatever_fails_beside_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(descriptor: int, data: memoryview) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(os, "write", no_memory)
+    file = NewFile(tmp_path / "a")
+    with pytest.raises(MemoryError):
+        file.write(CONTENT[: 2 * BUFFER])
+    file.abandon()
+
+
+def test_without_a_further_thread_the_file_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", none_left)
+    made = put(tmp_path / "a", CONTENT)
+    assert made.described("a") == describe(tmp_path / "a", "a")
 
 
 def test_buffers_are_taken_again(tmp_path: Path) -> None:

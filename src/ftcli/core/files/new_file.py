@@ -49,7 +49,7 @@ class NewFile:
         self._filling, self._filled = _buffer(), 0
         self._written = 0
         self._thread: Thread | None = None
-        self._error: OSError | None = None
+        self._error: BaseException | None = None
         self._digest, self._head, self._tail = xxhash.xxh3_128(), b"", b""
 
     def writable(self) -> bool:
@@ -82,8 +82,13 @@ class NewFile:
         self._wait()
         full, self._filling = self._filling, _buffer()
         self._written, self._filled = self._written + BUFFER, 0
-        self._thread = Thread(target=self._put, args=(full, self._written == BUFFER))
-        self._thread.start()
+        thread = Thread(target=self._put, args=(full, self._written == BUFFER))
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no further one
+            self._put(full, self._written == BUFFER)
+        else:
+            self._thread = thread
 
     def _keep_edges(self) -> None:
         part = self._filling[: self._filled] if self._filled < EDGE_BYTES else self._filling[self._filled - EDGE_BYTES : self._filled]
@@ -97,7 +102,7 @@ class NewFile:
                 self._past_the_cache(True)
             with memoryview(full) as view:
                 self._all(view)
-        except OSError as error:
+        except BaseException as error:  # noqa: BLE001 - raised by `_wait` in the thread that asked
             self._error = error
         _spare.append(full)
 
@@ -124,9 +129,10 @@ class NewFile:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        if isinstance(self._error, OSError):
+            raise OSError(self._error.errno, self._error.strerror, str(self.path)) from self._error
         if self._error is not None:
-            error, self._error = self._error, None
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
+            raise self._error
 
     def close(self) -> None:
         """Have everything written; durable is up to `ftcli.core.files.durable.sync`."""
