@@ -70,6 +70,8 @@ def need_key(role: Role, name: str, existing: Iterable[str], *, flags: bool = Fa
         meant = "Conversations are read with --mode sft; one column of them as plain text with --text-column."
     elif {"title", "paragraphs"} <= {*names}:
         meant = jq.SQUAD
+    elif {"data", "annotations"} <= {*names}:
+        meant = jq.LABEL_STUDIO
     elif len(names) > 1 and all(map(role_of, names)):
         meant = f"These are splits: write each as a file of its own (of a .json: jq .{names[0]} OLD > {names[0]}.json; of a pickle: json.dump of each)."
     elif "input_ids" in names:
