@@ -158,14 +158,14 @@ def padding_side(probe: Probe) -> Check:
 
 
 def additions(probe: Probe) -> Check:
+    from ftcli.core.verify.doubled_tokens import added
     from ftcli.core.verify.verdict import noted, warned
 
     tokenizer = probe.tokenizer
-    with_, without = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
-    places = [start for start in range(len(with_) - len(without) + 1) if with_[start : start + len(without)] == without]
-    if not places:
-        return noted("special tokens change the ids of the text itself", with_special_tokens=with_, without=without)
-    before, after = with_[: places[0]], with_[places[0] + len(without) :]
+    found = added(tokenizer)
+    if found is None:
+        return noted("special tokens change the ids of the text itself")
+    before, after = found
     words = [f"{' '.join(tokenizer.convert_ids_to_tokens(ids))} {where}" for ids, where in ((before, "before"), (after, "behind")) if ids]
     eos = (
         ""

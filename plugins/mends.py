@@ -16,6 +16,7 @@ TOKENIZER = "tokenizer_config.json"
 def pad_token(probe: Probe, verdict: Check) -> list[Edit]:
     """An entry that nothing uses; for classification EOS, if no text ends with it. A new token would need a new row in the embedding: that is not safe."""
     from ftcli.core.tokenizer.spare_token import ends_with, spare_token
+    from ftcli.core.verify.doubled_tokens import added
     from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
@@ -38,8 +39,9 @@ def pad_token(probe: Probe, verdict: Check) -> list[Edit]:
     if tokenizer.pad_token_id is not None or tokenizer.eos_token_id is None or probe.task_name not in LABELLED:
         return []
     eos = tokenizer.eos_token_id
-    added = tokenizer("a")["input_ids"][-1] == eos or bool(probe.settings.tokenizer.add_eos)
-    if added or (store is not None and ends_with(store, eos)):
+    found = added(tokenizer)
+    ends = found is None or found[1][-1:] == [eos] or bool(probe.settings.tokenizer.add_eos)
+    if ends or (store is not None and ends_with(store, eos)):
         return []
     shown = "no text ends with it" if store is not None else "no text ends with it unless --add-eos adds it"
     return [

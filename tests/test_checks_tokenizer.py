@@ -137,6 +137,24 @@ def test_what_is_added_to_a_text_is_told(world: World, tmp_path: Path) -> None:
     assert told(world.wordpiece) == "added to every text: [CLS] before and [SEP] behind"
 
 
+def test_a_tokenizer_that_does_not_know_the_letter_a_is_asked_with_a_word_of_its_own(world: World, tmp_path: Path) -> None:
+    """A BERT whose vocabulary has no unknown token raises on every other word: three checks called themselves broken."""
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\n[MASK]\n##ي\nکورد\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", "unk_token": "[PAD]"}))
+    checks = world.verify({"tokenizer.path": str(tmp_path)}, stages=STAGE)
+    assert checks["FT105"].summary == "added to every text: [CLS] before and [SEP] behind"
+    assert checks["FT116"].status == "pass"
+
+
+def test_a_slow_tokenizer_without_ids_for_every_letter_is_compared_on_what_it_knows(world: World, tmp_path: Path) -> None:
+    """As speech recognisers have them: of what is not in the vocabulary the id is None."""
+    (tmp_path / "vocab.json").write_text(json.dumps({letter: number for number, letter in enumerate("|abcdefghijklmnopqrstuvwxyz")}))
+    settings = {"tokenizer_class": "Wav2Vec2CTCTokenizer", "unk_token": "[UNK]", "pad_token": "[PAD]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    check = world.caught("a CTC tokenizer", {"tokenizer.path": str(tmp_path)}, "FT101", status="warn", words="slow tokenizer", stages=STAGE)
+    assert "broke" not in check.summary
+
+
 def test_special_tokens_that_change_the_text_are_told(world: World) -> None:
     plugin = """
 import ftcli

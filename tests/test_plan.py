@@ -369,7 +369,13 @@ def test_nothing_named_and_one_column_for_both_are_usage_errors(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("a.xlsx", "Save each sheet as a CSV"), ("a.tar.gz", "Unpack it"), ("a.zip", "Unpack it"), ("a.jsonl.br", "Decompress it")],
+    [
+        ("a.xlsx", "Save each sheet as a CSV"),
+        ("a.tar.gz", "Unpack it"),
+        ("a.zip", "Unpack it"),
+        ("a.jsonl.br", "Decompress it"),
+        ("a.xml", "Write its texts"),
+    ],
 )
 def test_files_that_people_have_are_told_a_way(tmp_path: Path, name: str, way: str) -> None:
     assert refusal(write(tmp_path / name, "x")).hint.startswith(way)

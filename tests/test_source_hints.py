@@ -204,6 +204,33 @@ def test_squad_becomes_rows_of_questions(tmp_path: Path, suffix: str, mode: str 
 
 @needs_jq
 @pytest.mark.parametrize("suffix", ["json", "jsonl"])
+def test_an_export_of_label_studio_becomes_rows_of_texts_and_classes(tmp_path: Path, suffix: str) -> None:
+    """comment_count was proposed as the text."""
+    given = [{"result": [{"value": {"choices": ["Positive"]}, "from_name": "sentiment", "type": "choices"}]}]
+    items = [{"id": 1, "annotations": found, "data": {"review": "fine"}, "comment_count": 0} for found in (given, [{"result": []}], [])]
+    old = write(tmp_path / f"old.{suffix}", json.dumps(items) if suffix == "json" else as_lines(items))
+    new = by_jq(refusal(old).hint, old)
+    assert json.loads(new.read_text()) == {"review": "fine", "label": "Positive"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.conll", "I\tO\nlive in\tO\n\n\nParis\tB-LOC\n"),
+        ("a.conllu", "# text = I live\n1\tI\t_\n2\tlive\t_\n\n# text = Paris\n1\tParis\t_\n"),
+    ],
+)
+def test_a_file_of_a_word_a_line_becomes_sentences(tmp_path: Path, name: str, content: str) -> None:
+    """It was to be called text, of which every word with its columns is a row."""
+    old = write(tmp_path / name, content)
+    hint = refusal(old).hint
+    command = hint.partition("plain text: ")[2].partition(" OLD > NEW.txt")[0]
+    done = subprocess.run(["bash", "-c", f"{command} {old}"], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["I live", "Paris"]
+
+
+@needs_jq
+@pytest.mark.parametrize("suffix", ["json", "jsonl"])
 def test_an_answer_in_an_object_is_told_the_way_to_its_text(tmp_path: Path, suffix: str) -> None:
     """Every row of SQuAD as `datasets` has it was to be corrected, removed or put aside."""
     items = [{"question": "What?", "context": "Paris.", "answers": {"text": ["Paris"], "answer_start": [0]}}]

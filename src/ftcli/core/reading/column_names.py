@@ -70,6 +70,8 @@ def need_key(role: Role, name: str, existing: Iterable[str], *, flags: bool = Fa
         meant = "For conversations use --mode sft; to read one column as plain text, name it with --text-column."
     elif {"title", "paragraphs"} <= {*names}:
         meant = jq.SQUAD
+    elif {"data", "annotations"} <= {*names}:
+        meant = jq.LABEL_STUDIO
     elif len(names) > 1 and all(map(role_of, names)):
         meant = f"These are splits: write each to its own file (from .json: jq .{names[0]} OLD > {names[0]}.json; from a pickle: json.dump each)."
     elif "input_ids" in names:

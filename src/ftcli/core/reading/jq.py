@@ -15,6 +15,12 @@ SQUAD = (
 )
 """What to do about {title, paragraphs}, as SQuAD comes."""
 
+LABEL_STUDIO = (
+    f"As Label Studio exports it, jq -c '({ROWS}) | .data + {{label: .annotations[0].result[0].value.choices[0]}} | select(.label)' OLD > NEW.jsonl makes a "
+    "row of each text with its class: --label-column label, and --text-column with its name in data."
+)
+"""What to do about {data, annotations}."""
+
 
 def key(name: str) -> str:
     """

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ftcli.core.verify.probe import Missing
-from ftcli.errors import FtcliError
+from ftcli.errors import FtcliError, TokenizerError
 
 if TYPE_CHECKING:
     from ftcli.core.verify.probe import Probe
 
 MOST_ROWS = 1000
+MOST_WORDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Doubles:
 def doubles(probe: Probe) -> Doubles:
     """Prepared rows as they are; else the texts as `tokenize` would encode them; else the tokenizer alone (0 rows)."""
     tokenizer = probe.tokenizer
-    before, after = _added(tokenizer)
+    before, after = added(tokenizer) or ([], [])
     begin = before[-1] if before else tokenizer.bos_token_id
     end = after[0] if after else tokenizer.eos_token_id
     rows, where, numbers = _rows(probe, before, after)
@@ -56,12 +60,31 @@ def _twice(row: list[int], token: int) -> bool:
     return row[:2] == [token, token]
 
 
-def _added(tokenizer: Any) -> tuple[list[int], list[int]]:
-    with_, without = (tokenizer("a", add_special_tokens=special, verbose=False)["input_ids"] for special in (True, False))
-    for start in range(len(with_) - len(without) + 1):
-        if with_[start : start + len(without)] == without:
-            return with_[:start], with_[start + len(without) :]
-    return [], []
+def added(tokenizer: Any) -> tuple[list[int], list[int]] | None:
+    """The ids that the tokenizer puts before a text and behind it; None where it changes those of the text itself.
+
+    Asked with "a", or, of a tokenizer that neither knows that letter nor has an unknown token, with a word of its vocabulary.
+
+    Raises:
+        TokenizerError: it encodes none of them.
+    """
+    failure: Exception | None = None
+    for text in islice(_words(tokenizer), MOST_WORDS):
+        try:
+            with_, without = (tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"] for special in (True, False))
+        except Exception as error:  # noqa: BLE001 - tokenizers raises nothing more special
+            failure = failure or error
+            continue
+        for start in range(len(with_) - len(without) + 1):
+            if with_[start : start + len(without)] == without:
+                return with_[:start], with_[start + len(without) :]
+        return None
+    raise TokenizerError(f"the tokenizer cannot encode 'a': {failure}", "Use another tokenizer.") from failure
+
+
+def _words(tokenizer: Any) -> Iterator[str]:
+    yield "a"
+    yield from (word for word, _ in sorted(tokenizer.get_vocab().items(), key=itemgetter(1)) if word.isalpha())
 
 
 def _rows(probe: Probe, before: list[int], after: list[int]) -> tuple[list[list[int]], str, list[int]]:
