@@ -24,6 +24,7 @@ from ftcli.core.reading.file_notes import refuse_lesser
 from ftcli.core.reading.readable import check_file
 from ftcli.core.reading.skipped_files import SkippedFiles, inside
 from ftcli.core.reading.split_names import ALIASES, parted, role_of
+from ftcli.core.reading.unread_formats import ADVICE
 from ftcli.errors import DataError, PluginError, SettingsError
 from ftcli.records import SPLITS, Split
 from ftcli.registry import AnyRegistry
@@ -36,21 +37,6 @@ TEXT_COLUMN = Settings().dataset.text_column
 """The one that is asked for where nobody names one."""
 NOT_DATA = ("readme", "license", "licence", "source.", "changelog", "requirements")
 """Beginnings of the names of text files that describe data."""
-_SHEET = "Save each sheet as a CSV file (UTF-8) with the column names in the first line."
-_ARCHIVE = "Unpack it, then name the files or the folder."
-_WORDS = "It has one word per line, and ftcli does not train token labels. Its sentences as plain text: "
-_JOINED = """awk 'NF {s = s (s ? " " : "") $1; next} s {print s; s = ""} END {if (s) print s}' OLD > NEW.txt."""
-WAYS = {
-    **dict.fromkeys((".conll", ".bio", ".iob", ".iob2", ".bmes", ".bioes"), _WORDS + _JOINED),
-    ".conllu": f"{_WORDS}sed -n 's/^# text = //p' OLD > NEW.txt.",
-    **dict.fromkeys(
-        (".xml", ".html", ".yaml", ".yml", ".docx", ".pdf"), 'Write its texts as JSON lines, {"text": …} each, or as plain text.'
-    ),
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), _SHEET),
-    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), _ARCHIVE),
-    **dict.fromkeys((".lzma", ".br", ".z"), "Decompress it, or compress it with gzip or zstd."),
-}
-"""What to do with files that people have and no format reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +192,7 @@ class Finder:
             told = "".join(f"{note}. " for note in _told(folder, out))
             known = ", ".join(sorted(set(self.suffixes) - {".md"}))
             named = "State their format: --source-format text, csv, jsonl …"
-            ways = Counter(WAYS.get(bare_suffix(name), named) for name in names if self._kind(name) is None).most_common(1)
+            ways = Counter(ADVICE.get(bare_suffix(name), named) for name in names if self._kind(name) is None).most_common(1)
             raise DataError(
                 f"{folder}: no data files in this directory",
                 f"{told}{''.join(f'{way} ' for way, _ in ways)}These suffixes are read: {known} ({SUFFIXES}). Links that lead out of the folder are followed only if a glob or their own name selects them.",
@@ -263,7 +249,7 @@ class Finder:
         kind, suffix = self._kind(path), bare_suffix(path)
         if kind is None:
             known = ", ".join(sorted(self.suffixes))
-            way = WAYS.get(suffix, "State its format: --source-format csv, jsonl, text …")
+            way = ADVICE.get(suffix, "State its format: --source-format csv, jsonl, text …")
             raise DataError(
                 f"{path}: no known format for {suffix or 'a file without a suffix'}", f"{way} Known suffixes: {known} ({SUFFIXES})."
             )
