@@ -136,11 +136,11 @@ def _is_remark(line: str) -> bool:
 
 def _elsewhere(path: str, first: list[str], names: list[str], delimiter: str) -> str:
     """What to do where the labels of texts stand in no column; "" where they may."""
+    from ftcli.core.reading.file_notes import FASTTEXT
     from ftcli.core.reading.folders import labels_in_folders
 
     if first[0].startswith("__label__"):
-        way = r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
-        return f"The labels precede the texts, in fastText format: {way}"
+        return FASTTEXT
     if len(names) == 1:
         return ""
     one = len(first) == 1

@@ -113,6 +113,15 @@ def test_lines_that_end_in_cr_alone_are_one_row_and_said_so(tmp_path: Path) -> N
         assert plan(write(tmp_path / "b.txt", content)).notes == ()
 
 
+def test_labels_before_the_texts_are_told_where_nobody_asked_for_labels(tmp_path: Path) -> None:
+    """As fastText wants them: they became the beginning of every text, without a word."""
+    file = write(tmp_path / "a.txt", "__label__good so good\n__label__bad so bad\n")
+    (note,) = plan(file).notes
+    assert note.startswith(f"{file}: read as it stands. The labels stand before the texts")
+    assert note.endswith("--text-column 1 --label-column 0.")
+    assert plan(write(tmp_path / "b.txt", "so good __label__\n")).notes == ()
+
+
 def test_a_paragraph_with_crlf_is_the_same_beside_one_that_is_not_utf8(tmp_path: Path) -> None:
     good = b"first\r\nline two\r\n\r\nsecond\r\n\r\n\r\n"
     alone, beside = write(tmp_path / "a.txt", good + b"last\r\n"), write(tmp_path / "b.txt", good + b"bad \xff\r\n\r\nlast\r\n")

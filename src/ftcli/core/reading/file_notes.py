@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ftcli.contracts import SourceFormat
-from ftcli.core.files.streams import ends_in_cr, separator
+from ftcli.core.files.streams import ends_in_cr, head, separator
 from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.split_arguments import only_splits
 from ftcli.errors import DataError
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 FLAGS = 3
 """Columns of 0 and 1 that are taken for labels of a row."""
+FASTTEXT = (
+    "The labels precede the texts, in fastText format: "
+    r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
+)
 LOOKED_AT = 100
 """Files of a kind that are looked at: there may be a million."""
 
@@ -58,6 +62,7 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
         for path in lines[:LOOKED_AT]
         if ends_in_cr(path)
     ]
+    notes += [f"{path}: read as it stands. {FASTTEXT}" for path in lines[:LOOKED_AT] if head(path, 1 << 16).startswith(b"__label__")][:1]
     return notes + [
         f"{path}: every line is a text, also lines that hold only {mark!r}. If these separate documents: "
         f'jq -Rsc \'split("{mark}")[] | select(test("\\\\S")) | {{text: .}}\' OLD > NEW.jsonl'
