@@ -247,7 +247,7 @@ def test_too_many_bad_rows_are_refused_with_figures_places_and_the_way_on(folder
     for line, reason in ((8, "'text' is 5"), (58, "not JSON"), (108, "the column 'text' exists 2 times")):
         assert f"{source}:{line} (byte " in message
         assert reason in message
-    kept = Path(caught.value.hint.split("All of them are in ")[1].split(". Correct")[0])
+    kept = Path(caught.value.hint.split("All of them are listed in ")[1].split(". Correct")[0])
     assert len(kept.read_text().splitlines()) == 12
     assert not (tmp_path / "out").exists()
     report = prepare(folder, source, tmp_path / "out", dataset__on_bad="quarantine", dataset__max_bad="2%", dataset__max_row_tokens=120)

@@ -437,7 +437,7 @@ def test_from_store_to_store_and_back(raw: Server, tmp_path: Path) -> None:
         ("export", URL, "--format", "jsonl", "--output", "s3://bucket/x"),
     ):
         ended = run(*refused, cwd=tmp_path)
-        assert (ended.exit_code, "goes into a directory" in ended.stderr) == (2, True)
+        assert (ended.exit_code, "can only go into a directory" in ended.stderr) == (2, True)
     written = [first, again, other, replaced, looked, checked, exported, whole, damaged]
     left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     left += b"".join(stored.data for stored in raw.objects.values()) + "".join(f"{one.stdout}{one.stderr}" for one in written).encode()

@@ -192,5 +192,5 @@ def test_a_manifest_that_is_unreadable_foreign_or_of_another_format_is_refused(o
         with pytest.raises(StoreError, match="is damaged"):
             read_manifest(output)
     path.write_bytes(manifest.seal({"schema": "ftcli.manifest/0"}))
-    with pytest.raises(StoreError, match=r"has the format 'ftcli\.manifest/0', this ftcli reads 'ftcli\.manifest/1'"):
+    with pytest.raises(StoreError, match=r"has the format 'ftcli\.manifest/0', but this version of ftcli reads 'ftcli\.manifest/1'"):
         read_manifest(output)

@@ -299,7 +299,7 @@ def test_a_pickle_that_names_code_runs_none_of_it(tmp_path: Path, name: str) -> 
 def test_a_data_frame_is_refused_by_name_and_read_when_it_is_trusted(tmp_path: Path) -> None:
     file = write(tmp_path / "a.pkl", pickle.dumps(TRUSTED["DataFrame"]))
     error = refused(file)
-    assert "needs pandas." in error.message
+    assert "refers to pandas." in error.message
     assert error.hint == "It holds a DataFrame. If you created the file: --trust-pickle. Better: convert it once with DataFrame.to_parquet."
     assert plan(file, trust_pickle=True).notes == (
         f"code in these pickles was allowed to run, in a separate process (--trust-pickle): {file}",

@@ -149,7 +149,7 @@ def read(folder: Path) -> dict[str, Any]:
     """
     document = unseal((folder / MARKER).read_bytes())
     if document.get("schema") != SCHEMA:
-        raise ValueError(f"it has the format {document.get('schema')!r}, this ftcli reads {SCHEMA!r}")
+        raise ValueError(f"it has the format {document.get('schema')!r}, but this version of ftcli reads {SCHEMA!r}")
     return document
 
 
