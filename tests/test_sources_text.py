@@ -117,7 +117,7 @@ def test_labels_before_the_texts_are_told_where_nobody_asked_for_labels(tmp_path
     """As fastText wants them: they became the beginning of every text, without a word."""
     file = write(tmp_path / "a.txt", "__label__good so good\n__label__bad so bad\n")
     (note,) = plan(file).notes
-    assert note.startswith(f"{file}: read as it stands. The labels stand before the texts")
+    assert note.startswith(f"{file}: read as it stands. The labels precede the texts")
     assert note.endswith("--text-column 1 --label-column 0.")
     assert plan(write(tmp_path / "b.txt", "so good __label__\n")).notes == ()
 
