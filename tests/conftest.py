@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib import import_module
 from itertools import count
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,14 +70,11 @@ LONGEST = [
     "bad_input",
     "train",
     "launch_ranks",
-    "scale_faults",
     "publish_faults",
     "hostile_input",
     "train_faults",
     "ranks",
     "engine_crash",
-    "pairs",
-    "mirror",
     "benchmark",
     "tokenize_real",
     "verify",
@@ -87,8 +85,6 @@ LONGEST = [
     "resume",
     "checks_data_texts",
     "secrets",
-    "group",
-    "regress",
     "sources_pickle",
     "checks_batch",
     "checks_tokenizer",
@@ -100,6 +96,7 @@ LONGEST = [
     "rank_law",
     "without_torch",
     "compiled",
+    "mirror",
     "engines",
     "executors",
     "publish_lease",
@@ -133,6 +130,14 @@ def measured(config: pytest.Config) -> CovController | None:
     return getattr(config.pluginmanager.getplugin("_cov"), "cov_controller", None)
 
 
+def import_ours() -> None:
+    """Import all of ftcli."""
+    for package in ("ftcli.core", "ftcli.commands", "ftcli.cli", "ftcli.plugins"):
+        for found in walk_packages(import_module(package).__path__, f"{package}."):
+            with suppress(ImportError):
+                import_module(found.name)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     measuring = measured(session.config)
@@ -143,8 +148,6 @@ def pytest_collection(session: pytest.Session) -> None:
         with suppress(ImportError):
             import_module(name)
     measuring.resume()
-    from nursery import import_ours  # only now: a plugin whose asserts are rewritten
-
     import_ours()  # not in the middle of a test that is not measured
 
 

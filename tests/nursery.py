@@ -4,8 +4,6 @@ The fixture `nursery` gives a test such processes wherever it, or a command that
 also by `ip netns exec`; every other process starts as ever. What is born has a pid, a parent, a group, an environment, streams and a command
 line of its own, as if it had been started: it can be killed, stopped and traced. What such a process cannot show is how a fresh one begins:
 which modules it imports, and when, and that nothing depends on the seed of its hashes, which all that are born share.
-
-In a run of the whole suite the workers of xdist are born, too, from a nursery of the whole run, each with a nursery of its own.
 """
 
 from __future__ import annotations
@@ -28,13 +26,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from pkgutil import walk_packages
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import pytest
-from execnet.gateway_io import popen_bootstrapline
 
 TITLE = 16_000
 """Bytes that a process keeps for the command line of what is born from it."""
@@ -61,8 +56,6 @@ MODULES = (
 ROOT = Path(__file__).resolve().parents[1]
 """Of the source tree: may stand in PYTHONPATH before what the nursery has there."""
 OPTIONS = ("-P", "-u")
-WORKER = ["-c", popen_bootstrapline]
-"""What xdist starts."""
 CHILD = "import sys; sys.path[:] = "
 FRESH = os.environ.get("FTCLI_TEST_NURSERY") == "off"
 """Processes start as they do for a user: where what an installation adds is tried. Read here, because the tests hide FTCLI_* variables."""
@@ -81,7 +74,7 @@ def takes(arguments: Any, env: Mapping[str, str] | None, own: Mapping[str, str])
         return False
     options, words = program(command)
     child = options == {"-P"} and words[:1] == ["-c"] and words[1].startswith(CHILD) and any(each in words[1] for each in SERVES)
-    if not child and words != WORKER and not (words[:1] == ["-m"] and words[1] in MODULES):
+    if not child and not (words[:1] == ["-m"] and words[1] in MODULES):
         return False
     environ = os.environ if env is None else env
     alike = {**own, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), own.get("PYTHONPATH"))))}
@@ -165,36 +158,6 @@ USERS = pytest.StashKey[set[Path]]()
 """Files with tests that ask for it."""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_sessionstart(session: pytest.Session) -> Iterator[None]:
-    """Workers of the whole suite are born: each would import for 8 s of CPU, and its nursery for as long. Not with a GPU, of which nothing may be in
-    use before a fork, and not where what is imported is measured."""
-    config = session.config
-    whole = config.args_source is config.ArgsSource.TESTPATHS and config.getoption("tx", None) and not hasattr(config, "workerinput")
-    if not whole or config.pluginmanager.hasplugin("_cov") or Path("/dev/nvidiactl").exists():
-        return (yield)
-    found, end = begin(rehearsed=False)
-    with pytest.MonkeyPatch.context() as patch:
-        if found is not None:
-            patch.setattr(subprocess.Popen, "_execute_child", _patched(found))
-        result = yield
-    end()
-    return result
-
-
-def pytest_collection_finish() -> None:
-    """The nursery that this worker was born with."""
-    if given := vars(sys).pop("nursery", None):
-        pipe, pid = given
-        ready = _read(pipe, 1)
-
-        def end() -> None:
-            pipe.close()
-            os.waitpid(pid, 0)
-
-        BEGUN.append((Nursery(pipe, dict(os.environ)) if ready == b"1" else None, end))
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Files that ask for the nursery come first and one after the other: it takes 10 s of CPU to begin and ends with the last of them."""
@@ -216,7 +179,7 @@ def pytest_sessionfinish() -> None:
         BEGUN.pop()[1]()
 
 
-def begin(*, rehearsed: bool = True) -> tuple[Nursery | None, Callable[[], None]]:
+def begin() -> tuple[Nursery | None, Callable[[], None]]:
     """Start a nursery; None where this machine cannot have one."""
     machine = os.uname()
     if FRESH or machine.sysname != "Linux" or machine.machine not in SYS_CLONE:
@@ -225,7 +188,7 @@ def begin(*, rehearsed: bool = True) -> tuple[Nursery | None, Callable[[], None]
     environ = dict(os.environ)
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # a thread would not be forked
     limits["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
-    command = [sys.executable, str(Path(__file__)), str(theirs.fileno()), str(int(rehearsed)), "-" * TITLE]
+    command = [sys.executable, str(Path(__file__)), str(theirs.fileno()), "-" * TITLE]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**environ, **limits}, stdin=subprocess.DEVNULL)
     theirs.close()
     ready = _read(ours, 1)
@@ -259,25 +222,18 @@ def births(request: pytest.FixtureRequest) -> Iterator[None]:
 # -- in the nursery ----------------------------------------------------------------------------------------------------
 
 
-def import_ours() -> None:
-    """Import all of ftcli."""
-    for package in ("ftcli.core", "ftcli.commands", "ftcli.cli", "ftcli.plugins"):
-        for found in walk_packages(import_module(package).__path__, f"{package}."):
-            with suppress(ImportError):
-                import_module(found.name)
-
-
-def prepare(*, rehearsed: bool) -> bytes:
-    """Import everything; b"1" where there is still a single thread, without which nothing can be forked."""
+def prepare() -> bool:
+    """Import everything; whether there is still a single thread, without which nothing can be forked."""
     for name in LIBRARIES:
         with suppress(ImportError):
             import_module(name)
+    from conftest import import_ours
+
     import_ours()
-    if rehearsed:
-        _rehearse()
+    _rehearse()
     gc.collect()
     gc.freeze()  # no collection of a child copies the pages of what it has been given
-    return b"1" if len(list(Path("/proc/self/task").iterdir())) == 1 else b"0"
+    return len(list(Path("/proc/self/task").iterdir())) == 1
 
 
 def _rehearse() -> None:
@@ -287,7 +243,7 @@ def _rehearse() -> None:
 
     import short_proof
     import tokenizing
-    from conftest import HIDDEN, undrawn
+    from conftest import undrawn
     from ftcli.commands import train
     from ftcli.core.reports import plots
     from ftcli.core.reports.report import render_html
@@ -300,9 +256,6 @@ def _rehearse() -> None:
     for report in FULL.values():
         render_html(report())
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        for variable in [each for each in os.environ if each.startswith(("XDG_", *HIDDEN))]:
-            patch.delenv(variable)
-        patch.setenv("HOME", name)
         bench = Bench.make(Path(name))
         tokenizing.here(patch)
         tokenizing.prepare(bench.tokenizer, tokenizing.write(bench.folder / "texts.jsonl", tokenizing.corpus(20)), bench.folder / "texts")
@@ -425,15 +378,14 @@ def end(live: Callable[[], None]) -> None:
 def main() -> None:
     pipe = socket.socket(fileno=int(sys.argv[1]))
     pipe.set_inheritable(False)
-    rehearsed = sys.argv[2] == "1"
-    pipe.sendall(prepare(rehearsed=rehearsed))
-    tests, environ = sys.path.pop(0), dict(os.environ)
+    pipe.sendall(b"1" if prepare() else b"0")
+    sys.path[0:1] = []  # this folder
+    environ = dict(os.environ)
     while (request := serve(pipe)) is not None:
         become(request)
-        words = program(request["words"])[1]
-        if words[:1] == ["-m"] or words == WORKER:  # what it starts itself is born too, from a copy of this one
+        if "-m" in program(request["words"])[1][:1]:  # what it starts itself is born too, from a copy of this one
             ours, pipe = socket.socketpair()
-            if (pid := os.fork()) == 0:
+            if os.fork() == 0:
                 ours.close()
                 pipe = socket.socket(fileno=fcntl.fcntl(pipe.detach(), fcntl.F_DUPFD_CLOEXEC, HIGH))
                 nothing = os.open(os.devnull, os.O_RDWR)
@@ -441,18 +393,9 @@ def main() -> None:
                     os.dup2(nothing, number)
                 os.closerange(3, HIGH)
                 _title(["nursery"])
-                if not rehearsed:
-                    rehearsed = True
-                    sys.path.insert(0, tests)
-                    pipe.sendall(prepare(rehearsed=True))
-                    sys.path.remove(tests)
                 continue
             pipe.close()
-            if words == WORKER:
-                vars(sys)["nursery"] = ours, pid
-                sys.modules["__main__"] = ModuleType("__main__")  # what multiprocessing starts would run this file
-            else:
-                subprocess.Popen._execute_child = _patched(Nursery(ours, environ))  # type: ignore[attr-defined]
+            subprocess.Popen._execute_child = _patched(Nursery(ours, environ))  # type: ignore[attr-defined]
         end(lambda words=request["words"]: live(words))  # type: ignore[misc]
     os._exit(0)
 

@@ -8,8 +8,6 @@ import sys
 from typing import Any
 
 import pytest
-from execnet import XSpec
-from execnet.gateway_io import popen_args
 
 import nursery
 from ftcli.core.processes import child, tied
@@ -42,11 +40,6 @@ def test_a_child_and_a_tied_command_are_born() -> None:
     child.Child(threads=1)
     tied.run(["--version"], os.environ)
     assert born() == [True, True]
-
-
-def test_a_worker_of_the_suite_is_born() -> None:
-    subprocess.run(popen_args(XSpec("popen")))
-    assert born() == [True]
 
 
 def test_what_is_no_part_of_ftcli_is_not() -> None:
