@@ -49,7 +49,7 @@ def installation() -> Found:
     try:
         found = distribution(PROJECT)
     except PackageNotFoundError:
-        return {"ftcli": None, "code": str(code)}, ["ftcli is not installed as a package: run pip install . in its source tree"]
+        return {"ftcli": None, "code": str(code)}, ["ftcli is not installed as a package: run pip install in its source tree"]
     facts = {"ftcli": found.version, "code": str(code), **_origin(found)}
     installer = (found.read_text("INSTALLER") or "").strip()
     return facts | ({"installer": installer} if installer else {}), []
