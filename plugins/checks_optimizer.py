@@ -38,7 +38,7 @@ nat at 0.01, by 0.9 to 1.6 at 0.03; 300 at 0.05 end above knowing nothing, while
 def numbers(probe: Probe) -> Check:
     from ftcli.core.verify.verdict import failed, passed, warned
 
-    _ = probe.offered
+    probe.require_supported()
     train = probe.settings.train
     plan = _plan(probe)
     found = [

@@ -98,8 +98,7 @@ class RowWriter:
         )
         self._targets, self._pairs = targets, pair is not None
         self.file = NewFile(path)
-        self._sink = pa.PythonFile(self.file, mode="w")
-        self._writer = pa.ipc.new_stream(self._sink, self._schema)
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self.file, mode="w"), self._schema)
         self._buffer_rows = max(buffer_rows, BATCH_ROWS)
         self._pending: list[_Rows] = []
         self._pending_rows = self._pending_tokens = 0

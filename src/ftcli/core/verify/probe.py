@@ -194,12 +194,11 @@ class Probe:
         """The first update by the run's own Trainer, of two batches at least."""
         return self._part("rehearsal", self._rehearse)
 
-    @property
-    def offered(self) -> None:
-        """Nothing, where `train` offers what the settings ask of it; without torch."""
+    def require_supported(self) -> None:
+        """Raises `SettingsError`: `train` refuses a setting, as far as that is known without torch."""
         from ftcli.core.training.refused import refuse_settings
 
-        return self._part("offered", lambda: refuse_settings(self.settings.train))
+        self._part("supported", lambda: refuse_settings(self.settings.train))
 
     def give(self, **parts: Any) -> None:
         """Parts that the caller has built already: store=…, tokenizer=…"""
@@ -326,7 +325,7 @@ class Probe:
     def _rehearse(self) -> Rehearsal:
         from ftcli.core.verify.rehearsal import rehearse
 
-        _ = self.offered  # the rehearsal leaves settings out
+        self.require_supported()  # the rehearsal leaves settings out
         return rehearse(self, updates=1, accumulation=max(2, self.settings.train.gradient_accumulation_steps), watch_weights=True)
 
     def require_memory(self, copies: int) -> None:
