@@ -28,7 +28,7 @@ def quick_arrays(block: bytes, columns: Columns) -> list[pa.Array] | None:
     """
     import simdjson
 
-    from ftcli.core.arrays import numbers, strings
+    from ftcli.core.arrays import numbers, utf8
     from ftcli.core.reading.columns import PYTHON, wanted
 
     if not suits(block) or columns.label_kind in {"strings", "ints", "bool"} or columns.number or "bool" in columns.flag_kinds:
@@ -40,7 +40,7 @@ def quick_arrays(block: bytes, columns: Columns) -> list[pa.Array] | None:
         for line in _lines(block):
             if line[0] != OPEN or not _take(parser.parse(line), names, found):
                 return None
-        return [strings(values) if kind is str else numbers(_integers(values)) for values, (_, kind) in zip(found, names, strict=True)]
+        return [utf8(values) if kind is str else numbers(_integers(values)) for values, (_, kind) in zip(found, names, strict=True)]
     except (ValueError, OverflowError, RuntimeError):  # simdjson raises the last for numbers of more than 64 bits, in whatever key
         return None
 
@@ -71,7 +71,7 @@ def _take(row: Any, names: Sequence[tuple[str, type]], found: list[list[Any]]) -
     for (name, kind), values in zip(names, found, strict=True):
         if keys.count(name) != 1 or type(value := row[name]) is not kind:
             return False
-        values.append(value)
+        values.append(value.encode() if isinstance(value, str) else value)  # encoded later, a text has left the cache: a fifth of the whole
     return True
 
 

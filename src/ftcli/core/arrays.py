@@ -6,7 +6,7 @@ whether it was given a Series.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,10 @@ def strings(texts: Iterable[str]) -> pa.LargeStringArray:
     Raises:
         UnicodeEncodeError: one holds a lone surrogate.
     """
-    encoded = [text.encode() for text in texts]
+    return utf8([text.encode() for text in texts])
+
+
+def utf8(encoded: Sequence[bytes]) -> pa.LargeStringArray:
+    """The texts, given as UTF-8."""
     offsets = to_offsets(np.fromiter(map(len, encoded), np.int64, len(encoded)))
     return pa.Array.from_buffers(pa.large_string(), len(encoded), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))])
