@@ -235,7 +235,7 @@ def scaling(probe: Probe) -> Check:
 
 
 def repeatability(probe: Probe) -> Check:
-    from ftcli.core.verify.repeat import batch_repeats, forward_change
+    from ftcli.core.verify.repeatability import batch_repeats, forward_change
     from ftcli.core.verify.verdict import failed, passed, warned
 
     _ = probe.sound_forward

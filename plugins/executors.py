@@ -109,10 +109,10 @@ class Local:
         return original
 
     def _fresh(self) -> Child:
-        from ftcli.core.processes import reserve
+        from ftcli.core.processes import warm_worker
         from ftcli.core.processes.child import Child
 
-        return reserve.take(self._threads) or Child(reserve.PRELOAD, self._threads)
+        return warm_worker.take(self._threads) or Child(warm_worker.PRELOAD, self._threads)
 
     def each(self, function: Callable[[], Any]) -> list[Any]:
         from ftcli.core.processes.child import ChildDied

@@ -168,7 +168,7 @@ def _split(offset: int, block: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _columns(path: str, block: bytes, columns: Columns) -> list[pa.Array]:
     """As `_arrays`, by the quickest way that gives the same."""
-    from ftcli.core.reading.even_lines import even_arrays
+    from ftcli.core.reading.uniform_lines import even_arrays
 
     found = quick_arrays(block, columns) or even_arrays(block, columns, partial(_arrays, path, columns=columns))
     return found or _arrays(path, block, columns)

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from ftcli.core.processes.child import STOP_SECONDS, Child, ChildDied, other_threads
 from ftcli.core.processes.copied import Copied
-from ftcli.core.processes.reserve import PRELOAD
+from ftcli.core.processes.warm_worker import PRELOAD
 
 IDLE_SECONDS = 10.0
 """Ray's next process for a worker that was killed comes in 1 to 3 s."""

@@ -13,7 +13,7 @@ from signal import SIGKILL
 from typing import Any, TypeVar
 
 from ftcli.core.processes.child import Child, ChildDied
-from ftcli.core.processes.reserve import PRELOAD
+from ftcli.core.processes.warm_worker import PRELOAD
 
 from .ray_host import Host
 

@@ -50,7 +50,7 @@ CLONE_PARENT, CLONE_NEWNET = 0x8000, 0x40000000
 IN_NETWORK = ("ip", "netns", "exec")
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 MODULES = (
-    *("ftcli", "ftcli.core.processes.tied", "torch.distributed.run"),
+    *("ftcli", "ftcli.core.processes.dies_with_parent", "torch.distributed.run"),
     *("benchmarks.incident2", "benchmarks.naive", "benchmarks.alone", "naive_driver", "rank_steps", "the_code", "the_fence"),
 )
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,7 +22,7 @@ from ftcli.commands.train import run
 from ftcli.context import Quiet
 from ftcli.core.files import lease_watch
 from ftcli.core.files.lease_holder import Note, this_job
-from ftcli.core.training.claim import FOLDER, Claim
+from ftcli.core.training.run_lock import FOLDER, Claim
 from ftcli.errors import PublishError, StoreError
 from ftcli.testing import tiny_tokenizer
 from runs import BRIEF, VOCABULARY, Bench
@@ -91,7 +91,7 @@ def test_a_run_that_cannot_start_leaves_no_folder(bench: Bench) -> None:
 @contextmanager
 def holding(output: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the folder."""
-    code = f"from ftcli.core.training.claim import Claim\nfrom pathlib import Path\nClaim(Path({str(output)!r}), print).take()\nprint(1)\ninput()"
+    code = f"from ftcli.core.training.run_lock import Claim\nfrom pathlib import Path\nClaim(Path({str(output)!r}), print).take()\nprint(1)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == "1\n"

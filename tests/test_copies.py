@@ -24,7 +24,7 @@ from ftcli.plugins.ray_host import Host
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ftcli.core.processes import child as child_module
-from ftcli.core.processes import copied, reserve
+from ftcli.core.processes import copied, warm_worker
 from ftcli.core.processes.child import Child, ChildDied
 from ftcli.errors import WorkerDied
 from ftcli.pluginmanager import Plugins
@@ -35,7 +35,7 @@ from timing import until
 @pytest.fixture(autouse=True)
 def _no_child_stays() -> Iterator[None]:
     yield
-    reserve.drop()
+    warm_worker.drop()
     until(lambda: not psutil.Process().children(recursive=True), 0.05)
 
 
@@ -249,14 +249,14 @@ def panic() -> None:
 
 def test_a_reserve_gets_the_variables_of_the_time_when_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FTCLI_TEST_VARIABLE", "before")
-    reserve.prepare()
+    warm_worker.prepare()
     monkeypatch.setenv("FTCLI_TEST_VARIABLE", "after")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
-    taken = reserve.take(3)
+    taken = warm_worker.take(3)
 
     assert taken is not None
-    assert reserve.take(3) is None
+    assert warm_worker.take(3) is None
     assert taken.ask(variables, "FTCLI_TEST_VARIABLE", "OMP_NUM_THREADS") == ["after", "3"]
     taken.stop()
     taken.join()
@@ -265,10 +265,10 @@ def test_a_reserve_gets_the_variables_of_the_time_when_it_is_taken(monkeypatch: 
 def test_a_reserve_has_done_what_was_begun_when_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one thread and the variables of then; what fails is nobody's, until it is asked for."""
     monkeypatch.setenv("FTCLI_TEST_VARIABLE", "then")
-    reserve.prepare()
-    reserve.begin(partial(note, Thing("x" * 10_000_000)))  # more than a pipe holds, while the reserve still imports
-    reserve.begin(panic)
-    taken = reserve.take(2)
+    warm_worker.prepare()
+    warm_worker.begin(partial(note, Thing("x" * 10_000_000)))  # more than a pipe holds, while the reserve still imports
+    warm_worker.begin(panic)
+    taken = warm_worker.take(2)
     assert taken is not None
     try:
         assert taken.ask(noted) == (10_000_000, "then", "1")
@@ -277,7 +277,7 @@ def test_a_reserve_has_done_what_was_begun_when_it_is_taken(monkeypatch: pytest.
     finally:
         taken.stop()
         taken.join()
-    reserve.begin(panic)  # nobody is there
+    warm_worker.begin(panic)  # nobody is there
 
 
 @pytest.mark.parametrize("once", [True, False])
@@ -300,11 +300,11 @@ def test_what_is_sent_once_is_the_same_thing_in_every_call_and_every_copy(once: 
 
 @pytest.mark.fault
 def test_a_reserve_that_dies_while_it_is_sent_a_tokenizer_holds_nobody_up() -> None:
-    reserve.prepare()
-    os.kill(reserve._ready[0].pid, signal.SIGSTOP)  # it takes nothing in
-    reserve.begin(partial(note, Thing("x" * 10_000_000)))
-    os.kill(reserve._ready[0].pid, signal.SIGKILL)
-    taken = reserve.take(1)
+    warm_worker.prepare()
+    os.kill(warm_worker._ready[0].pid, signal.SIGSTOP)  # it takes nothing in
+    warm_worker.begin(partial(note, Thing("x" * 10_000_000)))
+    os.kill(warm_worker._ready[0].pid, signal.SIGKILL)
+    taken = warm_worker.take(1)
     assert taken is not None
     with pytest.raises(ChildDied, match="by SIGKILL"):
         taken.ask(noted)
@@ -313,29 +313,29 @@ def test_a_reserve_that_dies_while_it_is_sent_a_tokenizer_holds_nobody_up() -> N
 
 @pytest.mark.fault
 def test_a_reserve_that_takes_nothing_in_is_dropped() -> None:
-    reserve.prepare()
-    pid = reserve._ready[0].pid
+    warm_worker.prepare()
+    pid = warm_worker._ready[0].pid
     os.kill(pid, signal.SIGSTOP)
-    reserve.begin(partial(note, Thing("x" * 10_000_000)))
-    reserve.drop()
+    warm_worker.begin(partial(note, Thing("x" * 10_000_000)))
+    warm_worker.drop()
     assert not psutil.pid_exists(pid)
 
 
 def test_a_reserve_that_nobody_took_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve.prepare()
+    warm_worker.prepare()
     (pid,) = [process.pid for process in psutil.Process().children()]
 
-    reserve.drop()
+    warm_worker.drop()
 
     assert not psutil.pid_exists(pid)
-    assert reserve.take(1) is None
+    assert warm_worker.take(1) is None
 
 
 @pytest.mark.fault
 def test_a_reserve_that_died_says_so_when_it_is_asked() -> None:
-    reserve.prepare()
-    os.kill(reserve._ready[0].pid, signal.SIGKILL)
-    taken = reserve.take(1)
+    warm_worker.prepare()
+    os.kill(warm_worker._ready[0].pid, signal.SIGKILL)
+    taken = warm_worker.take(1)
 
     assert taken is not None
     with pytest.raises(ChildDied, match="by SIGKILL"):
@@ -361,7 +361,7 @@ def test_only_a_command_that_works_has_a_reserve(words: list[str], rank: str, wa
     else:
         monkeypatch.delenv("RANK", raising=False)
 
-    assert reserve.belongs(words) is wanted
+    assert warm_worker.belongs(words) is wanted
 
 
 def test_a_command_that_is_refused_leaves_no_process_behind(tmp_path: Path) -> None:

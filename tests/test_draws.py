@@ -13,7 +13,7 @@ from torch import nn
 
 from ftcli.core.batches.tasks import Classify, Pretrain
 from ftcli.core.models import last_layer, side_by_side
-from ftcli.core.models.draws import drawn, dropping, otherwise, silent
+from ftcli.core.models.dropout_proof import drawn, dropping, otherwise, silent
 from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean import lean
 from ftcli.core.models.lean_head import LeanHead

@@ -18,9 +18,9 @@ from ftcli.core.engines import known_tokenizer
 from ftcli.core.engines.backend import encodes_alone, prepare_backend
 from ftcli.core.engines.reference import BackendEncoder
 from ftcli.core.engines.sampled_rows import SampledRows
-from ftcli.core.prepare import ahead, recipe
+from ftcli.core.prepare import preloading, recipe
 from ftcli.core.prepare.job import load_early
-from ftcli.core.processes import reserve
+from ftcli.core.processes import warm_worker
 from ftcli.records import MANIFEST_NAME
 from timing import PATIENCE
 from tokenizing import context, corpus, manifest, plugins, prepare, small_tokenizers, without_plots, write
@@ -94,14 +94,14 @@ def test_any_change_of_the_folder_loads_it_again(tokenizer: Path, tmp_path: Path
     source = write(tmp_path / "data.jsonl", corpus(30))
     made = context(tokenizer, source, tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
     recipe.settle(made)
-    assert ahead.known_tokenizer(made) is not None
+    assert preloading.known_tokenizer(made) is not None
 
     path = tokenizer / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 77}))
 
-    assert ahead.known_tokenizer(made) is None
+    assert preloading.known_tokenizer(made) is None
     assert recipe.settle(made).policy.max_length == 77
-    again = ahead.known_tokenizer(made)
+    again = preloading.known_tokenizer(made)
     assert again is not None
     assert again.model_max_length == 77
 
@@ -116,8 +116,8 @@ def test_what_is_damaged_is_not_used(place: int, tokenizer: Path, tmp_path: Path
     data[place] ^= 1
     path.write_bytes(data)
 
-    assert ahead.known_tokenizer(made) is None
-    assert recipe.settle(made, known=ahead.known_tokenizer(made)).fingerprint == before.fingerprint
+    assert preloading.known_tokenizer(made) is None
+    assert recipe.settle(made, known=preloading.known_tokenizer(made)).fingerprint == before.fingerprint
 
 
 def test_what_another_user_kept_is_used_though_its_time_may_not_be_set(
@@ -131,7 +131,7 @@ def test_what_another_user_kept_is_used_though_its_time_may_not_be_set(
         raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
 
     monkeypatch.setattr(Path, "touch", refuse)
-    known = ahead.known_tokenizer(made)
+    known = preloading.known_tokenizer(made)
     assert known is not None
     assert known.backend == before.backend
 
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_read_is_left_to_the_loader(tokenizer: Path, tmp
 
     monkeypatch.setattr("ftcli.core.reading.receipt.hash_file", refuse)
     made = context(tokenizer, write(tmp_path / "data.jsonl", corpus(30)), tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
-    assert ahead.known_tokenizer(made) is None
+    assert preloading.known_tokenizer(made) is None
 
 
 # -- the ids of sampled rows -------------------------------------------------------------------------------------------
@@ -286,16 +286,16 @@ def test_a_worker_that_waits_is_told_of_the_engine_before_the_command_is_importe
     made = context(tokenizer, write(tmp_path / "data.jsonl", corpus(30)), tmp_path / "out", runtime__cache_dir=tmp_path / "cache")
     recipe.settle(made)
     begun: list[Any] = []
-    monkeypatch.setattr(reserve, "waits", lambda: waits)
-    monkeypatch.setattr(reserve, "begin", begun.append)
-    monkeypatch.setattr(ahead, "proved_engine", lambda *_: engine and made.plugins.registry("engine").get(engine)())
+    monkeypatch.setattr(warm_worker, "waits", lambda: waits)
+    monkeypatch.setattr(warm_worker, "begin", begun.append)
+    monkeypatch.setattr(preloading, "proved_engine", lambda *_: engine and made.plugins.registry("engine").get(engine)())
     if there:
         write(tmp_path / "out" / MANIFEST_NAME, "{}")
 
-    ahead.begin(made)
+    preloading.begin(made)
 
     assert [(work.func, work.args[0], work.args[2]) for work in begun] == [(load_early, engine, 1)] * begins
-    known, again = (ahead.known_tokenizer(made, lambda: "loaded") for _ in range(2))
+    known, again = (preloading.known_tokenizer(made, lambda: "loaded") for _ in range(2))
     assert known is not None
     assert again is not None
     assert known.load() == "loaded"
@@ -304,8 +304,8 @@ def test_a_worker_that_waits_is_told_of_the_engine_before_the_command_is_importe
 
 
 def test_what_is_wrong_is_left_to_the_run_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reserve, "waits", lambda: True)
-    ahead.begin(context(tmp_path / "gone", tmp_path / "gone.jsonl", tmp_path / "out", tokenizer__engine="gone"))
+    monkeypatch.setattr(warm_worker, "waits", lambda: True)
+    preloading.begin(context(tmp_path / "gone", tmp_path / "gone.jsonl", tmp_path / "out", tokenizer__engine="gone"))
 
 
 def test_a_tokenizer_that_is_loaded_again_for_a_proof_neither_cuts_nor_pads(tokenizer: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from ftcli.commands.train import run
 from ftcli.core.training.checkpoints import damage
-from ftcli.core.training.claim import FOLDER, Claim
+from ftcli.core.training.run_lock import FOLDER, Claim
 from reliability import size
 from runs import VOCABULARY, Bench, weights
 from stores import learnable, told

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import nursery
-from ftcli.core.processes import child, tied
+from ftcli.core.processes import child, dies_with_parent
 
 
 class Started:
@@ -38,7 +38,7 @@ def born() -> list[bool]:
 
 def test_a_child_and_a_tied_command_are_born() -> None:
     child.Child(threads=1)
-    tied.run(["--version"], os.environ)
+    dies_with_parent.run(["--version"], os.environ)
     assert born() == [True, True]
 
 

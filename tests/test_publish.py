@@ -277,7 +277,7 @@ print(json.dumps(sorted(name for name in sys.modules if name.partition(".")[0] n
     assert {"xxhash", "ftcli.core.publishing.publish"} <= loaded
     ours = {"ftcli", "ftcli.core", "ftcli.core.files", "ftcli.core.publishing", "ftcli.errors", "ftcli.records"}
     ours |= {f"ftcli.core.files.{name}" for name in ("durable", "lease", "lease_holder", "lease_watch", "manifest", "new_file")}
-    ours |= {f"ftcli.core.publishing.{name}" for name in ("inputs", "place", "publish", "shard")}
+    ours |= {f"ftcli.core.publishing.{name}" for name in ("inputs", "output_location", "publish", "shard")}
     # what site-packages starts by itself (editable finders, coverage) is none of our doing
     assert {name for name in loaded if name.startswith("ftcli")} == ours
     assert not loaded & {"numpy", "pyarrow", "torch", "datasets", "transformers", "pluggy", "pydantic", "psutil", "loguru"}

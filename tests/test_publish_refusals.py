@@ -25,13 +25,13 @@ from ftcli.commands import tokenize
 from ftcli.core.prepare import space
 from ftcli.core.prepare.recipe import settle
 from ftcli.core.prepare.space import Shortage, estimate
-from ftcli.core.publishing import place
-from ftcli.core.publishing.place import check_place
+from ftcli.core.publishing import output_location
+from ftcli.core.publishing.output_location import check_place
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.reports.report import filed
 from ftcli.core.storage import store
 from ftcli.core.storage.store import Store
-from ftcli.core.training.claim import Claim
+from ftcli.core.training.run_lock import Claim
 from ftcli.errors import EngineError, FtcliError, PublishError, StoreError
 from publish_cases import NEW, OLD, as_nobody, interrupt, limited, prepare, public_folder
 from reliability import size
@@ -168,7 +168,7 @@ def test_what_the_file_system_says_is_passed_on_with_its_hint(code: str, tmp_pat
     def fail(path: Path, *_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(place.Path, "mkdir", fail)
+    monkeypatch.setattr(output_location.Path, "mkdir", fail)
     said = refusal(lambda: check_place(tmp_path / "out"))
     assert os.strerror(number) in said.message
     assert str(tmp_path / "out") in said.message

@@ -11,7 +11,7 @@ import pytest
 
 from ftcli.commands import settings as settings_command
 from ftcli.core import room
-from ftcli.core.processes import reserve
+from ftcli.core.processes import warm_worker
 from ftcli.errors import EngineError, LimitError, TrainError
 from ftcli.testing import run
 
@@ -148,7 +148,7 @@ def test_a_thread_that_never_began_is_not_waited_for(full: None, monkeypatch: py
         def begin(self, function: object) -> None:
             pass
 
-    monkeypatch.setattr(reserve, "_ready", [Ready()])
+    monkeypatch.setattr(warm_worker, "_ready", [Ready()])
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        reserve.begin(print)
-    reserve._sent()
+        warm_worker.begin(print)
+    warm_worker._sent()

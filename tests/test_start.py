@@ -14,7 +14,7 @@ def imported(statement: str, env: dict[str, str] | None = None) -> set[str]:
 
 
 def test_a_worker_is_started_before_anything_heavy_is_imported() -> None:
-    assert not imported("import ftcli.core.processes.reserve") & {"pluggy", "importlib.metadata", "pydantic", "numpy", "pyarrow"}
+    assert not imported("import ftcli.core.processes.warm_worker") & {"pluggy", "importlib.metadata", "pydantic", "numpy", "pyarrow"}
 
 
 def test_the_version_and_the_markers_are_there_when_asked_for() -> None:

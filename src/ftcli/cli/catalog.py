@@ -39,7 +39,7 @@ TOKENIZE = CommandSpec(
     ),
     sources=True,
     every_rank=True,
-    ahead="ftcli.core.prepare.ahead",
+    ahead="ftcli.core.prepare.preloading",
 )
 
 VERIFY = CommandSpec(

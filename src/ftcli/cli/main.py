@@ -84,11 +84,11 @@ def _decodable(words: list[str]) -> None:
 
 def _get_ready(words: list[str]) -> None:
     """Start a worker for a command that will need one, before this process imports what it needs itself."""
-    from ftcli.core.processes import reserve
+    from ftcli.core.processes import warm_worker
     from ftcli.core.room import COMMAND, lacks
 
-    if reserve.belongs(words) and not lacks(COMMAND):
-        reserve.prepare(FASTEST)
+    if warm_worker.belongs(words) and not lacks(COMMAND):
+        warm_worker.prepare(FASTEST)
 
 
 def _execute(spec: CommandSpec, parsed: Parsed) -> int:

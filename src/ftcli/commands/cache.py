@@ -23,7 +23,7 @@ from ftcli.core.files.objects import url_of
 from ftcli.core.publishing.fetched_set import damages, published_at
 from ftcli.core.publishing.inputs import changes
 from ftcli.core.publishing.inventory import attempt_at, is_attempt, walk
-from ftcli.core.publishing.place import PARTS, unlisted
+from ftcli.core.publishing.output_location import PARTS, unlisted
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.errors import StoreError, UsageError
 from ftcli.records import MANIFEST_NAME, Check, Report

@@ -21,7 +21,7 @@ from ftcli.core.files.manifest import hash_bytes, read_manifest
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.publishing.fetched_set import local_folder
-from ftcli.core.publishing.place import ELSEWHERE, FINISH, refuse_part
+from ftcli.core.publishing.output_location import ELSEWHERE, FINISH, refuse_part
 from ftcli.core.publishing.ranks import Beating, Wait, silent
 from ftcli.core.publishing.remote_set import Shelf
 from ftcli.core.reading.receipt import makes_the_same

@@ -15,7 +15,7 @@ from ftcli.core.prepare.space import estimate
 from ftcli.core.prepare.tally import Tally
 from ftcli.core.prepare.work import make_shards
 from ftcli.core.processes.footprint import Footprint
-from ftcli.core.publishing.place import FINISH, other, refuse_part
+from ftcli.core.publishing.output_location import FINISH, other, refuse_part
 from ftcli.errors import UsageError
 from ftcli.machine import disk_kind
 from ftcli.records import Report, to_json

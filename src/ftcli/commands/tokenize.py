@@ -20,22 +20,22 @@ from ftcli.core.files.mirror import origin
 from ftcli.core.files.new_file import read_ahead
 from ftcli.core.files.objects import output_of, url_of
 from ftcli.core.files.stamps import SourceHashes
-from ftcli.core.prepare.ahead import known_tokenizer, probable_engine
 from ftcli.core.prepare.encode import shard_name
 from ftcli.core.prepare.engine_trials import Apart, Early
 from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.outcome import note_outcome, refuse_unusable
 from ftcli.core.prepare.parts import Part, adopt
+from ftcli.core.prepare.preloading import known_tokenizer, probable_engine
 from ftcli.core.prepare.recipe import Recipe, settle
 from ftcli.core.prepare.space import estimate
 from ftcli.core.prepare.tally import BAND_TOKENS, Tally, listed, rating
 from ftcli.core.prepare.work import Record, make_shards
 from ftcli.core.prepare.workload import Workload, thread_count, worker_count, worker_threads
 from ftcli.core.prepare.write import split_metadata
-from ftcli.core.processes import reserve
+from ftcli.core.processes import warm_worker
 from ftcli.core.processes.footprint import Footprint
 from ftcli.core.publishing.inputs import recorded
-from ftcli.core.publishing.place import check_place
+from ftcli.core.publishing.output_location import check_place
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.publishing.ranks import open_attempt, silent, speak
 from ftcli.core.publishing.shard import sidecar
@@ -87,7 +87,7 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
         context.note(unkept)
     executor = context.plugins.registry("executor").get(context.settings.runtime.executor, "runtime.executor")()
     if isinstance(executor, Distant):
-        reserve.drop()
+        warm_worker.drop()
     try:
         apart = Apart(context.plugins, thread_count(context))
         with (

@@ -17,10 +17,10 @@ from ftcli.core.publishing.fetched_set import opened
 from ftcli.core.reports.report import write_report
 from ftcli.core.training.card import write_card
 from ftcli.core.training.checkpoints import step_of
-from ftcli.core.training.claim import Claim
 from ftcli.core.training.early_checks import refuse
 from ftcli.core.training.hub_upload import push_model
 from ftcli.core.training.run import Run, prepare
+from ftcli.core.training.run_lock import Claim
 from ftcli.core.training.train import fit
 from ftcli.core.verify.planned_data import unprepared
 from ftcli.core.verify.preflight import preflight

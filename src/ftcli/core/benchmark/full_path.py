@@ -15,7 +15,7 @@ from ftcli.core.benchmark.attribution import Cost, Volume
 from ftcli.core.benchmark.ceilings import Ceilings, write_profile
 from ftcli.core.benchmark.spread import Spread
 from ftcli.core.files.manifest import hash_file
-from ftcli.core.processes import tied
+from ftcli.core.processes import dies_with_parent
 from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.environment import compute
 from ftcli.errors import TrainError, UsageError
@@ -222,7 +222,7 @@ def run_child(
     config.write_text(json.dumps(tree(settings, without=bounded)), encoding="utf-8")
     words = [command, "--config", str(config), "--profile", str(profile), "--json", "--quiet", *options]
     words += [word for key in sorted(CLI_ONLY) if get(settings, key) for word in ("--set", f"{key}=true")]
-    done = tied.run(words, variables)
+    done = dies_with_parent.run(words, variables)
     document: Mapping[str, Any] = {}
     if done.stdout.strip():
         document = json.loads(done.stdout.splitlines()[-1])

@@ -10,7 +10,7 @@ from ftcli.context import Context
 from ftcli.contracts_export import Exporter, ExportJob
 from ftcli.core.files.durable import KEPT
 from ftcli.core.files.manifest import Damage, check_files, fingerprint, read_manifest
-from ftcli.core.publishing.place import check_place
+from ftcli.core.publishing.output_location import check_place
 from ftcli.core.publishing.publish import Attempt
 from ftcli.core.storage.store import Store
 from ftcli.errors import PluginError, PublishError, StoreError, UsageError

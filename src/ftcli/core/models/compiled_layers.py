@@ -20,7 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel, TrainingArguments
 
 from ftcli.core.models import lean_layers, side_by_side
-from ftcli.core.models.draws import dropping
+from ftcli.core.models.dropout_proof import dropping
 
 STANCE = "fail_on_recompile"
 """torch's word for: use what is compiled, raise where that does not fit."""

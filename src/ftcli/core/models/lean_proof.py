@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ftcli.contracts import Task
-from ftcli.core.models.draws import drawn, dropping, otherwise, same_numbers, silent
+from ftcli.core.models.dropout_proof import drawn, dropping, otherwise, same_numbers, silent
 from ftcli.core.models.last_layer import logits_of
 from ftcli.core.models.lean_head import LeanHead
 

@@ -31,7 +31,7 @@ from ftcli.core.files.stamps import Hashed, SourceHashes, check_unchanged
 from ftcli.core.prepare.encode import shard_name
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.publishing.inputs import differences, recorded
-from ftcli.core.publishing.place import PLAN, attempt_of, parts_beside, parts_of, read_plan
+from ftcli.core.publishing.output_location import PLAN, attempt_of, parts_beside, parts_of, read_plan
 from ftcli.core.publishing.ranks import Wait
 from ftcli.core.publishing.shard import finished, forget, sidecar
 from ftcli.core.publishing.source_versions import Sighting, Sightings, agree, as_json, from_json

@@ -94,7 +94,7 @@ def settle(
 
     Args:
         on_plan: called when it is known how much there is to read; loading the tokenizer, which comes next, takes seconds.
-        known: the tokenizer of the run, if `ftcli.core.prepare.ahead` has it.
+        known: the tokenizer of the run, if `ftcli.core.prepare.preloading` has it.
         load: loads it; default: the plugins' hook.
 
     Raises:

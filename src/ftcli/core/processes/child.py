@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from ftcli.core import alarm, deferred, progress
 from ftcli.core.processes import garbage
-from ftcli.core.processes.finishing import Finishing
+from ftcli.core.processes.shard_handover import Finishing
 from ftcli.errors import FtcliError
 
 STOP_SECONDS = 5.0

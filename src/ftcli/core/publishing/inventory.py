@@ -13,7 +13,7 @@ from pathlib import Path
 from ftcli.context import Context
 from ftcli.core.files.durable import size_of
 from ftcli.core.files.lease import LEASE_NAME
-from ftcli.core.publishing.place import ATTEMPT, PARTS, read_plan
+from ftcli.core.publishing.output_location import ATTEMPT, PARTS, read_plan
 from ftcli.errors import PublishError
 from ftcli.records import MANIFEST_NAME
 

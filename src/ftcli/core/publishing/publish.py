@@ -27,7 +27,7 @@ from ftcli.core.files.lease import Lease
 from ftcli.core.files.lease_holder import Note
 from ftcli.core.files.lease_watch import PATIENCE_SECONDS, Sight, owner_of
 from ftcli.core.files.manifest import MANY_FILES, damage_of, describe, fingerprint, published, seal
-from ftcli.core.publishing.place import aside_of, attempt_of, attempts_beside, refuse_added, refuse_foreign, refuse_other
+from ftcli.core.publishing.output_location import aside_of, attempt_of, attempts_beside, refuse_added, refuse_foreign, refuse_other
 from ftcli.core.publishing.shard import ShardWriter, finished, forget, make_folders, read_sidecar, sidecar
 from ftcli.errors import FtcliWarning, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA, to_json

@@ -21,7 +21,7 @@ from ftcli.core.files.lease_holder import Note
 from ftcli.core.files.manifest import check_published, manifest_of
 from ftcli.core.files.mirror import is_plain
 from ftcli.core.files.objects import CONDITIONAL, UNKNOWN, Object, ObjectStore
-from ftcli.core.publishing.place import ELSEWHERE, other
+from ftcli.core.publishing.output_location import ELSEWHERE, other
 from ftcli.errors import FtcliError, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME
 

@@ -34,7 +34,7 @@ from ftcli.core.files.manifest import check_files, fingerprint, hash_file, read_
 from ftcli.core.files.stamps import Hashed, SourceHashes, Stamp
 from ftcli.core.files.streams import bare_suffix
 from ftcli.core.publishing.inputs import FORMAT_VERSION
-from ftcli.core.publishing.place import leftovers
+from ftcli.core.publishing.output_location import leftovers
 from ftcli.core.reading.find import Found
 from ftcli.core.reading.read import find_sources, hash_sources
 from ftcli.errors import FtcliError

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ftcli.core.publishing.place import check_folder
+from ftcli.core.publishing.output_location import check_folder
 from ftcli.errors import PublishError, TokenizerError, UsageError
 
 Kind = Literal["bpe", "wordpiece", "unigram"]

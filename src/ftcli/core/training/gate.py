@@ -17,7 +17,7 @@ from ftcli.core.models.config import cache_of, set_cache
 from ftcli.core.models.layers import places, positions
 from ftcli.core.models.model import embedding_rows
 from ftcli.core.models.refusals import of_the_model
-from ftcli.core.publishing.place import check_folder
+from ftcli.core.publishing.output_location import check_folder
 from ftcli.core.storage.label_flags import LabelFlags
 from ftcli.core.storage.store import INPUT_IDS, SplitData, Store
 from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from ftcli.core.batches.tasks import count_targets
 from ftcli.core.models import lean_layers
 from ftcli.core.models.adapter_base import inner
-from ftcli.core.models.draws import dropping
+from ftcli.core.models.dropout_proof import dropping
 from ftcli.core.models.flops import multiplied
 from ftcli.core.models.lean_proof import EXACT, HALF
 from ftcli.core.training import huge_pages

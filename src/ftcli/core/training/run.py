@@ -25,7 +25,7 @@ from ftcli.core.storage.ignored_settings import refuse_ignored_settings
 from ftcli.core.storage.store import SplitData, Store
 from ftcli.core.training import gate, huge_pages
 from ftcli.core.training.arguments import check_metric, make_arguments
-from ftcli.core.training.claim import Claim
+from ftcli.core.training.run_lock import Claim
 from ftcli.core.training.schedule import make_plan
 from ftcli.core.training.split_scoring import that_fits, to_score
 from ftcli.errors import SettingsError, UsageError

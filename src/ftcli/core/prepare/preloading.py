@@ -12,7 +12,7 @@ from ftcli.contracts import Engine
 from ftcli.core.engines.engine import proved_engine
 from ftcli.core.engines.known_tokenizer import KnownTokenizer, recall
 from ftcli.core.prepare.job import load_early
-from ftcli.core.processes import reserve
+from ftcli.core.processes import warm_worker
 from ftcli.core.reading.receipt import tokenizer_key
 from ftcli.errors import FtcliError
 from ftcli.records import MANIFEST_NAME
@@ -27,7 +27,7 @@ def begin(context: Context) -> None:
     Whatever is wrong is left to the run to say, and one that would find its output made already begins nothing.
     """
     output = context.settings.dataset.output_dir
-    if not reserve.waits() or (output is not None and (output / MANIFEST_NAME).exists()):
+    if not warm_worker.waits() or (output is not None and (output / MANIFEST_NAME).exists()):
         return
     with suppress(FtcliError, OSError):
         key = tokenizer_key(context)
@@ -36,7 +36,7 @@ def begin(context: Context) -> None:
         if key and known and engine and getattr(engine, "single_threaded", False):  # another one would keep the threads it is loaded with
             plugins = context.plugins
             where = (plugins.plugins_dir, plugins.allow, plugins.describe())
-            reserve.begin(partial(load_early, engine.name, known.backend, 1, *where))
+            warm_worker.begin(partial(load_early, engine.name, known.backend, 1, *where))
             _begun[key] = known
 
 

@@ -18,7 +18,7 @@ def run(words: Sequence[str], variables: Mapping[str, str]) -> subprocess.Comple
     """
     theirs, ours = os.pipe()
     try:
-        command = [sys.executable, "-m", "ftcli.core.processes.tied", str(theirs), *words]
+        command = [sys.executable, "-m", "ftcli.core.processes.dies_with_parent", str(theirs), *words]
         return subprocess.run(command, env=dict(variables), pass_fds=[theirs], capture_output=True, text=True, check=False)
     finally:
         os.close(theirs)

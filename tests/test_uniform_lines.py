@@ -16,8 +16,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ftcli.contracts import Columns
-from ftcli.core.reading import even_lines
-from ftcli.core.reading.even_lines import even_arrays
+from ftcli.core.reading import uniform_lines
+from ftcli.core.reading.uniform_lines import even_arrays
 from reading import accounted, rows, write
 from reliability import size
 from test_sources_longlines import ODD
@@ -127,11 +127,11 @@ def test_other_lines_are_left_to_the_parser(lines: list[dict[str, Any]]) -> None
 
 def test_most_of_a_block_of_other_lines_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    lines = even_lines._lines
-    monkeypatch.setattr(even_lines, "_lines", lambda block, form: (seen.append(len(block)), lines(block, form))[1])
+    lines = uniform_lines._lines
+    monkeypatch.setattr(uniform_lines, "_lines", lambda block, form: (seen.append(len(block)), lines(block, form))[1])
     assert even_arrays(b'{"text": "a"}\n{"text":  "a"}\n' * 20_000, TEXT, lambda _: []) is None
     assert len(seen) == 1
-    assert seen[0] <= even_lines.SEEN
+    assert seen[0] <= uniform_lines.SEEN
 
 
 def test_a_parser_whose_words_mean_something_else_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +143,12 @@ def test_a_parser_whose_words_mean_something_else_proves_nothing(monkeypatch: py
 
     block = b'{"text": "a"}\n' * 9
     assert compared(block, TEXT)
-    even_lines._parser.cache_clear()
+    uniform_lines._parser.cache_clear()
     monkeypatch.setattr(simdjson, "Parser", Lazy)
     try:
         assert not compared(block, TEXT)
     finally:
-        even_lines._parser.cache_clear()
+        uniform_lines._parser.cache_clear()
 
 
 def test_short_rows_of_a_file_take_it_and_bad_ones_are_told_as_by_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,5 +161,5 @@ def test_short_rows_of_a_file_take_it_and_bad_ones_are_told_as_by_pyarrow(tmp_pa
         file = write(tmp_path / "odd.jsonl", b"\n".join([*good[:7], odd, *good[7:]]) + b"\n")
         found = accounted(file)
         with monkeypatch.context() as patch:
-            patch.setattr(even_lines, "even_arrays", lambda *_: None)
+            patch.setattr(uniform_lines, "even_arrays", lambda *_: None)
             assert found == accounted(file)

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ftcli.core.processes import tied
+from ftcli.core.processes import dies_with_parent
 from timing import until
 
-TIED = "from ftcli.core.processes import tied; tied.run(words, os.environ)"
+TIED = "from ftcli.core.processes import dies_with_parent; dies_with_parent.run(words, os.environ)"
 NAIVE = "subprocess.run([sys.executable, '-m', 'ftcli', *words], capture_output=True)"
 PLUGIN = """
 import os, time
@@ -52,7 +52,7 @@ def test_whoever_asks_is_killed_and_the_command_ends_with_it(way: str, ends: boo
 
 
 def test_the_command_gives_what_it_printed_and_its_code() -> None:
-    good, bad = tied.run(["--version"], os.environ), tied.run(["plugins", "list", "--nothing"], os.environ)
+    good, bad = dies_with_parent.run(["--version"], os.environ), dies_with_parent.run(["plugins", "list", "--nothing"], os.environ)
     assert (good.returncode, good.stdout.split()[0]) == (0, "ftcli")
     assert bad.returncode == 2
     assert "--nothing" in bad.stderr
