@@ -28,18 +28,20 @@ def quoting_of(path: str, delimiter: str, longest: int, span: Span) -> Literal["
     """Whether quotes quote. "damaged": in a .csv a quote is not closed, or text follows the closing one, or a line is too long; pyarrow would
     swallow rows in silence.
 
-    The check costs 0.35 s for 63 MB with quotes (180 MB/s, against 380 MB/s for parsing), and nothing for a file without any.
+    The check costs 0.05 s for 100 MB whose quotes are all where they belong, nothing for a file without any, and 1.3 s where Python's parser has to look.
     """
     return _judged(path, delimiter, longest, span)[0]
 
 
 def _judged(path: str, delimiter: str, longest: int, span: Span) -> tuple[Literal["quotes", "characters", "damaged"], str]:
     """Whether quotes quote, and where they are characters though there are some, why."""
-    from ftcli.core.files.streams import BLOCK, data_errors
+    if (judgement := _in_order(path, delimiter, longest, span)) is not None:
+        return judgement, ""
+    return _parsed(path, delimiter, longest, span)
 
-    with data_errors(path), closing(Whole(path, span)) as stream:
-        if not any(b'"' in chunk for chunk in iter(lambda: stream.read(BLOCK), b"")):
-            return "characters", ""
+
+def _parsed(path: str, delimiter: str, longest: int, span: Span) -> tuple[Literal["quotes", "characters", "damaged"], str]:
+    """As `_judged`, of a file with quotes, by Python's parser."""
     with wide_fields():
         rows = begun = 0
         try:
@@ -59,6 +61,33 @@ def _judged(path: str, delimiter: str, longest: int, span: Span) -> tuple[Litera
             return ("quotes", "") if len({len(row) for row in plain if row}) > 1 else ("characters", why)
         except csv.Error:
             return "characters", why
+
+
+def _in_order(path: str, delimiter: str, longest: int, span: Span) -> Literal["quotes", "characters"] | None:
+    """The judgement where it takes no parser: there are no quotes, or all are where they belong (and within the lines of a .tsv); else None."""
+    import numpy as np
+
+    from ftcli.core.files.cuts import NEWLINE, RETURN, QuoteOrder
+    from ftcli.core.files.streams import BLOCK, BOM, data_errors
+
+    order, seen, sound, begun = QuoteOrder(delimiter), False, True, 0
+    with data_errors(path), closing(Whole(path, span)) as stream:
+        chunk = stream.read(BLOCK)
+        if not span[0]:
+            chunk = chunk.removeprefix(BOM)
+        while chunk and (sound or not seen):
+            data = np.frombuffer(chunk, np.uint8)
+            inside, quotes = order.inside, order.follow(data)
+            seen = seen or quotes is None or len(quotes) > 0
+            sound = sound and quotes is not None and begun + len(chunk) <= longest
+            begun = len(chunk) - 1 - end if (end := chunk.rfind(b"\n")) >= 0 else begun + len(chunk)
+            if quotes is not None and delimiter == "\t" and seen:
+                ends = np.flatnonzero((data == NEWLINE) | (data == RETURN))
+                sound = sound and not ((np.searchsorted(quotes, ends) + inside) % 2).any()
+            chunk = stream.read(BLOCK)
+    if not seen:
+        return "characters"
+    return "quotes" if sound and not order.inside else None
 
 
 def quoting_note(path: str, delimiter: str, longest: int) -> str | None:

@@ -120,8 +120,10 @@ class _Document:
 
         self.path, self._longest, self._column = path, settings.dataset.max_line_bytes, settings.dataset.text_column
         self._offset, data = content(path)
-        self.text = data.decode("utf-8", "surrogateescape")
-        self._broken = ESCAPED.search(self.text) is not None
+        try:
+            self.text, self._broken = data.decode(), False
+        except UnicodeDecodeError:
+            self.text, self._broken = data.decode("utf-8", "surrogateescape"), True
         self._at, self._line, self._byte = 0, 1, self._offset
         self._split = False
 

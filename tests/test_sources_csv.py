@@ -12,10 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from ftcli.plugins import csvfile, csvquotes
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ftcli.core.files import streams
 from ftcli.core.reading.file_notes import Tables, notes_on_files
 from ftcli.core.reading.find import Found
 from ftcli.settings import Settings
@@ -78,6 +79,43 @@ def test_the_stream_for_pyarrow_never_parts_cr_from_lf(tmp_path: Path) -> None:
         stream = csvquotes.Whole(file, span)
         assert [stream.read(2), stream.read(1), stream.read(9), stream.read(9)] == chunks
         stream.close()
+
+
+@hypothesis_settings(
+    max_examples=size(300, 3000), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    content=st.lists(st.sampled_from(['"', '""', ",", "\t", "\n", "\r\n", "\r", "a", "가", "\ufeff"]), max_size=14).map("".join)
+    | st.lists(st.lists(st.text('a",\t\n', max_size=4), min_size=2, max_size=2), min_size=1, max_size=4),
+    delimiter=st.sampled_from([",", "\t"]),
+    block=st.integers(1, 9),
+    longest=st.sampled_from([1 << 20, 12]),
+)
+@example(content='"a"b,c\n', delimiter=",", block=9, longest=1 << 20)
+@example(content='a"b",c\n', delimiter=",", block=9, longest=1 << 20)
+def test_quotes_where_they_belong_are_judged_as_the_parser_does(
+    content: str | list[list[str]], delimiter: str, block: int, longest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(content, list):
+        buffer = io.StringIO(newline="")
+        csv.writer(buffer, delimiter=delimiter).writerows(content)
+        content = buffer.getvalue()
+    file = str(write(tmp_path / "a.csv", content))
+    monkeypatch.setattr(streams, "BLOCK", block)
+    judgement = csvquotes._in_order(file, delimiter, longest, (0, None))
+    if '"' not in content:
+        assert judgement == "characters"
+    elif judgement is not None:
+        assert judgement == csvquotes._parsed(file, delimiter, longest, (0, None))[0]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_what_csv_writes_takes_no_parser_of_python(delimiter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, delimiter=delimiter).writerows([("text", "label"), *[(f'he said "{n}", twice\tor more', "x") for n in range(99)]])
+    file = write(tmp_path / ("a.tsv" if delimiter == "\t" else "a.csv"), "\ufeff" + buffer.getvalue())
+    monkeypatch.setattr(csvquotes, "_parsed", lambda *_: pytest.fail("the parser was asked"))
+    assert rows(file, label_column="label")[5] == ('he said "5", twice\tor more', "x")
 
 
 def test_a_row_longer_than_a_block_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
