@@ -21,6 +21,7 @@ from ftcli.core.targets import Span
 from ftcli.core.tokenizer import template_date
 from ftcli.core.tokenizer.template_answers import Answers, left_out, says, weight_of
 from ftcli.core.tokenizer.template_habits import Habits
+from ftcli.core.tokenizer.template_skeletons import Renderer
 from ftcli.errors import TokenizerError
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -67,7 +68,8 @@ class Template:
         self._asking = template_date.asking(tokenizer, self.source)
         self.day = day if self._asking else None
         """What it writes where it asks for today's date; None where it does not."""
-        self._answers = Answers(tokenizer)
+        self._renderer = Renderer(tokenizer, self.source, asks_day=bool(self._asking))
+        self._answers = Answers(tokenizer, self._renderer)
         self.habits = Habits(self._answers.whole)
 
     @property
@@ -85,6 +87,7 @@ class Template:
         """
         if self.day is not None:
             template_date.write(self._asking, self.day)
+        self._renderer.day = self.day
         rows = [json.loads(document) for document in documents]
         out = Rendered([""] * len(rows), [()] * len(rows), shapes=[row["shape"] for row in rows])
         chats: dict[str, list[int]] = {}
@@ -210,8 +213,8 @@ class Template:
         if not conversations:
             return [], []
         if not marked:
-            texts = self._tokenizer.apply_chat_template(list(conversations), tools=tools, tokenize=False, add_generation_prompt=prompt)
-            return list(texts), [[] for _ in texts]
+            texts = self._renderer.render(conversations, tools, prompt=prompt)
+            return [*texts], [[] for _ in texts]
         from transformers.utils.chat_template_utils import render_jinja_template  # the half of apply_chat_template that knows characters
 
         rendered: Any = render_jinja_template(

@@ -10,6 +10,7 @@ from typing import Any
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.targets import Span
 from ftcli.core.tokenizer.template_habits import ANSWERS, THOUGHTS
+from ftcli.core.tokenizer.template_skeletons import Renderer
 
 THOUGHTS_BEGIN, THOUGHTS_END = "<think>", "</think>"
 """Around an assistant's thoughts. Of answers before the last many templates leave them out, as the models are asked without them."""
@@ -18,8 +19,8 @@ THOUGHTS_BEGIN, THOUGHTS_END = "<think>", "</think>"
 class Answers:
     """By one tokenizer's chat template."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, renderer: Renderer) -> None:
+        self._tokenizer, self._renderer = tokenizer, renderer
         self._turn_ends: tuple[str, str] | None = None
         self._turn_start: str | None = None
 
@@ -40,9 +41,7 @@ class Answers:
         if not chosen:
             return {}
         try:
-            others = self._tokenizer.apply_chat_template(
-                [_with_words(whole[place], answers) for place, answers in chosen.items()], tools=tools, tokenize=False
-            )
+            others = self._renderer.render([_with_words(whole[place], answers) for place, answers in chosen.items()], tools)
         except Exception:  # noqa: BLE001 - templates are programs: they raise what they like
             return {}
         found = {}
