@@ -238,11 +238,12 @@ def test_labels_in_a_file_of_their_own_are_told_how_to_join(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the hint is a command of jq")
-def test_folders_that_are_labels_are_told_how_to_make_rows_of_their_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "given"), [("0_9.txt", {}), ("59497", {"source_format": "text"})])
+def test_folders_that_are_labels_are_told_how_to_make_rows_of_their_files(tmp_path: Path, name: str, given: dict[str, str]) -> None:
     """As IMDb's reviews and 20 Newsgroups come."""
     for label in ("neg", "pos"):
-        write(tmp_path / "train" / label / "0_9.txt", 'so "good"\nor so\n')
-    hint = refusal(tmp_path / "train", label_column="label").hint
+        write(tmp_path / "train" / label / name, 'so "good"\nor so\n')
+    hint = refusal(tmp_path / "train", label_column="label", **given).hint
     way = hint.partition("each file is a text: ")[2]
     subprocess.run(["bash", "-c", way], cwd=tmp_path / "train", check=True)
     assert rows(tmp_path / "train" / "data.jsonl", label_column="label") == [('so "good"\nor so\n', "neg"), ('so "good"\nor so\n', "pos")]

@@ -69,7 +69,7 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
     notes += [f"{path}: read as it stands. {FASTTEXT}" for path in lines[:LOOKED_AT] if head(path, 1 << 16).startswith(b"__label__")][:1]
     notes += [
         f"{path}: every line is a text, although each seems to hold a word and its tag (CoNLL). {ADVICE['.conll']}"
-        for path in [*lines[:LOOKED_AT], *tables[:LOOKED_AT]]
+        for path in [*lines[:LOOKED_AT], *(tables[:LOOKED_AT] if isinstance(reader, Tables) else ())]
         if tagged(path)
     ][:1]
     return notes + [
