@@ -84,10 +84,10 @@ class Parquet(FileFormat):
 
 
 class ArrowIpc(FileFormat):
-    """.arrow, .feather and .ipc: the file and the stream layout (as `datasets` writes it), memory-mapped."""
+    """.arrow, .arrows, .feather and .ipc: the file and the stream layout (as `datasets` writes it), memory-mapped."""
 
     name = "arrow"
-    suffixes: tuple[str, ...] = (".arrow", ".feather", ".ipc")
+    suffixes: tuple[str, ...] = (".arrow", ".arrows", ".feather", ".ipc")
 
     def plan(self, path: str, target_bytes: int, settings: Settings) -> list[Piece]:
         from ftcli.core.reading.conversation import columns_of

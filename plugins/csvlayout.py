@@ -136,9 +136,12 @@ def _is_remark(line: str) -> bool:
 
 def _elsewhere(path: str, first: list[str], names: list[str], delimiter: str) -> str:
     """What to do where the labels of texts stand in no column; "" where they may."""
-    from ftcli.core.reading.file_notes import FASTTEXT
+    from ftcli.core.reading.file_notes import FASTTEXT, tagged
     from ftcli.core.reading.folders import labels_in_folders
+    from ftcli.core.reading.unread_formats import ADVICE
 
+    if tagged(path):
+        return ADVICE[".conll"]
     if first[0].startswith("__label__"):
         return FASTTEXT
     if len(names) == 1:

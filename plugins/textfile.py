@@ -50,10 +50,10 @@ class Text(FileFormat):
         return [Piece(path, self.name, start, stop, "bytes", stop - start) for start, stop in cut_evenly(size, target_bytes)]
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind:
-        raise DataError(
-            f"{path}: plain text has no label column {column!r}",
-            "Write labelled data as .jsonl, .csv, .tsv or .parquet, or omit --label-column.",
-        )
+        from ftcli.core.reading.folders import labels_in_folders
+
+        way = labels_in_folders(path) or "Write labelled data as .jsonl, .csv, .tsv or .parquet, or omit --label-column."
+        raise DataError(f"{path}: plain text has no label column {column!r}", way)
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         from ftcli.core.reading.columns import batch_of

@@ -104,7 +104,7 @@ def test_splits_that_are_none_of_ours_are_refused_by_name(tmp_path: Path) -> Non
     head = "configs:\n- config_name: default\n  data_files:\n" + "".join(f"  - split: {name}\n    path: {name}-*\n" for name in splits)
     error = refusal(data := folder(tmp_path / "d", head, *(f"{name}-0.csv" for name in splits)))
     assert error.message == f"{data} has none of the splits train, validation, test"
-    assert error.hint == f"It has: {', '.join(splits)}. Name its files: 'train={data}/PATTERN' …"
+    assert error.hint == f"It has: {', '.join(splits)}. Name its files: 'train={data}/train_sft-0.csv' …"
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,14 @@ def test_what_is_unread_depends_on_the_shape(shapes: list[str], names: list[str]
     assert words in (unread_note(COLUMNS, names, shapes) or "")
 
 
+def test_a_list_that_pandas_wrote_as_text_is_told_apart_from_a_bad_row() -> None:
+    """Every row was to be corrected or removed, and the index of pandas was a column not read, without a name."""
+    with pytest.raises(BadValue) as refused:
+        as_document({"conversations": "[{'from': 'human', 'value': 'Why?'}]"}, COLUMNS)
+    assert "save them as JSON lines" in refused.value.hint
+    assert unread_note(COLUMNS, ["", "messages"], ["messages"]) is None
+
+
 def test_every_shape_says_what_it_reads() -> None:
     assert {name for names in READ.values() for name in names} | {"messages", "system", "tools"} == set(NAMES)
     assert unread_note(COLUMNS, [name for name in READ["alpaca"] if name not in {"context", "response"}], ["alpaca"]) is None

@@ -229,6 +229,22 @@ def test_a_file_of_a_word_a_line_becomes_sentences(tmp_path: Path, name: str, co
     assert done.stdout.splitlines() == ["I live", "Paris"]
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv"])
+def test_words_with_their_tags_are_told_where_they_look_like_texts(tmp_path: Path, name: str) -> None:
+    """CoNLL-2003 and KLUE's NER are called .txt and .tsv: every word became a text without a word. In KLUE a blank has a tag too."""
+    old = write(tmp_path / name, "# 1\nI\tO\n \tO\nlive\tO\n\n\nParis\tB-LOC\nis\tO\n")
+    (note,) = [note for note in plan(old).notes if "CoNLL" in note] if name == "a.txt" else [refusal(old).hint]
+    command = note.partition("plain text: ")[2].partition(" OLD > NEW.txt")[0]
+    done = subprocess.run(["bash", "-c", f"{command} {old}"], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["# I  live", "Paris is"]
+    assert not [note for note in plan(write(tmp_path / "b.txt", "Vitamin O\nType O\nO\n")).notes if "CoNLL" in note]
+
+
+def test_tags_read_as_labels_are_told(tmp_path: Path) -> None:
+    old = write(tmp_path / "a.tsv", "I\tO\nlive\tO\n\nParis\tB-LOC\nis\tO\n")
+    assert any("CoNLL" in note for note in plan(old, text_column="0", label_column="1").notes)
+
+
 @needs_jq
 @pytest.mark.parametrize("suffix", ["json", "jsonl"])
 def test_an_answer_in_an_object_is_told_the_way_to_its_text(tmp_path: Path, suffix: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,19 @@ def save(folder: Path, way: str, table: pa.Table, rows_each: int = 100, compress
     with new(str(path), table.schema, options=options) as writer:
         writer.write_table(table, max_chunksize=rows_each)
     return path
+
+
+def test_a_stream_is_read_by_the_suffix_of_its_own(tmp_path: Path) -> None:
+    assert rows(save(tmp_path, "stream", TABLE).rename(tmp_path / "a.arrows"), label_column="label") == EXPECTED
+
+
+def test_fields_of_objects_become_columns_by_the_command_of_the_hint(tmp_path: Path) -> None:
+    """Translations as the Hub has them: a column of objects, with a text for each language."""
+    pq.write_table(pa.table({"translation": [{"en": "so", "ko": "글"}]}), tmp_path / "OLD")
+    (tmp_path / "a.parquet").write_bytes((tmp_path / "OLD").read_bytes())
+    command, _, name = refusal(tmp_path / "a.parquet", text_column="translation").hint.partition(" makes columns of its fields, such as ")
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert rows(tmp_path / "NEW.parquet", text_column=name.rstrip(".")) == ["so"]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -276,11 +276,12 @@ def test_labels_in_a_file_of_their_own_are_told_how_to_join(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the hint is a command of jq")
-def test_folders_that_are_labels_are_told_how_to_make_rows_of_their_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "given"), [("0_9.txt", {}), ("59497", {"source_format": "text"})])
+def test_folders_that_are_labels_are_told_how_to_make_rows_of_their_files(tmp_path: Path, name: str, given: dict[str, str]) -> None:
     """As IMDb's reviews and 20 Newsgroups come."""
     for label in ("neg", "pos"):
-        write(tmp_path / "train" / label / "0_9.txt", 'so "good"\nor so\n')
-    hint = refusal(tmp_path / "train", label_column="label").hint
+        write(tmp_path / "train" / label / name, 'so "good"\nor so\n')
+    hint = refusal(tmp_path / "train", label_column="label", **given).hint
     way = hint.partition("each file is a text: ")[2]
     subprocess.run(["bash", "-c", way], cwd=tmp_path / "train", check=True)
     assert rows(tmp_path / "train" / "data.jsonl", label_column="label") == [('so "good"\nor so\n', "neg"), ('so "good"\nor so\n', "pos")]
@@ -356,6 +357,11 @@ def test_without_a_header_that_delimiter_is_taken_which_gives_enough_columns(tmp
         ("번호,리뷰 내용,감정", {}, "Did you mean --text-column '리뷰 내용'?"),
         ("text, label", {"label_column": "label"}, "Did you mean --label-column ' label'?"),
         ("# text", {}, "Did you mean --text-column '# text'?"),
+        ("guid,text,gold_label,label1,label2", {"label_column": "label"}, "Did you mean --label-column gold_label?"),
+        ("label_name,labels,text", {"label_column": "label"}, "Did you mean --label-column label_name or labels?"),
+        ("id,text_a,text_b,texts", {}, "Did you mean --text-column text_a or text_b or texts?"),
+        ("task_id,prompt,entry_point,test", {}, "test. Name a column with --text-column."),
+        (f"{'long ' * 99},b", {}, f"Columns: {'long ' * 11}long…, b. Name"),
         ("a,b", {}, "Name a column with --text-column."),
         ("it is a gripping review of our times,1", {}, "give columns by number, counted from 0"),
     ],

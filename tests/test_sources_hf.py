@@ -57,7 +57,7 @@ def test_splits_with_longer_names_are_known_where_each_is_the_only_one(tmp_path:
     datasets.DatasetDict({"train_sft": part, "train_gen": part}).save_to_disk(tmp_path / "two")
     error = refusal(tmp_path / "two")
     assert "has none of the splits" in error.message
-    assert f"train={tmp_path / 'two'}/NAME" in error.hint
+    assert f"train={tmp_path / 'two'}/train_sft." in error.hint
     assert count(f"train={tmp_path / 'two' / 'train_sft'}") == {"train": 20}
 
 

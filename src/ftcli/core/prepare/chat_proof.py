@@ -52,7 +52,7 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
     if bad := _judged_bad(context, plan):
         way = jq.changed("select(.label)")
         context.note(
-            f"{bad:,} rows have label false, as data for KTO mark bad answers, and theirs are learned as all are: {way} leaves them out"
+            f"{bad:,} rows have label false, as data for KTO mark bad answers, and theirs are learned as all are: {way} leaves them out of JSON, Dataset.filter of a table"
         )
     if found["mask"] is not None and any(template.habits.renames(conversation_of(json.loads(document))) for document in documents):
         context.note("messages of 'developer' are passed to the chat template as 'system', because it only knows that role")

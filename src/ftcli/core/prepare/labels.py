@@ -145,8 +145,17 @@ def _note_odd(context: Context, names: list[str]) -> None:
             )
             return
         if len(name) > 1 and (other := folded.setdefault(name.casefold(), name)) is not name:
-            context.note(f"the labels {other!r} and {name!r} differ only in case, but are two classes")
+            context.note(f"the labels {other!r} and {name!r} differ only in case, but are two classes{_merged(names)}")
             return
+
+
+def _merged(names: Sequence[str]) -> str:
+    """The option that makes one class of labels that differ in case only; "" where it would be long."""
+    first: dict[str, str] = {}
+    if len(names) > MANY_NAMES or any(mark in name for name in names for mark in "=,"):
+        return ""
+    merged = ",".join(f"{name}={first.setdefault(name.casefold(), name)}" for name in names)
+    return f" (to merge them: --label-names {shlex.quote(merged)})"
 
 
 def _joins(mark: str, names: list[str]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ftcli.core.files.streams import head
 from ftcli.core.reading import jq
 from ftcli.core.reading.columns import BadValue, Role
-from ftcli.core.reading.split_names import role_of
+from ftcli.core.reading.split_names import ALIASES, role_of
 from ftcli.errors import DataError
 
 CONVERSATIONS = (
@@ -36,6 +36,8 @@ HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 PLAIN = re.compile(r"[\w@%+=:,./-]+")
 ALIKE = 0.7
 """Nearness of a name that was meant, as difflib measures it; "intent" is as near to "text" as 0.6."""
+LONGEST = 60
+"""Characters of a name that are shown: where the first line is a row, it is a text."""
 
 
 def need_column(where: str, role: Role, name: str, existing: Iterable[str], *, flags: bool = False) -> None:
@@ -61,7 +63,7 @@ def need_key(role: Role, name: str, existing: Iterable[str], *, flags: bool = Fa
         raise BadValue(0, "duplicate-key", f"the column {name!r} exists {names.count(name)} times", name, "Rename one of them.")
     composed = unicodedata.normalize("NFC", name)
     same = [column for column in names if unicodedata.normalize("NFC", column) == composed][:1]
-    near = same or difflib.get_close_matches(name, names, n=1, cutoff=ALIKE) or usual_columns(role, names)
+    near = same or _nearest(name, names) or usual_columns(role, names)
     flag = "--text-pair-column" if role == "pair" else f"--{role}-column{'s' if flags and role == 'label' else ''}"
     meant = f"Did you mean {flag} {' or '.join(map(as_argument, near))}?" if near else f"Name a column with {flag}."
     if same:
@@ -80,8 +82,19 @@ def need_key(role: Role, name: str, existing: Iterable[str], *, flags: bool = Fa
         )
     elif names and names == [str(number) for number in range(len(names))] and not name.isdecimal():
         meant = "The columns have no names, so give their numbers, counted from 0: --text-column 0 --label-column 1."
-    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    shown = ", ".join(map(_short, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     raise BadValue(0, "missing-field", f"no column {name!r}", name, f"Columns: {shown or 'none'}. {meant}")
+
+
+def _nearest(name: str, names: list[str]) -> list[str]:
+    """The column that is called nearly so, after those with that word among others: gold_label, and not label5, of label1 … label5. "test" is no "text"."""
+    close = difflib.get_close_matches(name, [column for column in names if column not in ALIASES], n=1, cutoff=ALIKE)
+    within = [column for column in names if name.casefold() in WORD.findall(HUMP.sub("_", column).casefold()) and column not in close]
+    return within + [column for column in close if not column[-1].isdecimal()] if 0 < len(within) <= 2 else close
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def has_columns(path: str, names: Iterable[str]) -> bool:

@@ -37,6 +37,7 @@ CONVERT: dict[Kind | None, str] = {
     "float": f"ftcli does not convert values: convert the column. To predict the number itself: --mode {REGRESS}.",
     None: "ftcli does not convert values: convert the column.",
 }
+FLATTENED = """python -c "import pyarrow.parquet as p; p.write_table(p.read_table('OLD').flatten(), 'NEW.parquet')\""""
 MUST: dict[Kind, str] = {
     "float": f"in mode {REGRESS} labels must be numbers",
     "bool": "each label column must hold 0 or 1, or false or true",
@@ -101,15 +102,19 @@ def kind_of_type(where: str, name: str, type_: pa.DataType, special: Kind | None
         return "bool"
     kind: Kind | None = "float" if special is None and _fits(type_, "float") else None
     flags = is_list(type_) and (pa.types.is_floating(item_type(type_)) or pa.types.is_boolean(item_type(type_)))
-    hint = FLAGS if flags and special is None else _parts(name, type_) or CONVERT[kind]
+    hint = FLAGS if flags and special is None else _parts(where, name, type_) or CONVERT[kind]
+    if kind and hint == CONVERT[kind]:
+        hint += " If all values are whole numbers, pandas' .astype('int64') or Dataset.cast_column make them so."
     raise DataError(f"{where}: column {name!r} holds {type_}; {_kinds(special)}", hint)
 
 
-def _parts(name: str, type_: pa.DataType) -> str:
+def _parts(where: str, name: str, type_: pa.DataType) -> str:
     """What to do about a column of objects, as KLUE's labels are."""
     if not pa.types.is_struct(type_) or not type_.num_fields:
         return ""
     first = type_.field(0).name
+    if where.endswith(".parquet"):
+        return f"{FLATTENED} makes columns of its fields, such as {name}.{first}."
     return f"Turn its fields into columns with pyarrow's Table.flatten() or Dataset.flatten(), then use a column such as {name}.{first}."
 
 
@@ -159,7 +164,7 @@ def check_arrow(where: str, role: Role, name: str, kind: Kind, column: pa.Array,
     if column.null_count and (pa.types.is_null(column.type) or _fits(column.type, kind)):
         raise BadValue(pc.index(column.is_null(), pa.scalar(True)).as_py(), "null", f"{name!r} is null; {_must(role, kind)}", name)
     if not _fits(column.type, kind):
-        hint = _parts(name, column.type) or "ftcli does not convert values: convert the column."
+        hint = _parts(where, name, column.type) or "ftcli does not convert values: convert the column."
         raise DataError(f"{where}: column {name!r} holds {column.type}; {_must(role, kind)}", hint)
     if ONE[kind] != kind:
         return _checked_lists(where, name, kind, column, longest)

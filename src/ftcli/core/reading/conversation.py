@@ -131,9 +131,9 @@ def present(columns: Columns, names: Sequence[str], where: str, lists: Collectio
 
 
 def unread_note(columns: Columns, names: Iterable[str], shapes: Collection[str]) -> str | None:
-    """What to say of columns with something in them (`names`) that conversations of these shapes do not read."""
+    """What to say of columns with something in them (`names`) that conversations of these shapes do not read. One without a name is pandas' index."""
     renamed = dict(columns.renamed)
-    known = {renamed.get(name, name): name for name in names}
+    known = {renamed.get(name, name): name for name in names if name}
     read = {name for shape in shapes for name in (columns.text, "system", "tools", *READ[shape])}
     read -= {second for first, second in INSTEAD if first in known}
     unread = [name for ours, name in known.items() if ours not in read]

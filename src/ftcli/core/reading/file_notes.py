@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -10,6 +11,7 @@ from ftcli.contracts import SourceFormat
 from ftcli.core.files.streams import ends_in_cr, head, separator
 from ftcli.core.reading.column_names import as_argument, usual_columns
 from ftcli.core.reading.split_arguments import only_splits
+from ftcli.core.reading.unread_formats import ADVICE
 from ftcli.errors import DataError
 from ftcli.settings import Settings
 
@@ -22,6 +24,8 @@ FASTTEXT = (
     "The labels precede the texts, in fastText format: "
     r"sed -E 's/^__label__([^ ]+) +/\1\t/' OLD > NEW.tsv, then --text-column 1 --label-column 0."
 )
+TAG = re.compile(rb"O|[BIESLMU]-\S+")
+"""What data for token labels (CoNLL) have at the end of each line."""
 LOOKED_AT = 100
 """Files of a kind that are looked at: there may be a million."""
 
@@ -63,12 +67,23 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
         if ends_in_cr(path)
     ]
     notes += [f"{path}: read as it stands. {FASTTEXT}" for path in lines[:LOOKED_AT] if head(path, 1 << 16).startswith(b"__label__")][:1]
+    notes += [
+        f"{path}: every line is a text, although each seems to hold a word and its tag (CoNLL). {ADVICE['.conll']}"
+        for path in [*lines[:LOOKED_AT], *(tables[:LOOKED_AT] if isinstance(reader, Tables) else ())]
+        if tagged(path)
+    ][:1]
     return notes + [
         f"{path}: every line is a text, also lines that hold only {mark!r}. If these separate documents: "
         f'jq -Rsc \'split("{mark}")[] | select(test("\\\\S")) | {{text: .}}\' OLD > NEW.jsonl'
         for path in lines[:LOOKED_AT]
         if (mark := separator(path))
     ]
+
+
+def tagged(path: str) -> bool:
+    """Whether lines hold a word and its tag, all but those between sentences and documents."""
+    lines = [line.split()[-1] for line in head(path, 1 << 16).splitlines()[:-1] if line.strip() and not line.startswith((b"#", b"-DOC"))]
+    return len(tags := [last for last in lines if TAG.fullmatch(last)]) > 0.9 * len(lines) and any(tag.startswith(b"B-") for tag in tags)
 
 
 def notes_on_labels(there: Iterable[str], files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> list[str]:

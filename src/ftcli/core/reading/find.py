@@ -142,7 +142,10 @@ class Finder:
     def _claimed(self, claimer: str, item: str, split: Split | None) -> list[Found]:
         """Files of a dataset that knows its splits; `split` asks for one of them."""
         parts = self.formats[claimer].expand(item, self.settings)
-        way = f" Name one by its folder: {split or 'train'}={item.rstrip('/')}/NAME."
+        way = f" Name one by its folder: {split or 'train'}={item.rstrip('/')}/{_likely(parts, split) or 'NAME'}."
+        if not os.path.isdir(item):  # noqa: PTH112
+            asked = ", ".join(map(repr, item.split(":")))
+            way = f""" To take one, save it: python -c "import datasets; datasets.load_dataset({asked})['{_likely(parts, split) or "NAME"}'].save_to_disk('NEW')\""""
         return self._chosen(item, split, parts, way, lambda path: self.suffixes.get(bare_suffix(path), claimer))
 
     def _chosen(
@@ -159,7 +162,7 @@ class Finder:
         if split:
             chosen = list(parts) if len(parts) == 1 else [name for name in parts if own[name] == split]
         there = f"It has: {', '.join(map(str, parts)) or 'nothing'}."
-        if os.path.isdir(item) and None not in parts and parts:  # noqa: PTH112
+        if None not in parts and parts:
             there += way
         if not chosen:
             raise DataError(f"{item} has no {split} split" if split else f"{item} has none of the splits {', '.join(SPLITS)}", there)
@@ -215,7 +218,9 @@ class Finder:
         beside = f"; left out {_names(sorted(left, key=natural))}" if left else ""
         self.notes.append(f"{folder}: splits taken from its {CARD}: {told}{beside}")
         parts = {name: [os.path.join(folder, file) for file in files] for name, files in mapped.items()}  # noqa: PTH118
-        return self._chosen(folder, split, parts, f" Name its files: '{split or 'train'}={folder.rstrip('/')}/PATTERN' …", self._format)
+        likely = mapped[name] if (name := _likely(mapped, split)) else ()
+        pattern = f"{os.path.commonprefix(likely)}*" if len(likely) > 1 else "".join(likely) or "PATTERN"  # noqa: RUF071 - letters are meant
+        return self._chosen(folder, split, parts, f" Name its files: '{split or 'train'}={folder.rstrip('/')}/{pattern}' …", self._format)
 
     def _is_data(self, name: str) -> bool:
         """Whether a file of a directory is read where nobody named it."""
@@ -249,7 +254,7 @@ class Finder:
         kind, suffix = self._kind(path), bare_suffix(path)
         if kind is None:
             known = ", ".join(sorted(self.suffixes))
-            way = ADVICE.get(suffix, "State its format: --source-format csv, jsonl, text …")
+            way = ADVICE.get(suffix, "State its format: --source-format csv, jsonl, text, parquet …")
             raise DataError(
                 f"{path}: no known format for {suffix or 'a file without a suffix'}", f"{way} Known suffixes: {known} ({SUFFIXES})."
             )
@@ -301,6 +306,11 @@ class Finder:
         if again:
             self.notes.append(f"given more than once, read once: {_names(again)}")
         return list(seen.values())
+
+
+def _likely(names: Iterable[Any], split: Split | None) -> str | None:
+    """The first of the splits that may be meant, by its name."""
+    return next((name for name in names if name and role_of(name) == (split or "train")), None)
 
 
 def _folder(path: str) -> str | None:

@@ -14,33 +14,37 @@ MANY = 20
 
 
 def labels_in_folders(path: str) -> str:
-    """What to do about a text of a tree such as train/pos/1.txt: a command that writes a file of rows for each split; "" where its folder is alone, or one of splits."""
-    if not path.endswith(".txt"):
+    """What to do about a text of a tree such as train/pos/1.txt, or sci.space/59497: a command that writes a file of rows for each split; "" where its folder is alone, or one of splits."""
+    suffix = Path(path).suffix
+    if suffix not in {".txt", ""}:
         return ""
     above = Path(path).absolute().parent.parent
     with suppress(OSError):  # one that cannot be listed
-        if len(names := _with_texts(above)) < 2 or all(map(role_of, names)):
+        if len(names := _with_texts(above, suffix)) < 2 or all(map(role_of, names)):
             return ""
         splits = [above]
         if role_of(above.name):
             splits = [
                 folder
                 for folder in sorted(above.parent.iterdir())
-                if folder.is_dir() and role_of(folder.name) and len(_with_texts(folder)) > 1
+                if folder.is_dir() and role_of(folder.name) and len(_with_texts(folder, suffix)) > 1
             ]
-        common = set.intersection(*map(_with_texts, splits))
+        common = set.intersection(*(_with_texts(folder, suffix) for folder in splits))
         names = common if len(common) > 1 else names
-        ways = [_way(folder, sorted(names), Path(path).is_absolute(), "data" if len(splits) == 1 else folder.name) for folder in splits]
+        which = "*" if len(names) > MANY else f"{{{','.join(map(as_argument, sorted(names)))}}}"
+        texts, absolute = f"{which}/*{suffix}", Path(path).is_absolute()
+        ways = [_way(folder, texts, absolute, "data" if len(splits) == 1 else folder.name) for folder in splits]
         return f"If the folder names are the labels and each file is a text: {'; '.join(ways)}"
     return ""
 
 
-def _with_texts(folder: Path) -> set[str]:
-    return {each.name for each in folder.iterdir() if each.is_dir() and any(each.glob("*.txt"))}
+def _with_texts(folder: Path, suffix: str) -> set[str]:
+    return {
+        each.name for each in folder.iterdir() if each.is_dir() and any(file.suffix == suffix and file.is_file() for file in each.iterdir())
+    }
 
 
-def _way(folder: Path, names: list[str], absolute: bool, made: str) -> str:
+def _way(folder: Path, texts: str, absolute: bool, made: str) -> str:
     where = as_argument(str(folder) if absolute else os.path.relpath(folder))
-    which = "*" if len(names) > MANY else f"{{{','.join(map(as_argument, names))}}}"
     rows = """jq -Rsc --arg name "$(basename "$(dirname "$f")")" '{text: ., label: $name}' "$f\""""
-    return f"for f in {where}/{which}/*.txt; do {rows}; done > {as_argument(made)}.jsonl"
+    return f"for f in {where}/{texts}; do {rows}; done > {as_argument(made)}.jsonl"

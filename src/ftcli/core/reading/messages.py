@@ -52,10 +52,17 @@ def listed(value: object) -> Any:
     return value
 
 
+def _as_text(value: object) -> str:
+    """What to do about a list that pandas wrote into a table of texts in Python's words."""
+    if not (isinstance(value, str) and value.startswith("[{'")):
+        return ""
+    return "A .csv holds no lists: save them as JSON lines, by DataFrame.to_json('NEW.jsonl', orient='records', lines=True) or Dataset.to_json."
+
+
 def messages_of(name: str, value: object) -> list[dict[str, Any]]:
     value = listed(value)
     if not isinstance(value, list) or not value:
-        raise BadValue(0, "wrong-type", f"{name!r} is {shown(value)}; it must be a list of at least one message", name)
+        raise BadValue(0, "wrong-type", f"{name!r} is {shown(value)}; it must be a list of at least one message", name, _as_text(value))
     return [_message(name, number, part) for number, part in enumerate(value)]
 
 
