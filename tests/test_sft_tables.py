@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ftcli.commands import tokenize
 from ftcli.contracts import Columns
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import NAMES, READ, as_document, unread_note
@@ -20,7 +21,7 @@ from ftcli.errors import DataError
 from ftcli.records import Report
 from ftcli.testing import tiny_tokenizer
 from test_sft import PLAIN
-from tokenizing import prepare, rows, without_plots  # noqa: F401
+from tokenizing import Bar, context, prepare, rows, without_plots  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 COLUMNS = Columns("messages", chat=NAMES)
@@ -187,6 +188,14 @@ def test_answers_that_are_labelled_as_bad_are_not_learned_without_a_word(tokeniz
         assert note.startswith("10 rows have label false, as data for KTO mark bad answers") and "| select(.label)'" in note, kind  # noqa: PT018
     (tmp_path / "good.json").write_text(json.dumps([item for item in items if item["label"]]))
     assert not [note for note in _sft(tokenizer, tmp_path / "good.json", tmp_path / "good").notes if "label" in note]
+
+
+def test_counting_answers_that_are_labelled_as_bad_shows_how_far_it_is(tokenizer: Path, tmp_path: Path) -> None:
+    source = _lines(tmp_path / "x.jsonl", [{"prompt": "Why?", "completion": "So.", "label": number > 3} for number in range(30)])
+    asked = context(tokenizer, source, tmp_path / "out", train__mode="sft")
+    asked.progress = bar = Bar()
+    tokenize.run(asked)
+    assert sum(bar.stages["labels"]) == bar.totals["labels"] == source.stat().st_size
 
 
 def test_data_for_preferences_are_not_trained_without_a_word(tokenizer: Path, tmp_path: Path) -> None:

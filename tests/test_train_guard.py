@@ -95,6 +95,15 @@ def test_a_step_that_was_left_out_is_the_same_training_as_one_gone_back_before(
     tally(steps=2)
 
 
+def test_a_run_of_nothing_but_skipped_steps_has_no_mean_loss(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was logged as 0, the best there is."""
+    _damaged(monkeypatch, NAN, 1, 2)
+    _run(bench, "nothing", train__on_nonfinite="skip", train__max_steps=2, train__save_strategy="no")
+    logged = [json.loads(line) for line in (bench.folder / "nothing" / "metrics.jsonl").read_text().splitlines()]
+    assert any("train_runtime" in entry for entry in logged)
+    assert not any("loss" in entry or "train_loss" in entry for entry in logged)
+
+
 @pytest.mark.fault
 @pytest.mark.reliability(19, "no checkpoint to go back to, bad steps without end, a jump of the loss")
 def test_what_cannot_go_on_stops_with_the_step(bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]) -> None:

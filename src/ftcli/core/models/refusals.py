@@ -12,8 +12,8 @@ import torch
 
 from ftcli.errors import FtcliError, ModelError
 
-MODELS = ("transformers/models/", "transformers_modules/")
-"""Where code of models lies: transformers' own, and what came with weights."""
+MODELS = ("transformers/models/", "transformers/integrations/", "transformers_modules/")
+"""Where code of models lies: transformers' own, the attention that it calls, and what came with weights."""
 WORDS = ("out of memory", "not enough memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """How torch says it where it raises a plain RuntimeError: CPU allocators, libraries of a device."""
 

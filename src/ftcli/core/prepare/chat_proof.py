@@ -72,8 +72,14 @@ def _judged_bad(context: Context, plan: Plan) -> int:
         return 0
     with suppress(DataError):  # a label that is none of a run's
         if reader.label_kind(first.path, "label", settings) == "bool":
-            batches = (batch for shard in plan.shards for _, batch in read_shard(shard, columns, settings, formats, unkept=lambda _: None))
-            return sum(pc.sum(pc.equal(batch.column("label"), "false")).as_py() or 0 for batch in batches)
+            bad = 0
+            context.progress.start("labels", sum(shard.size for shard in plan.shards), "B")
+            for shard in plan.shards:
+                batches = read_shard(shard, columns, settings, formats, unkept=lambda _: None)
+                bad += sum(pc.sum(pc.equal(batch.column("label"), "false")).as_py() or 0 for _, batch in batches)
+                context.progress.advance(shard.size)
+            context.progress.close()
+            return bad
     return 0
 
 

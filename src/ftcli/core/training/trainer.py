@@ -218,7 +218,10 @@ class FtcliTrainer(Evaluating):
             logs.pop("grad_norm", None)  # of a step that was left out, beside the loss of those before it
         if "train_loss" in logs and self._untrained:
             steps = self.state.global_step - self._initial_global_step
-            logs["train_loss"] *= steps / max(1, steps - len(self._untrained))
+            if trained := steps - len(self._untrained):
+                logs["train_loss"] *= steps / trained
+            else:
+                del logs["train_loss"]
         if "loss" in logs and self._dropped:  # the mean is over the steps that were trained on
             kept = self._window - self._dropped
             logs["loss"] *= self._window / max(1, kept)
