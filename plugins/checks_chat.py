@@ -22,8 +22,18 @@ def template(probe: Probe) -> Check:
         "conversations": tried.conversations,
         "broken": dict(list(tried.broken.items())[:SHOWN]),
         "hidden": dict(list(tried.hidden.items())[:SHOWN]),
+        "spelled": dict(list(tried.spelled.items())[:SHOWN]),
         "example": tried.example[:500],
     }
+    if tried.spelled and not tried.broken:
+        mark, pieces = next(iter(tried.spelled.items()))
+        return warned(
+            f"the chat template ends an answer with {mark!r}, which is no token here: it becomes {len(pieces)} others ({', '.join(map(repr, pieces))}), "
+            "and nothing else there is one, so that no model learns the token at which generation stops",
+            "Use the chat template of this tokenizer's own model, or let it end answers with {{ eos_token }}; or add what it writes to the tokenizer as "
+            "special tokens, for which the model needs rows.",
+            **evidence,
+        )
     if tried.hidden and not tried.broken:
         number, what = next(iter(tried.hidden.items()))
         return warned(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +15,8 @@ from transformers import AutoConfig
 
 from ftcli.core.models.layers import text_places
 from ftcli.core.tokenizer.limit import NO_LIMIT, length_limit
+from ftcli.core.tokenizer.train_tokenizer import train_tokenizer
+from ftcli.core.tokenizer.vocabulary import vocabulary
 from ftcli.errors import TokenizerError
 from verifying import World
 
@@ -58,6 +63,60 @@ def test_two_tokens_with_one_id_warn(world: World, tmp_path: Path) -> None:
     values = {"tokenizer.path": edited(world, tmp_path / "t", vocab={"twice": 399})}
     check = world.verify(values, stages=STAGE)["FT109"]
     assert (check.status, "twice" in check.summary) == ("warn", True), check
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of many different words, of which the order of the merges tells the pieces: shuffled, the few words of `World` stay as they were."""
+    draw = random.Random(3)
+    sounds = ["".join(parts) for parts in itertools.product("bdfgklmnprst", "aeiou", ["", "n", "r", "s", "l"])]
+    known = ["".join(draw.choices(sounds, k=draw.randint(1, 4))) for _ in range(1500)]
+    folder = tmp_path_factory.mktemp("words") / "t"
+    train_tokenizer([" ".join(draw.choices(known, k=30)) for _ in range(800)], folder, "bpe", 1000)
+    return folder
+
+
+def merged(folder: Path, like: Path, how: str, **model: Any) -> str:
+    """A copy of a tokenizer whose merges are shuffled, or cut short to a share of them."""
+    shutil.copytree(like, folder)
+    document = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    merges = document["model"]["merges"]
+    document["model"] |= model
+    if how == "shuffled":
+        random.Random(1).shuffle(merges)
+    else:
+        del merges[int(len(merges) * float(how)) :]
+    (folder / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.parametrize(("how", "status"), [("shuffled", "fail"), ("0.5", "fail"), ("0.9", "warn")])
+@pytest.mark.parametrize("whole", [False, True])
+def test_merges_that_do_not_make_the_vocabulary_are_named(
+    world: World, words: Path, tmp_path: Path, how: str, status: str, whole: bool
+) -> None:
+    values = {"tokenizer.path": merged(tmp_path / "t", words, how, ignore_merges=whole)}
+    check = world.caught(f"merges {how}", values, "FT109", status=status, words="never come out of a text", stages=STAGE)
+    assert check.evidence["asked"] > 100
+    values["tokenizer.path"] = merged(tmp_path / "sound", words, "1", ignore_merges=whole)
+    assert world.quiet("all merges in their order", values, stages=STAGE)["FT109"].evidence["unmade"] == 0
+
+
+def test_merges_are_asked_without_changing_the_tokenizer(world: World, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(merged(tmp_path / "t", world.bpe, "0.5", ignore_merges=True))
+    vocabulary(tokenizer)
+    assert tokenizer.backend_tokenizer.model.ignore_merges
+
+
+def test_merges_that_cannot_be_asked_tell_nothing(world: World, tmp_path: Path) -> None:
+    path = Path(edited(world, tmp_path / "t", vocab={"日本": 400}))
+    document = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
+    document["model"]["unk_token"] = "[nowhere]"
+    (path / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    check = world.verify({"tokenizer.path": str(path)}, stages=STAGE, select=("FT109",))["FT109"]
+    assert (check.status, check.evidence["asked"]) == ("pass", 0), check
 
 
 def test_bos_and_eos_are_told_and_an_eos_whose_text_is_not_the_token_warns(world: World, tmp_path: Path) -> None:
@@ -174,6 +233,39 @@ def test_a_template_that_breaks_warns(world: World, tmp_path: Path) -> None:
     rows = [[{"role": "system", "content": "be kind"}, *MESSAGES], MESSAGES]
     values = {"tokenizer.path": world.tokenizer(tmp_path / "u", chat_template=refuses), "dataset.sources": conversations(tmp_path, rows)}
     world.caught("roles that the template refuses", values, "FT117", status="warn", words="no system", stages=STAGE)
+
+
+FOREIGN = {
+    "llama-3": "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}<|eot_id|>{% endfor %}",
+    "chatml": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
+    "gemma": "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n{% endfor %}",
+    "deepseek": "{% for m in messages %}<｜{{ m.role }}｜>{{ m.content }}<｜end▁of▁sentence｜>{% endfor %}",
+    "mistral": "{% for m in messages %}{% if m.role == 'user' %}<s>[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}</s>{% endif %}{% endfor %}",
+}
+OWN = {
+    "mistral": "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}",
+    "zephyr": "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n{% endfor %}",
+    "vicuna": "{% for m in messages %}{{ m.role | upper }}: {{ m.content }}{{ eos_token if m.role == 'assistant' else ' ' }}{% endfor %}",
+    "alpaca": "{% for m in messages %}### {{ 'Instruction' if m.role == 'user' else 'Response' }}:\n{{ m.content }}\n\n{% endfor %}",
+    "its own end, then a word": "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{{ eos_token }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("family", FOREIGN)
+def test_a_template_whose_end_of_an_answer_is_no_token_warns(world: World, tmp_path: Path, family: str) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template=FOREIGN[family])}
+    check = world.caught(f"the template of {family}", values, "FT117", status="warn", words="which is no token here", stages=STAGE)
+    ((mark, pieces),) = check.evidence["spelled"].items()
+    assert (mark in FOREIGN[family], len(pieces) > 1) == (True, True)
+    marks = [added(mark, 400)]
+    values["tokenizer.path"] = edited(world, tmp_path / "u", like=tmp_path / "t", added=marks)
+    assert world.quiet("the same with the token", values, stages=STAGE)["FT117"].status == "pass"
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_a_template_that_ends_answers_with_a_token_may_spell_the_rest(world: World, tmp_path: Path, family: str) -> None:
+    values = {"tokenizer.path": world.tokenizer(tmp_path / "t", chat_template=OWN[family])}
+    assert world.quiet(f"the template of {family}", values, stages=STAGE)["FT117"].status == "pass"
 
 
 def test_calls_of_tools_that_a_template_leaves_out_warn(world: World, tmp_path: Path) -> None:
@@ -309,3 +401,15 @@ def test_phi_3_s_reference_vectors_take_the_side_of_tokenizer_json(world: World,
     check = world.verify({"tokenizer.path": str(folder)}, stages=STAGE)["FT106"]
     assert (check.status, agreeing) == ("warn", len(outputs))
     assert own.encode(check.evidence["text"]).ids == check.evidence["tokenizer_json"]
+
+
+REAL_MERGES = ["gpt2", "qwen3", "mistral-7b-v0.1", "kobart", "phi-3-mini", "deepseek-coder"]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", REAL_MERGES)
+@pytest.mark.parametrize("how", ["shuffled", "0.5", "0.9"])
+def test_damaged_merges_of_real_tokenizers_are_named(world: World, real_data: Path, tmp_path: Path, name: str, how: str) -> None:
+    values = {"tokenizer.path": merged(tmp_path / "t", real_data / "tokenizers" / name, how)}
+    check = world.verify(values, stages=STAGE, select=("FT109",))["FT109"]
+    assert (check.status in {"warn", "fail"}, "never come out of a text" in check.summary) == (True, True), check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -14,7 +15,7 @@ from ftcli.contracts import Columns
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import TEXT, as_document, as_prepared, chat_columns
 from ftcli.core.tokenizer.round_trip import folded
-from ftcli.core.tokenizer.template_habits import Habits
+from ftcli.core.tokenizer.template_habits import ANSWERS, Habits
 from ftcli.records import MANIFEST_NAME
 from ftcli.settings import Settings
 
@@ -23,6 +24,8 @@ MOST = 100
 """Conversations that are tried."""
 LEAST = 4
 """Characters of what a user says from which it is looked for in the mask."""
+MARK = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+"""What templates write for a token: <|im_end|>, </s>, <end_of_turn>, [/INST]."""
 MOST_BYTES = 1 << 20
 """Of a line of a file that is searched for conversations."""
 SAMPLES: tuple[list[Message], ...] = (
@@ -56,6 +59,8 @@ class Tried:
     """The first conversation as text."""
     hidden: dict[int, str]
     """What the template leaves out without a word, in words, by conversation."""
+    spelled: dict[str, list[str]]
+    """What the template writes behind an answer as if it were tokens, with the several that each becomes; none where anything there is one."""
 
 
 def try_template(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> Tried:
@@ -90,7 +95,24 @@ def try_template(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
         first, every = (tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"] for part in (prompt, text))
         if every[: len(first)] != first:
             parted.append(number)
-    return Tried(len(conversations), broken, generation, masked, asked, parted, example, hidden)
+    return Tried(len(conversations), broken, generation, masked, asked, parted, example, hidden, _spelled(tokenizer))
+
+
+def _spelled(tokenizer: Any) -> dict[str, list[str]]:
+    """See `Tried.spelled`. An EOS is enough: Zephyr's <|user|> and Mistral's [INST] are several tokens, and are meant to be."""
+    asked = [{"role": "user", "content": "?"}, {"role": "assistant", "content": ANSWERS[0]}]
+    try:
+        _, said, end = str(tokenizer.apply_chat_template(asked, tokenize=False)).rpartition(ANSWERS[0])
+        marks = list(dict.fromkeys(MARK.findall(end))) if said else []
+        pieces = {
+            text: tokenizer.convert_ids_to_tokens(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+            for text in (end, *marks)
+        }
+    except Exception:  # noqa: BLE001 - templates raise what they like, and what they write may be beyond a tokenizer
+        return {}
+    unknown = {tokenizer.unk_token} - {tokenizer.eos_token}
+    own = {*marks, *tokenizer.get_added_vocab(), *tokenizer.all_special_tokens} - unknown
+    return {} if own.intersection(pieces[end]) else {mark: pieces[mark] for mark in marks}
 
 
 def _holds_questions(learned: str, messages: Sequence[Message]) -> bool:

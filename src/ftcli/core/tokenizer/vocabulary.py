@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Self
 
 from ftcli.errors import ModelError
+
+ASKED = 2_000
+"""Ids of which the merges of a BPE vocabulary are asked: 20 to 50 ms."""
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +25,10 @@ class Vocabulary:
     """Ids below `rows` that no token has."""
     shared: dict[int, list[str]]
     """Ids that several tokens have, with those."""
+    asked: int = 0
+    """How many entries were asked for by their own text, see `unmade`."""
+    unmade: tuple[tuple[str, list[str]], ...] = ()
+    """Those of them that are none of its tokens, with these."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -26,11 +36,20 @@ class Vocabulary:
             "rows": self.rows,
             "holes": self.holes,
             "shared": [[number, names] for number, names in self.shared.items()],
+            "asked": self.asked,
+            "unmade": self.unmade,
         }
 
     @classmethod
     def of_json(cls, document: dict[str, Any]) -> Self:
-        return cls(document["size"], document["rows"], document["holes"], dict(document["shared"]))
+        return cls(
+            document["size"],
+            document["rows"],
+            document["holes"],
+            dict(document["shared"]),
+            document["asked"],
+            tuple(map(tuple, document["unmade"])),
+        )
 
 
 def vocabulary(tokenizer: Any) -> Vocabulary:
@@ -44,7 +63,34 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
         for token, number in tokens.items():
             if number in twice:
                 shared[number].append(token)
-    return Vocabulary(len(tokenizer), rows, sorted(set(range(rows)) - used), shared)
+    return Vocabulary(len(tokenizer), rows, sorted(set(range(rows)) - used), shared, *unmade(tokenizer, tokens, rows))
+
+
+def unmade(tokenizer: Any, tokens: dict[str, int], rows: int) -> tuple[int, tuple[tuple[str, list[str]], ...]]:
+    """Entries of a BPE vocabulary that its merges do not make of their own text, of a sample, and how many were asked.
+
+    The model alone is asked, without normalizer and pre-tokenizer, and for what the merges make also where it takes a word that is an entry
+    as it is (`ignore_merges`). Other models, and merges that are dropped at random, tell nothing.
+    """
+    model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    if type(model).__name__ != "BPE" or model.dropout:
+        return 0, ()
+    drawn = set(random.Random(0).sample(range(rows), min(ASKED, rows)))
+    added, suffix, prefix = tokenizer.get_added_vocab(), model.end_of_word_suffix or "", model.continuing_subword_prefix or ""
+    words = {token: token.removesuffix(suffix) for token, number in tokens.items() if number in drawn and token not in added}
+    own = {
+        token: word
+        for token, word in words.items()
+        if len(word) > 1 and token.endswith(suffix) and not (prefix and token.startswith(prefix)) and not BYTE.fullmatch(token)
+    }
+    whole, model.ignore_merges = model.ignore_merges, False
+    try:
+        made = {token: [piece.value for piece in model.tokenize(word)] for token, word in own.items()}
+    except Exception:  # noqa: BLE001 - tokenizers raises nothing more special, where the unknown token is none of the vocabulary
+        return 0, ()
+    finally:
+        model.ignore_merges = whole
+    return len(made), tuple((token, pieces) for token, pieces in made.items() if pieces != [token])
 
 
 def beside_embedding(ids: int, config: Any) -> tuple[int, int]:
