@@ -140,6 +140,7 @@ def import_ours() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
+    gc.disable()  # until `pytest_collection_finish`: what collecting imports and makes stays, and looking at it was 3 of a worker's 17 s of CPU
     measuring = measured(session.config)
     if measuring is None or (session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput")):
         return
@@ -175,7 +176,9 @@ def freeze() -> None:
 
 
 def pytest_collection_finish() -> None:
-    freeze()
+    gc.freeze()
+    gc.enable()
+    FROZEN.append(len(sys.modules))
 
 
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
