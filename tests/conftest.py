@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -105,7 +106,7 @@ LONGEST = [
 """Files that take longest, by CPU time or by waiting: begun first, so that no worker has one left when the others have ended."""
 
 
-HOMES = count()
+FOLDERS = count()
 FROZEN = [0]
 """How many modules there were when what they hold was taken out of the garbage collector's sight."""
 COSTLY = {"world", "bench"}
@@ -193,11 +194,23 @@ def _fonts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (base.parent if base.name.startswith("popen-gw") else base) / "matplotlib"
 
 
+def folder_of(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder of one test. `factory.mktemp` looks through all folders for the next number: 3 ms of CPU where 3,000 tests ran before."""
+    folder = factory.getbasetemp() / "t" / f"{name}-{next(FOLDERS)}"
+    folder.mkdir(0o700, parents=True)
+    return folder
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In place of pytest's own."""
+    return folder_of(tmp_path_factory, re.sub(r"\W", "_", request.node.name)[:20])
+
+
 @pytest.fixture(autouse=True)
 def _isolated(_fonts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An empty home, no settings from outside, 100 columns, and a guard against tests that change os.environ."""
-    home = tmp_path_factory.getbasetemp() / f"home{next(HOMES)}"  # mktemp looks through all folders for the next number
-    home.mkdir()
+    home = folder_of(tmp_path_factory, "home")
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith(HIDDEN):
