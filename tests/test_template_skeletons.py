@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from ftcli.core.tokenizer import template_skeletons
+from ftcli.core.reading.conversation import as_document
+from ftcli.core.tokenizer import template_skeletons, template_trace
 from ftcli.core.tokenizer.template_skeletons import Renderer
 from ftcli.errors import TokenizerError
 from ftcli.testing import tiny_tokenizer
+from test_sft import COLUMNS, _template
 
 BITS = (
     *("", "", " ", "\n", "\t", "a", "user", "HEY", "hello", "가", "!", '"', "\\n", "{}", "%s", "<b>", "0"),
@@ -165,14 +167,17 @@ def test_a_tokenizer_that_renders_in_its_own_way_is_asked_each_time(tokenizer: A
     ]
 
 
-def test_a_form_that_does_not_hold_is_said(tokenizer: Any) -> None:
+def test_a_form_that_does_not_hold_stops_the_run(tokenizer: Any) -> None:
     tokenizer.chat_template = EVERY.replace("BODY", FOLLOWED["in"])
-    renderer = Renderer(tokenizer, tokenizer.chat_template, asks_day=False)
-    renderer.render([[{"role": "user", "content": "a"}]], None)
-    (forms,) = renderer._forms.values()
-    forms.skeletons[0] = template_skeletons._Skeleton((), forms.skeletons[0].parts)  # as if nothing had been asked
+    template = _template(tokenizer)
+    chats = [[{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}] for answer in ("a", "a</think>b")]
+    documents = [as_document({"messages": chat}, COLUMNS) for chat in chats]
+    template.render(documents[:1])
+    for forms in template._renderer._forms.values():
+        forms.skeletons[:] = [template_trace.Skeleton((), skeleton.parts) for skeleton in forms.skeletons]  # as if nothing had been asked
+        forms.made = 0
     with pytest.raises(TokenizerError, match="otherwise than others of the same form"):
-        renderer.render([[{"role": "user", "content": "a</think>b"}]], None)
+        template.render(documents[1:])
 
 
 def test_the_day_of_a_template_is_that_of_the_run(tokenizer: Any) -> None:

@@ -196,12 +196,16 @@ class Template:
         """Texts, and with `marked` what stands in {% generation %}; None for a row that the template refuses."""
         try:
             return self._batch(conversations, tools, marked=marked, prompt=prompt)
+        except TokenizerError:
+            raise
         except Exception:  # noqa: BLE001 - templates are programs: they raise what they like
             texts: list[str | None] = []
             marks: list[list[Span]] = []
         for number, conversation in zip(numbers, conversations, strict=True):
             try:
                 (text,), own = self._batch([conversation], tools, marked=marked, prompt=prompt)
+            except TokenizerError:
+                raise
             except Exception as error:  # noqa: BLE001
                 out.faults.setdefault(number, f"the chat template rejects it: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}")
                 text, own = None, [[]]

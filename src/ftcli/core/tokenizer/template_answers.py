@@ -11,6 +11,7 @@ from ftcli.core.reading.columns import BadValue
 from ftcli.core.targets import Span
 from ftcli.core.tokenizer.template_habits import ANSWERS, THOUGHTS
 from ftcli.core.tokenizer.template_skeletons import Renderer
+from ftcli.errors import TokenizerError
 
 THOUGHTS_BEGIN, THOUGHTS_END = "<think>", "</think>"
 """Around an assistant's thoughts. Of answers before the last many templates leave them out, as the models are asked without them."""
@@ -42,6 +43,8 @@ class Answers:
             return {}
         try:
             others = self._renderer.render([_with_words(whole[place], answers) for place, answers in chosen.items()], tools)
+        except TokenizerError:
+            raise
         except Exception:  # noqa: BLE001 - templates are programs: they raise what they like
             return {}
         found = {}
