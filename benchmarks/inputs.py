@@ -63,7 +63,14 @@ class Library:
         return Source(Path(found["path"]), Path(found["texts"]), found["rows"], found["file_bytes"], found["text_bytes"])
 
     def _builders(self) -> dict[str, Callable[[Path], Source]]:
-        return {"docs": self._docs, "nsmc": self._nsmc, "nsmc-parquet": self._nsmc_parquet, "code": self._code, "job": self._job}
+        return {
+            "docs": self._docs,
+            "nsmc": self._nsmc,
+            "nsmc-parquet": self._nsmc_parquet,
+            "code": self._code,
+            "sft": self._sft,
+            "job": self._job,
+        }
 
     def _docs(self, folder: Path) -> Source:
         texts = self.data / "text"
@@ -93,6 +100,15 @@ class Library:
             rows.append((json.dumps({"text": text}, ensure_ascii=False).encode(errors="replace") + b"\n", text))
         once = sum(len(line) for line, _ in rows)
         return _write(folder, repeated(rows, round(CODE_BYTES * self.scale / once * len(rows))))
+
+    def _sft(self, folder: Path) -> Source:
+        rows: list[Row] = []
+        with gzip.open(self.data / "instruct" / "gsm8k_train" / "train.jsonl.gz") as lines:
+            for line in lines:
+                row = json.loads(line)
+                messages = [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}]
+                rows.append((json.dumps({"messages": messages}, ensure_ascii=False).encode() + b"\n", row["question"] + row["answer"]))
+        return _write(folder, repeated(rows, round(30 * self.scale * len(rows))))
 
     def _job(self, folder: Path) -> Source:
         return _write(folder, generated(self.job_rows))

@@ -20,7 +20,9 @@ def load(path: str) -> Any:
     return AutoTokenizer.from_pretrained(path)
 
 
-def encode(batch: dict[str, list[str]], path: str) -> Any:
+def encode(batch: dict[str, list[Any]], path: str) -> Any:
+    if "messages" in batch:
+        return {"input_ids": load(path).apply_chat_template(batch["messages"], tokenize=True)["input_ids"]}
     return load(path)(batch["text"])
 
 

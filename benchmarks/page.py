@@ -50,6 +50,8 @@ def _tokenize(result: Result) -> Figures:
             yield f"{each['work']}: share of the engine alone", _spread(each["of_engine"], "")
         elif "over_megatron" in each:
             yield "docs: `ftcli tokenize` and `ftcli export --format megatron` over Megatron-LM's way", _spread(each["over_megatron"])
+        elif "over_map" in each:
+            yield "sft: `ftcli tokenize --mode sft` over `apply_chat_template` in `datasets.map`", _spread(each["over_map"])
         elif "ours" in each:
             what = f"{each['work']}: {each['rows']:,} rows, {result['arguments']['workers']} workers"
             peaks = [each["ours"][name] for name in ("peak_rss_mb", "peak_pss_mb")]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare import compare, job, scaling
+from benchmarks.conversations import conversations
 from benchmarks.ending import ending
 from benchmarks.equal import DifferentError
 from benchmarks.inputs import JOB_ROWS, Library
@@ -93,6 +94,8 @@ def measure(given: argparse.Namespace, bench: Bench, results: list[dict[str, Any
             compare(bench, library, each, repeats=given.repeats, baseline_bytes=baseline(each.source), say=say)
             for each in WORKS.get(name, ())
         )
+        if name == "sft":
+            results.append(conversations(bench, library, repeats=given.repeats, baseline_bytes=size, say=say))
         if name == "scaling":
             results.append(scaling(bench, library, repeats=given.repeats, say=say))
         if name == "job":

@@ -48,10 +48,10 @@ class Bench:
         folder = self.data / "tokenizers" / name
         return llama.build(self.data / "tokenizers" / "qwen3", self.work / "tokenizers" / name) if name == "llama-3-style" else folder
 
-    def command(self, source: Source, tokenizer: Path, workers: int) -> list[str]:
+    def command(self, source: Source, tokenizer: Path, workers: int, *more: str) -> list[str]:
         arguments: list[str | Path] = ["tokenize", source.path, "--tokenizer-path", tokenizer, "--output-dir", self.output]
         options: list[str | Path] = ["--report-dir", self.work / "reports", "--num-proc", str(workers), "--json"]
-        return python("-m", "ftcli", *arguments, *ROWS_WHOLE, *options)
+        return python("-m", "ftcli", *arguments, *ROWS_WHOLE, *more, *options)
 
     def environment(self, **more: str) -> dict[str, str]:
         return environment(self.work, **more)
@@ -62,13 +62,13 @@ class Bench:
             self.ours(beginning(source, self.work / "beginnings", size=TINY), tokenizer, self.workers)
             self._proved.add(str(tokenizer))
 
-    def ours(self, source: Source, tokenizer: Path, workers: int) -> Ours:
+    def ours(self, source: Source, tokenizer: Path, workers: int, *more: str) -> Ours:
         """The whole command into a fresh directory; with fewer workers than CPUs it gets as many CPUs as workers. What an earlier round left in
         the cache about these very rows is removed: a user meets data for the first time."""
         shutil.rmtree(self.output, ignore_errors=True)
         for kept in (self.work / "cache").rglob("rows-*.json"):
             kept.unlink()
-        outcome = process.run(self.command(source, tokenizer, workers), self.cpus[:workers], self.environment(), self.work)
+        outcome = process.run(self.command(source, tokenizer, workers, *more), self.cpus[:workers], self.environment(), self.work)
         metrics = json.loads(outcome.output.splitlines()[-1])["metrics"]
         return Ours(outcome, metrics, metrics["bytes_read"] / 1e6 / metrics["megabytes_per_second"])
 

@@ -37,5 +37,5 @@ WORKS = {
         Work("docs, t5-small", "docs", "t5-small", 8),
     ),
 }
-"""By the name on the command line; "scaling", "job" and "megatron" are measured in their own ways."""
-NAMES = (*WORKS, "scaling", "job", "megatron")
+"""By the name on the command line; "sft", "scaling", "job" and "megatron" are measured in their own ways."""
+NAMES = (*WORKS, "sft", "scaling", "job", "megatron")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -206,6 +207,32 @@ def test_megatrons_way_is_measured_where_it_is_installed(
     assert result["tokens_compared"] > result["rows"] > 0
     assert result["over_megatron"]["median"] > 0
     assert "Megatron's files" in printed.out
+
+
+@pytest.mark.slow
+def test_conversations_are_measured_after_their_ids_were_found_equal(
+    tmp_path: Path, small_tokenizers: Mapping[Any, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    tokenizer = data / "tokenizers" / "qwen3"
+    shutil.copytree(small_tokenizers["bpe"], tokenizer)
+    turn = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{{ eos_token }}{% endfor %}"
+    (tokenizer / "chat_template.jinja").write_text(turn + "{% if add_generation_prompt %}<assistant>{% endif %}")
+    path = data / "instruct" / "gsm8k_train" / "train.jsonl.gz"
+    path.parent.mkdir(parents=True)
+    with gzip.open(path, "wt", encoding="utf-8") as out:
+        out.writelines(json.dumps({"question": text, "answer": text[::-1]}) + "\n" for text in corpus(200))
+    proved_before(tmp_path, tokenizer, {})
+
+    code = tokenize.main(arguments(data, "--works", "sft"))
+
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    [result] = json.loads((tmp_path / "result.json").read_text())["results"]
+    assert result["rows_compared"] == result["rows"] == 1200
+    assert result["tokens_compared"] > result["rows"]
+    assert result["over_map"]["median"] > 0
+    assert "Conversations: `ftcli tokenize --mode sft`" in printed.out
 
 
 def test_a_command_that_fails_is_an_error_with_its_words() -> None:

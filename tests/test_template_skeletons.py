@@ -40,6 +40,8 @@ FOLLOWED = {
     "items": "{% for key, value in m.items() %}{% if key != 'role' %}{{ value | trim }}{% endif %}{% endfor %}",
     "index": "{{ m.content if loop.index0 % 2 == 0 else messages[loop.index0 - 1].content }}",
     "values": "{% set t = m.values() | join('|') %}{{ 'x' if '|a' in t else t }}",
+    "called": "{% macro w() %}{% set t = caller() %}{{ 'x' if '(a' in t else t | trim }}{% endmacro %}{% call w() %}({{ m.content }}){% endcall %}",
+    "generation": "{% generation %}{{ m.content }}{% endgeneration %}!",
     "selected": "{{ (messages | selectattr('role', 'equalto', 'user') | list | last).content }}",
     "refused": "{{ raise_exception('no') if 'hello' in m.content else m.content }}",
 }
@@ -89,7 +91,7 @@ def _conversation(draw: random.Random) -> list[dict[str, str]]:
     return [{"role": role, "content": "".join(draw.choices(BITS, k=draw.choice([0, 1, 1, 2, 4])))} for role in roles]
 
 
-def _compared(tokenizer: Any, template: str, count: int) -> int:
+def _compared(tokenizer: Any, template: str, count: int, *, marked: bool = False) -> int:
     """Conversations that were put together; those are compared with what transformers renders.
 
     The first of all roles say nothing that a template asks for: what would be overheard then shows only later.
@@ -100,12 +102,12 @@ def _compared(tokenizer: Any, template: str, count: int) -> int:
     first = [([message | {"content": "zQ"} for message in chat], prompt) for chat, prompt in chats]
     for chat, prompt in [*first, *chats]:
         try:
-            text = renderer._put_together(chat, prompt)
+            found = renderer._put_together(chat, prompt and not marked, marked)
         except TokenizerError:
             pytest.fail("what was overheard was found by a comparison alone")
-        if text is not None:
+        if found is not None:
             made += 1
-            assert text == tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=prompt), chat
+            assert [found] == renderer._apply([chat], None, prompt and not marked, marked), chat
     return made
 
 
@@ -123,7 +125,16 @@ def test_templates_as_models_have_them(tokenizer: Any) -> None:
     trl = pytest.importorskip("trl")
     files = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
     made = {file.stem: _compared(tokenizer, file.read_text(encoding="utf-8"), 40) for file in files}
-    assert {"qwen3", "llama3", "deepseekv3", "glm4moe"} <= {name for name, count in made.items() if count > 55}
+    assert {"qwen3", "llama3", "deepseekv3", "glm4moe", "qwen3_training"} <= {name for name, count in made.items() if count > 55}
+
+
+def test_what_templates_mark_is_told_alike(tokenizer: Any) -> None:
+    trl = pytest.importorskip("trl")
+    files = sorted((Path(trl.__file__).parent / "chat_templates").glob("*_training.jinja"))
+    made = {file.stem: _compared(tokenizer, file.read_text(encoding="utf-8"), 40, marked=True) for file in files}
+    assert {"qwen3_training", "llama3_training", "phi3_training", "gemma3_training", "glm4moe_training"} <= {
+        name for name, count in made.items() if count > 55
+    }
 
 
 @pytest.mark.real
@@ -142,7 +153,7 @@ def test_a_batch_is_rendered_a_few_times(tokenizer: Any, monkeypatch: pytest.Mon
     rendered: list[Any] = []
     apply = renderer._apply
     monkeypatch.setattr(renderer, "_apply", lambda given, *more: (rendered.extend(given), apply(given, *more))[1])
-    assert renderer.render(chats, None) == wanted
+    assert renderer.render(chats, None)[0] == wanted
     assert chats[500] in rendered
     assert len(rendered) < 20
 
@@ -151,7 +162,7 @@ def test_more_forms_than_are_kept_are_rendered(tokenizer: Any) -> None:
     tokenizer.chat_template = EVERY.replace("BODY", FOLLOWED["pieces"].replace(", 1", ""))
     renderer = Renderer(tokenizer, tokenizer.chat_template, asks_day=False)
     chats = [[{"role": "user", "content": "<think>" * number}] for number in range(40)]
-    assert renderer.render(chats, None) == [tokenizer.apply_chat_template(chat, tokenize=False) for chat in chats]
+    assert renderer.render(chats, None)[0] == [tokenizer.apply_chat_template(chat, tokenize=False) for chat in chats]
     assert sum(len(forms.skeletons) for forms in renderer._forms.values()) == template_skeletons.TRACES
 
 
@@ -185,8 +196,8 @@ def test_the_day_of_a_template_is_that_of_the_run(tokenizer: Any) -> None:
 
     tokenizer.chat_template = EVERY.replace("BODY", "{{ strftime_now('%d') }}{{ m.content }}")
     renderer, chat = Renderer(tokenizer, tokenizer.chat_template, asks_day=True), [{"role": "user", "content": "a"}]
-    assert renderer._put_together(chat, prompt=False) is None  # the clock's day may be another in a moment
+    assert renderer._put_together(chat, prompt=False, marked=False) is None  # the clock's day may be another in a moment
     for day in ("2026-01-02", "2026-01-03"):
         template_date.write([tokenizer.chat_template], day)
         renderer.day = day
-        assert renderer.render([chat, chat], None) == [f"<bos><user>{day[-2:]}a"] * 2
+        assert renderer.render([chat, chat], None)[0] == [f"<bos><user>{day[-2:]}a"] * 2

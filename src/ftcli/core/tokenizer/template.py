@@ -195,42 +195,27 @@ class Template:
     ) -> tuple[list[str | None], list[list[Span]]]:
         """Texts, and with `marked` what stands in {% generation %}; None for a row that the template refuses."""
         try:
-            return self._batch(conversations, tools, marked=marked, prompt=prompt)
+            found = self._renderer.render(conversations, tools, marked=marked, prompt=prompt)
         except TokenizerError:
             raise
         except Exception:  # noqa: BLE001 - templates are programs: they raise what they like
-            texts: list[str | None] = []
-            marks: list[list[Span]] = []
+            found = None
+        if found is not None:
+            return [*found[0]], found[1]
+        texts: list[str | None] = []
+        marks: list[list[Span]] = []
         for number, conversation in zip(numbers, conversations, strict=True):
             try:
-                (text,), own = self._batch([conversation], tools, marked=marked, prompt=prompt)
+                one, own = self._renderer.render([conversation], tools, marked=marked, prompt=prompt)
+                texts += one
             except TokenizerError:
                 raise
             except Exception as error:  # noqa: BLE001
                 out.faults.setdefault(number, f"the chat template rejects it: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}")
-                text, own = None, [[]]
-            texts.append(text)
+                own = [[]]
+                texts.append(None)
             marks += own
         return texts, marks
-
-    def _batch(self, conversations: Sequence[Any], tools: Any, *, marked: bool, prompt: bool) -> tuple[list[str | None], list[list[Span]]]:
-        if not conversations:
-            return [], []
-        if not marked:
-            texts = self._renderer.render(conversations, tools, prompt=prompt)
-            return [*texts], [[] for _ in texts]
-        from transformers.utils.chat_template_utils import render_jinja_template  # the half of apply_chat_template that knows characters
-
-        rendered: Any = render_jinja_template(
-            conversations=[
-                [{key: value for key, value in message.items() if value is not None} for message in chat] for chat in conversations
-            ],
-            tools=tools,
-            chat_template=self.source,
-            return_assistant_tokens_mask=True,
-            **self._tokenizer.special_tokens_map,
-        )
-        return rendered[0], rendered[1]
 
 
 def conversation_of(row: Mapping[str, Any]) -> list[Any]:

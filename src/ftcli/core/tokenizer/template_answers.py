@@ -42,7 +42,7 @@ class Answers:
         if not chosen:
             return {}
         try:
-            others = self._renderer.render([_with_words(whole[place], answers) for place, answers in chosen.items()], tools)
+            others, _ = self._renderer.render([_with_words(whole[place], answers) for place, answers in chosen.items()], tools)
         except TokenizerError:
             raise
         except Exception:  # noqa: BLE001 - templates are programs: they raise what they like

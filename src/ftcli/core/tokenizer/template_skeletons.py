@@ -10,9 +10,11 @@ What was put together is compared with what transformers renders: the first of a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from ftcli.core.targets import Span
 from ftcli.core.tokenizer.template_trace import Skeleton, Trace, Unfollowed, followable, followed
 from ftcli.errors import TokenizerError
 
@@ -20,6 +22,8 @@ TRACES = 16
 """Of conversations with the same roles, at most; whatever needs more is rendered: its words decide too much."""
 ROLES = 4096
 """Sequences of roles whose forms are kept."""
+Rendered = tuple[str, list[Span]]
+"""A text, and the characters of it that are marked."""
 
 
 @dataclass(slots=True)
@@ -46,68 +50,87 @@ class Renderer:
         self.day: str | None = None
         """What the template is told of the date, where it asks; None: the clock's, which may change between two conversations."""
 
-    def render(self, conversations: Sequence[Any], tools: Any, *, prompt: bool = False) -> list[str]:
+    def render(
+        self, conversations: Sequence[Any], tools: Any, *, prompt: bool = False, marked: bool = False
+    ) -> tuple[list[str], list[list[Span]]]:
         """
         Args:
             prompt: with what asks for an answer.
+            marked: tell the characters in {% generation %}.
+
+        Returns:
+            The texts, and what is marked of each.
 
         Raises:
             TokenizerError: what was put together is not what transformers renders.
             Exception: whatever the template raises.
         """
-        texts = [None if tools else self._put_together(conversation, prompt) for conversation in conversations]
-        rest = [number for number, text in enumerate(texts) if text is None]
-        if rest:
-            for number, text in zip(rest, self._apply([conversations[number] for number in rest], tools, prompt), strict=True):
-                texts[number] = text
-        return texts  # type: ignore[return-value]  # none is left
+        found = [None if tools else self._put_together(conversation, prompt, marked) for conversation in conversations]
+        rest = [conversation for conversation, each in zip(conversations, found, strict=True) if each is None]
+        rendered = iter(self._apply(rest, tools, prompt, marked) if rest else ())
+        whole = [next(rendered) if each is None else each for each in found]
+        return [text for text, _ in whole], [marks for _, marks in whole]
 
-    def _apply(self, conversations: Sequence[Any], tools: Any, prompt: bool) -> list[str]:
-        return list(self._tokenizer.apply_chat_template(list(conversations), tools=tools, tokenize=False, add_generation_prompt=prompt))
+    def _apply(self, conversations: Sequence[Any], tools: Any, prompt: bool, marked: bool) -> list[Rendered]:
+        if not marked:
+            texts = self._tokenizer.apply_chat_template(list(conversations), tools=tools, tokenize=False, add_generation_prompt=prompt)
+            return [(text, []) for text in texts]
+        from transformers.utils.chat_template_utils import render_jinja_template  # the half of apply_chat_template that knows characters
 
-    def _put_together(self, conversation: Any, prompt: bool) -> str | None:
+        chats = [[{key: value for key, value in message.items() if value is not None} for message in chat] for chat in conversations]
+        rendered: Any = render_jinja_template(
+            conversations=chats,
+            tools=tools,
+            chat_template=self._source,
+            return_assistant_tokens_mask=True,
+            **self._tokenizer.special_tokens_map,
+        )
+        return [*zip(*rendered, strict=True)]
+
+    def _put_together(self, conversation: Any, prompt: bool, marked: bool) -> Rendered | None:
         """None where it has to be rendered."""
         if not self._follows or not conversation or not all(map(_simple, conversation)) or (self._asks_day and self.day is None):
             return None
-        key = (self.day, prompt, *(message["role"] for message in conversation))
+        key = (self.day, prompt, marked, *(message["role"] for message in conversation))
         forms = self._forms.get(key) or (self._forms.setdefault(key, _Forms()) if len(self._forms) < ROLES else None)
         if forms is None:
             return None
         said = [message["content"] for message in conversation]
         for skeleton in forms.skeletons:
-            text = skeleton.text(said)
-            if text is not None:
+            if found := skeleton.filled(said):
                 forms.made += 1
-                if forms.made & (forms.made - 1) == 0 and [text] != self._apply([conversation], None, prompt):
+                if forms.made & (forms.made - 1) == 0 and [found] != self._apply([conversation], None, prompt, marked):
                     raise TokenizerError(
                         "the chat template renders a conversation otherwise than others of the same form",
                         "This is a defect of ftcli: please report it with the chat template.",
                     )
-                return text
+                return found
         if forms.traces < TRACES:
             forms.traces += 1
-            if traced := self._traced(conversation, said, prompt):
-                text = traced.text(said)
-                if text is not None and [text] == self._apply([conversation], None, prompt):
+            if traced := self._traced(conversation, said, prompt, marked):
+                found = traced.filled(said)
+                if found and [found] == self._apply([conversation], None, prompt, marked):
                     forms.skeletons.append(traced)
-                    return text
+                    return found
                 self._follows = False  # a tokenizer that renders in its own way
         return None
 
-    def _traced(self, conversation: Any, said: Sequence[str], prompt: bool) -> Skeleton | None:
+    def _traced(self, conversation: Any, said: Sequence[str], prompt: bool, marked: bool) -> Skeleton | None:
         if self._template is None:
             self._template = followable(self._source or "")
             self._follows = self._template is not None
         if not self._follows:
             return None
-        trace = Trace(said)
+        trace, environment = Trace(said), self._template.environment
         messages = [{"role": message["role"], "content": trace.new(("said", number))} for number, message in enumerate(conversation)]
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": prompt}
+        blocks: list[str] = []
+        marks: list[Span] = []
         try:
-            with followed(self._template.environment, trace):
-                text = self._template.render(
-                    messages=messages, tools=None, documents=None, add_generation_prompt=prompt, **self._tokenizer.special_tokens_map
-                )
-            return trace.skeleton(text)
+            with followed(environment, trace), environment.activate_tracker(blocks, marks) if marked else nullcontext():
+                for block in self._template.generate(**given, **self._tokenizer.special_tokens_map):
+                    blocks.append(block)  # noqa: PERF402 - while they come, the tracker counts them
+            return trace.skeleton("".join(blocks), marks)
         except Unfollowed:
             return None
         except Exception:  # noqa: BLE001 - templates are programs: they raise what they like, and will again when the conversation is rendered

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import accumulate, chain, pairwise
 from typing import Any, NoReturn
+
+from ftcli.core.targets import Span
 
 CHANGES = frozenset({"strip", "lstrip", "rstrip", "replace", "split", "removeprefix", "removesuffix"})
 """Methods of strings whose results are followed."""
@@ -25,7 +28,9 @@ PASSING = frozenset(
 """Filters that use words by the methods that are followed, or hand them on."""
 OF_CALLS = ("_loop_vars", "_block_vars")
 """What jinja hands to every call, for functions that want to see all variables."""
-UNFOLLOWED = ("AssignBlock", "FilterBlock", "CallBlock", "Include", "Import", "FromImport", "Extends", "Block", "ScopedEvalContextModifier")
+TRACKER = "_generation_support"
+"""The function of transformers that {% generation %} calls: it counts the characters of what it hands to the output."""
+UNFOLLOWED = ("AssignBlock", "FilterBlock", "Include", "Import", "FromImport", "Extends", "Block", "ScopedEvalContextModifier")
 """Parts of a template that make strings of words without a word's knowing."""
 CORE = "\ue0f0"
 MARK = re.compile(f' \n<{CORE}([0-9]+)\ue0f1"&aA>\n ')
@@ -46,15 +51,20 @@ class Skeleton:
     """(of what, asked what, with what, answered what)."""
     parts: tuple[str | int | Expression, ...]
     """Literal text, the number of a message whose words stand there, or what is made of words."""
+    marks: tuple[Span, ...]
+    """What stands in {% generation %}: parts start … stop - 1."""
 
-    def text(self, said: Sequence[str]) -> str | None:
-        """The conversation with these words; None where they do not meet the conditions."""
+    def filled(self, said: Sequence[str]) -> tuple[str, list[Span]] | None:
+        """The conversation with these words, and the characters of what is marked; None where they do not meet the conditions."""
         for of, question, arguments, answer in self.conditions:
             if ASKED[question](_value(of, said), *arguments) != answer:
                 return None
-        return "".join(
-            [part if isinstance(part, str) else said[part] if isinstance(part, int) else _value(part, said) for part in self.parts]
-        )
+        pieces = [part if isinstance(part, str) else said[part] if isinstance(part, int) else _value(part, said) for part in self.parts]
+        text = "".join(pieces)
+        if not self.marks:
+            return text, []
+        at = [0, *accumulate(map(len, pieces))]
+        return text, [(at[start], at[stop]) for start, stop in self.marks]
 
 
 @dataclass(slots=True)
@@ -86,11 +96,16 @@ class Trace:
             raise Unfollowed
         return tuple(self.words[int(piece)].expression if number % 2 else piece for number, piece in enumerate(pieces) if piece)
 
-    def skeleton(self, text: str) -> Skeleton:
-        """Of what the template rendered; raises Unfollowed."""
+    def skeleton(self, text: str, marks: Sequence[Span]) -> Skeleton:
+        """Of what the template rendered, and the characters of it that are marked; raises Unfollowed."""
+        parts: list[str | int | Expression] = []
+        part_at = {0: 0}
+        for start, stop in pairwise(sorted({0, len(text), *chain.from_iterable(marks)})):
+            flat = _flat(self.parts(text[start:stop]))
+            parts += [part[1] if not isinstance(part, str) and part[0] == "said" else part for part in flat]
+            part_at[stop] = len(parts)
         conditions = tuple((*asked, answer) for asked, answer in self.conditions.items())
-        parts = _flat(self.parts(text))
-        return Skeleton(conditions, tuple(part[1] if not isinstance(part, str) and part[0] == "said" else part for part in parts))
+        return Skeleton(conditions, tuple(parts), tuple((part_at[start], part_at[stop]) for start, stop in marks))
 
     def followed(self, value: Any) -> Any:
         """A string that was made of words, as words again."""
@@ -263,7 +278,8 @@ def followed(environment: Any, trace: Trace) -> Iterator[None]:
         given = [*arguments, *(value for name, value in named.items() if name not in OF_CALLS)]
         if _hold_words(given) and not isinstance(function, Macro) and function not in handing_on:
             raise Unfollowed
-        return trace.followed(call(context, function, *arguments, **named))
+        found = call(context, function, *arguments, **named)
+        return found if getattr(function, "__name__", "") == TRACKER else trace.followed(found)
 
     try:
         environment.filters = {name: filtered(name, function) for name, function in filters.items()}
