@@ -240,7 +240,7 @@ def test_what_a_profile_says_is_a_ceiling_in_a_child_as_well(tmp_path: Path, mon
         found.append(resolve({}, Path(words[words.index("--config") + 1]), profile, environ={}))
         return SimpleNamespace(returncode=0, stdout="{}", stderr="")
 
-    monkeypatch.setattr(full_path.tied, "run", run)
+    monkeypatch.setattr(full_path.dies_with_parent, "run", run)
     for workers in (12, 4):
         full_path.run_child("train", settings(dataset__num_proc=workers), tmp_path, {}, (), ceilings)
     assert [(made.settings.dataset.num_proc, made.origin("dataset.num_proc").split()[0]) for made in found] == [
@@ -254,7 +254,7 @@ def test_a_configuration_that_cannot_run_says_why(tmp_path: Path, monkeypatch: A
         returncode, stderr = 1, ""
         stdout = json.dumps({"error": {"message": "no model", "hint": "Give one."}}) + "\n"
 
-    monkeypatch.setattr(full_path.tied, "run", lambda *_: Done)
+    monkeypatch.setattr(full_path.dies_with_parent, "run", lambda *_: Done)
     with pytest.raises(TrainError, match="does not run: no model"):
         full_path.run_path(Settings(), tmp_path / "run", {})
     assert not (tmp_path / "run").exists()

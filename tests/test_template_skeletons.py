@@ -124,16 +124,16 @@ def test_what_is_not_followed_is_left_to_transformers(what: str, tokenizer: Any)
 def test_templates_as_models_have_them(tokenizer: Any) -> None:
     trl = pytest.importorskip("trl")
     files = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
-    made = {file.stem: _compared(tokenizer, file.read_text(encoding="utf-8"), 40) for file in files}
-    assert {"qwen3", "llama3", "deepseekv3", "glm4moe", "qwen3_training"} <= {name for name, count in made.items() if count > 55}
+    made = {file.stem: _compared(tokenizer, file.read_text(encoding="utf-8"), 15) for file in files}
+    assert {"qwen3", "llama3", "deepseekv3", "glm4moe", "qwen3_training"} <= {name for name, count in made.items() if count > 20}
 
 
 def test_what_templates_mark_is_told_alike(tokenizer: Any) -> None:
     trl = pytest.importorskip("trl")
     files = sorted((Path(trl.__file__).parent / "chat_templates").glob("*_training.jinja"))
-    made = {file.stem: _compared(tokenizer, file.read_text(encoding="utf-8"), 40, marked=True) for file in files}
+    made = {file.stem: _compared(tokenizer, file.read_text(encoding="utf-8"), 15, marked=True) for file in files}
     assert {"qwen3_training", "llama3_training", "phi3_training", "gemma3_training", "glm4moe_training"} <= {
-        name for name, count in made.items() if count > 55
+        name for name, count in made.items() if count > 20
     }
 
 
@@ -141,7 +141,7 @@ def test_what_templates_mark_is_told_alike(tokenizer: Any) -> None:
 @pytest.mark.parametrize("name", ["qwen3", "qwen2.5", "phi-3-mini"])
 def test_templates_of_real_tokenizers(real_data: Path, name: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(real_data / "tokenizers" / name)
-    assert _compared(tokenizer, tokenizer.get_chat_template(), 150) == 300
+    assert _compared(tokenizer, tokenizer.get_chat_template(), 100) == 200
 
 
 def test_a_batch_is_rendered_a_few_times(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_a_tokenizer_that_renders_in_its_own_way_is_asked_each_time(tokenizer: A
     apply = tokenizer.apply_chat_template
     monkeypatch.setattr(tokenizer, "apply_chat_template", lambda *given, **named: [text.upper() for text in apply(*given, **named)])
     chats = [[{"role": "user", "content": word}] for word in "abc"]
-    assert Renderer(tokenizer, tokenizer.chat_template, asks_day=False).render(chats, None) == [
+    assert Renderer(tokenizer, tokenizer.chat_template, asks_day=False).render(chats, None)[0] == [
         "<BOS><USER>A",
         "<BOS><USER>B",
         "<BOS><USER>C",
@@ -185,7 +185,9 @@ def test_a_form_that_does_not_hold_stops_the_run(tokenizer: Any) -> None:
     documents = [as_document({"messages": chat}, COLUMNS) for chat in chats]
     template.render(documents[:1])
     for forms in template._renderer._forms.values():
-        forms.skeletons[:] = [template_trace.Skeleton((), skeleton.parts) for skeleton in forms.skeletons]  # as if nothing had been asked
+        forms.skeletons[:] = [
+            template_trace.Skeleton((), skeleton.parts, ()) for skeleton in forms.skeletons
+        ]  # as if nothing had been asked
         forms.made = 0
     with pytest.raises(TokenizerError, match="otherwise than others of the same form"):
         template.render(documents[1:])
