@@ -279,8 +279,7 @@ def _checked(path: str, columns: Columns, batch: pa.RecordBatch, row: int, setti
 
 def _documents(batch: pa.RecordBatch, columns: Columns, start: int, stop: int) -> pa.RecordBatch:
     """Conversations start … stop - 1 as a batch of the contract; raises BadValue."""
-    import pyarrow as pa
-
+    from ftcli.core.arrays import strings
     from ftcli.core.reading.columns import BadValue, batch_of
     from ftcli.core.reading.conversation import as_document
 
@@ -288,7 +287,7 @@ def _documents(batch: pa.RecordBatch, columns: Columns, start: int, stop: int) -
         rows = batch.slice(start, stop - start).to_pylist()
     except UnicodeDecodeError as error:
         raise BadValue(0, "not-utf8", f"the conversation is not UTF-8: {error.reason}", columns.text) from None
-    return batch_of(columns, [pa.array([as_document(_unfilled(row), columns) for row in rows], pa.large_string())])
+    return batch_of(columns, [strings(as_document(_unfilled(row), columns) for row in rows)])
 
 
 def _unfilled(value: Any) -> Any:

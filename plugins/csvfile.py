@@ -114,8 +114,7 @@ class Csv(FileFormat):
 
 def _made(columns: Columns, fields: list[Field], arrays: list[pa.Array]) -> pa.RecordBatch:
     """The batch of the contract; raises BadValue for a row that is no conversation."""
-    import pyarrow as pa
-
+    from ftcli.core.arrays import strings
     from ftcli.core.reading.columns import batch_of
     from ftcli.core.reading.conversation import as_document
 
@@ -123,7 +122,7 @@ def _made(columns: Columns, fields: list[Field], arrays: list[pa.Array]) -> pa.R
         return batch_of(columns, arrays)
     names = [name for _, name, _ in fields]
     rows = zip(*(array.to_pylist() for array in arrays), strict=True)
-    return batch_of(columns, [pa.array([as_document(dict(zip(names, row, strict=True)), columns) for row in rows], pa.large_string())])
+    return batch_of(columns, [strings(as_document(dict(zip(names, row, strict=True)), columns) for row in rows)])
 
 
 def _batches(path: str, layout: Layout, fields: list[Field], quoted: bool, longest: int, span: Span) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from ftcli.settings import Settings
 
 from .fileformat import FileFormat
 from .jsonhints import KEYED, SPLIT
-from .jsonl import JsonLines, Object, check_row, check_row_values, first_lines, keys_of, kind_of_rows, of_chat
+from .jsonl import DECODER, JsonLines, Object, check_row, check_row_values, first_lines, keys_of, kind_of_rows, of_chat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,6 @@ ROWS = 10_000
 SPACE = re.compile(r"\s*")
 BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 ESCAPED = re.compile("[\udc80-\udcff]")
-DECODER = json.JSONDecoder(object_pairs_hook=Object)
 
 
 class Json(FileFormat):
@@ -70,8 +69,7 @@ class Json(FileFormat):
         return kind_of_rows(column, settings, lambda columns, tell: (document.fault(each, columns, tell) for each in document.elements()))
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
+        from ftcli.core.arrays import strings
         from ftcli.core.reading.columns import batch_of, check_values, wanted
         from ftcli.core.reading.conversation import as_document
 
@@ -91,7 +89,7 @@ class Json(FileFormat):
                 else:
                     reject(bad)
             if rows and columns.chat is not None:
-                yield batch_of(columns, [pa.array(rows, pa.large_string())])
+                yield batch_of(columns, [strings(rows)])
             elif rows:
                 yield batch_of(columns, [check_values(role, name, kind, [row[name] for row in rows]) for role, name, kind in read])
 

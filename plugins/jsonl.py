@@ -112,6 +112,10 @@ class Object(dict[str, Any]):
         self.keys_found = [key for key, _ in pairs]
 
 
+DECODER = json.JSONDecoder(object_pairs_hook=Object)
+"""Made once: `json.loads` makes one a row, a tenth of the whole of a conversation."""
+
+
 def keys_of(row: object) -> dict[str, bool]:
     """The keys of a row, each with whether a text, a list or an object with something in it stands there."""
     return {key: isinstance(value, (str, list, dict)) and bool(value) for key, value in row.items()} if isinstance(row, dict) else {}
@@ -128,7 +132,7 @@ def check_row(row: object, columns: Columns) -> Object:
         )
     for role, name, _ in wanted(columns):
         need_key(role, name, row.keys_found, flags=bool(columns.flags))
-    for name in columns.chat or ():
+    for name in (columns.chat or ()) if len(row) < len(row.keys_found) else ():
         if row.keys_found.count(name) > 1:
             need_key("text", name, row.keys_found)
     return row
@@ -207,8 +211,7 @@ def of_chat(columns: Columns) -> Callable[[Object], object]:
 
 def _documents(path: str, offset: int, block: bytes, columns: Columns, reject: Reject) -> list[pa.Array]:
     """The conversations of a block, parsed by Python: their columns differ from row to row, which Arrow's parser does not know."""
-    import pyarrow as pa
-
+    from ftcli.core.arrays import strings
     from ftcli.core.reading.conversation import as_document
 
     texts: list[str] = []
@@ -216,7 +219,7 @@ def _documents(path: str, offset: int, block: bytes, columns: Columns, reject: R
         bad = _fault(path, line, columns, lambda row: texts.append(as_document(row, columns)))
         if bad is not None:
             reject(bad)
-    return [pa.array(texts, pa.large_string())] if texts else []
+    return [strings(texts)] if texts else []
 
 
 def _sifted(path: str, offset: int, block: bytes, columns: Columns, reject: Reject) -> list[pa.Array]:
@@ -321,7 +324,7 @@ def _fault(path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check:
     if undecodable is not None:
         return _row(path, line, "not-utf8", undecodable[1], None, utf8_hint(line[1]))
     try:
-        check(check_row(json.loads(line[1].decode(), object_pairs_hook=Object), columns))
+        check(check_row(DECODER.decode(line[1].decode()), columns))
     except BadValue as bad:
         whole = {"wrong-type": table_hint, "missing-field": keyed_hint}.get(bad.code) if columns.chat is None else None
         hint = array_hint(path, line) or (whole(line) if whole else "")

@@ -10,10 +10,10 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from ftcli.contracts import Encoded, Encoder
+from ftcli.core.arrays import strings
 from ftcli.core.ragged import Ids, Ints, to_offsets
 
 TARGET = np.int32(1 << 30)
@@ -45,10 +45,10 @@ def marked(encoder: Encoder, texts: Sequence[str], spans: Sequence[Sequence[Span
         spans: of each text, ascending, not overlapping.
         locate: None where the tokenizer knows no characters.
     """
-    whole = encoder.encode(pa.array(texts, pa.large_string()))
+    whole = encoder.encode(strings(texts))
     lengths = np.diff(whole.offsets)
     parts, inside, counts = _parts(texts, spans)
-    cut = encoder.encode(pa.array(parts, pa.large_string()))
+    cut = encoder.encode(strings(parts))
     part_lengths = np.diff(cut.offsets)
     row_of_part = np.repeat(np.arange(len(texts)), counts)
     together = np.bincount(row_of_part, weights=part_lengths, minlength=len(texts)).astype(np.int64)

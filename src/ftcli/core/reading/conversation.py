@@ -69,6 +69,7 @@ OTHERWISE = {
     frozenset({"title", "paragraphs"}): jq.SQUAD,
 }
 """Columns of data that hold no conversation a row → what to do."""
+ENCODER = json.JSONEncoder(ensure_ascii=False)
 TEXT, CHAT = "text", "chat"
 """Kinds of documents: plain prompt and completion, or messages for a chat template."""
 
@@ -202,7 +203,7 @@ def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
     if tools:
         document["tools"] = tools
     try:
-        text = json.dumps({"shape": shape, **document}, ensure_ascii=False)
+        text = ENCODER.encode({"shape": shape, **document})
         text.encode()
     except UnicodeEncodeError as error:
         reason = f"the conversation holds the lone surrogate U+{ord(error.object[error.start]):04X}, which no UTF-8 text can"
