@@ -240,6 +240,18 @@ def test_words_with_their_tags_are_told_where_they_look_like_texts(tmp_path: Pat
     assert not [note for note in plan(write(tmp_path / "b.txt", "Vitamin O\nType O\nO\n")).notes if "CoNLL" in note]
 
 
+@pytest.mark.parametrize(("text", "told"), [("A title\n\nand a text.\n", True), ("one line\n", False), ("a line\n" * 10_000, False)])
+def test_many_short_files_of_lines_may_be_documents(tmp_path: Path, text: str, told: bool) -> None:
+    """20 Newsgroups and IMDb keep a document a file; every line of it became a row without a word."""
+    for number in range(20):
+        write(tmp_path / "d" / f"{number}.txt", text)
+    words = "20 text files: every line is a text, about 2 of each file. If each file is one document: --sample-by document"
+    assert [note for note in plan(tmp_path / "d").notes if "one document" in note] == [words] * told
+    assert not [note for note in plan(tmp_path / "d", sample_by="document").notes if "one document" in note]
+    (tmp_path / "d" / "7.txt").unlink()
+    assert not [note for note in plan(tmp_path / "d").notes if "one document" in note]
+
+
 def test_tags_read_as_labels_are_told(tmp_path: Path) -> None:
     old = write(tmp_path / "a.tsv", "I\tO\nlive\tO\n\nParis\tB-LOC\nis\tO\n")
     assert any("CoNLL" in note for note in plan(old, text_column="0", label_column="1").notes)

@@ -26,6 +26,10 @@ FASTTEXT = (
 )
 TAG = re.compile(rb"O|[BIESLMU]-\S+")
 """What data for token labels (CoNLL) have at the end of each line."""
+DOCUMENTS = 20
+"""Text files from which on each may be a document."""
+LONGEST = 1 << 16
+"""Bytes that a document has."""
 LOOKED_AT = 100
 """Files of a kind that are looked at: there may be a million."""
 
@@ -72,11 +76,23 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
         for path in [*lines[:LOOKED_AT], *(tables[:LOOKED_AT] if isinstance(reader, Tables) else ())]
         if tagged(path)
     ][:1]
+    if len(lines) >= DOCUMENTS and (count := _lines_a_file(lines)) > 1:
+        notes.append(
+            f"{len(lines):,} text files: every line is a text, about {count:,} of each file. If each file is one document: --sample-by document"
+        )
     return notes + [
         f"{path}: every line is a text, also lines that hold only {mark!r}. If these separate documents: "
         f'jq -Rsc \'split("{mark}")[] | select(test("\\\\S")) | {{text: .}}\' OLD > NEW.jsonl'
         for path in lines[:LOOKED_AT]
         if (mark := separator(path))
+    ]
+
+
+def _lines_a_file(paths: Sequence[str]) -> int:
+    """The median of the first; 0 where most are too large for one document."""
+    starts = [head(path, LONGEST) for path in paths[:LOOKED_AT]]
+    return sorted(0 if len(start) == LONGEST else sum(1 for line in start.splitlines() if line.strip()) for start in starts)[
+        len(starts) // 2
     ]
 
 
