@@ -116,6 +116,13 @@ DECODER = json.JSONDecoder(object_pairs_hook=Object)
 """Made once: `json.loads` makes one a row, a tenth of the whole of a conversation."""
 
 
+def _parsed(text: str) -> object:
+    """As `json.loads` with `Object`."""
+    if text.startswith("\ufeff"):
+        raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
+    return DECODER.decode(text)
+
+
 def keys_of(row: object) -> dict[str, bool]:
     """The keys of a row, each with whether a text, a list or an object with something in it stands there."""
     return {key: isinstance(value, (str, list, dict)) and bool(value) for key, value in row.items()} if isinstance(row, dict) else {}
@@ -324,7 +331,7 @@ def _fault(path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check:
     if undecodable is not None:
         return _row(path, line, "not-utf8", undecodable[1], None, utf8_hint(line[1]))
     try:
-        check(check_row(DECODER.decode(line[1].decode()), columns))
+        check(check_row(_parsed(line[1].decode()), columns))
     except BadValue as bad:
         whole = {"wrong-type": table_hint, "missing-field": keyed_hint}.get(bad.code) if columns.chat is None else None
         hint = array_hint(path, line) or (whole(line) if whole else "")
