@@ -22,7 +22,14 @@ class QuoteOrder:
         """Whether the bytes so far end within quotes."""
 
     def follow(self, data: NDArray[np.uint8]) -> Ints | None:
-        """The places of the quotes in the next bytes, of which there are some; None where one stands elsewhere: then nothing can be said from there on."""
+        """The places of the quotes in the next bytes.
+
+        Args:
+            data: uint8, one dimension, not empty.
+
+        Returns:
+            Places in `data`, ascending; None where a quote stands elsewhere: then nothing can be said from there on.
+        """
         quotes = np.flatnonzero(data == QUOTE)
         extended = np.concatenate([np.array([self._before], np.uint8), data])
         opening = (np.arange(len(quotes)) + self.inside) % 2 == 0
@@ -40,7 +47,8 @@ class QuoteOrder:
 def record_ranges(path: str, delimiter: str, size: int, target: int) -> list[tuple[int, int]]:
     """Byte ranges that cover a file, each of about `target` bytes and of whole rows; one range where it cannot be cut safely.
 
-    A line end behind an even number of quotes ends a row, if every quote is where one belongs (`QuoteOrder`), which is checked on the way. A .tsv is cut only when it has no quote, because it depends on the whole file what they mean there.
+    A line end behind an even number of quotes ends a row, if every quote is where one belongs (`QuoteOrder`), which is checked on the way.
+    A .tsv is cut only when it has no quote, because it depends on the whole file what they mean there.
     """
     targets = [start for start, _ in cut_evenly(size, target)[1:]]
     whole = [(0, size)]

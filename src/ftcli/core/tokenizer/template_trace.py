@@ -33,6 +33,7 @@ TRACKER = "_generation_support"
 UNFOLLOWED = ("AssignBlock", "FilterBlock", "Include", "Import", "FromImport", "Extends", "Block", "ScopedEvalContextModifier")
 """Parts of a template that make strings of words without a word's knowing."""
 CORE = "\ue0f0"
+"""Begins the number of words in their mark; no template writes it, or it is not followed."""
 MARK = re.compile(f' \n<{CORE}([0-9]+)\ue0f1"&aA>\n ')
 """What stands for words in a text: changed by whatever changes a string, so that it is seen."""
 Expression = tuple[Any, ...]
@@ -77,12 +78,14 @@ class Trace:
     conditions: dict[tuple[Expression, str, tuple[Any, ...]], Any] = field(default_factory=dict)
 
     def new(self, expression: Expression) -> _Words:
+        """Words for the template, which stand for what the expression gives."""
         words = _Words(f' \n<{CORE}{len(self.words)}\ue0f1"&aA>\n ')
         words.expression, words.trace = expression, self
         self.words.append(words)
         return words
 
     def asked(self, of: Expression, question: str, arguments: tuple[Any, ...]) -> Any:
+        """The answer for the words that were said, noted as a condition; raises Unfollowed where other words are asked about."""
         if _hold_words(arguments):
             raise Unfollowed
         answer = ASKED[question](_value(of, self.said), *arguments)

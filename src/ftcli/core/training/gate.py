@@ -134,10 +134,10 @@ def check_learnable(model: PreTrainedModel, *, packed: bool) -> None:
         )
     if packed and (across > limit or apart > (limit if full else APART_HALF)):
         attention = config._attn_implementation
-        fix = "repare the data without --packing: batches of similar length waste about 1 % only."
+        unpacked = "the data without --packing: batches of similar length waste about 1 % only."
         raise ModelError(
             f"{type(model).__name__} with {attention} attention lets packed texts attend to each other: logits differ by {max(across, apart):.2g} standard deviations",
-            f"P{fix}" if attention in {"sdpa", "eager"} else f"Use sdpa or eager attention, or p{fix}",
+            f"Prepare {unpacked}" if attention in {"sdpa", "eager"} else f"Use sdpa or eager attention, or prepare {unpacked}",
         )
 
 
