@@ -17,9 +17,18 @@ from ftcli.core.prepare import write
 from ftcli.core.prepare.write import RowWriter, schema, split_metadata
 
 
-def put(path: Path, rows: list[list[int]], sizes: list[int], *, buffer_rows: int, labels: bool = True, packed: bool = False) -> bytes:
+def put(
+    path: Path,
+    rows: list[list[int]],
+    sizes: list[int],
+    *,
+    buffer_rows: int,
+    labels: bool = True,
+    packed: bool = False,
+    tokens: int = 1 << 22,
+) -> bytes:
     """Write the rows in portions of `sizes` (round and round)."""
-    with RowWriter(path, labels=labels, packed=packed, buffer_rows=buffer_rows) as writer:
+    with RowWriter(path, labels=labels, packed=packed, tokens=tokens, buffer_rows=buffer_rows) as writer:
         start = place = 0
         while start < len(rows):
             part = rows[start : start + sizes[place % len(sizes)]]
@@ -39,15 +48,21 @@ def random_rows(count: int) -> list[list[int]]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 40), st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(1, 40), st.booleans(), st.booleans())
-def test_bytes_do_not_depend_on_the_portions_or_the_buffer(count, sizes, buffer_rows, labels, packed):
+@given(
+    st.integers(1, 40),
+    st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.booleans(),
+    st.booleans(),
+)
+def test_bytes_do_not_depend_on_the_portions_or_the_buffer(count, sizes, buffer_rows, tokens, labels, packed):
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as name:
         patch.setattr(write, "BATCH_ROWS", 7)
-        patch.setattr(write, "BUFFER_TOKENS", 30)
         folder = Path(name)
         rows = random_rows(count)
-        whole = put(folder / "a.arrow", rows, [count], buffer_rows=1, labels=labels, packed=packed)
-        assert put(folder / "b.arrow", rows, sizes, buffer_rows=buffer_rows, labels=labels, packed=packed) == whole
+        whole = put(folder / "a.arrow", rows, [count], buffer_rows=1, tokens=tokens, labels=labels, packed=packed)
+        assert put(folder / "b.arrow", rows, sizes, buffer_rows=buffer_rows, tokens=tokens, labels=labels, packed=packed) == whole
 
 
 def test_bytes_do_not_depend_on_the_portions_at_the_real_batch_size(tmp_path):
@@ -74,14 +89,31 @@ def test_rows_come_back_in_batches_of_the_fixed_size(tmp_path, monkeypatch):
     assert table["seq_lengths"].to_pylist() == [[len(row)] for row in rows]
 
 
-def test_long_rows_are_written_before_the_buffer_is_full_of_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "BATCH_ROWS", 4)
-    monkeypatch.setattr(write, "BUFFER_TOKENS", 100)
-    with RowWriter(tmp_path / "a.arrow", labels=False, packed=False, buffer_rows=1_000) as writer:
-        for _ in range(10):
+def test_long_rows_are_written_as_they_come(tmp_path):
+    with RowWriter(tmp_path / "a.arrow", labels=False, packed=False, tokens=100, buffer_rows=100_000) as writer:
+        for rows in range(1, 11):
             writer.add(np.ones(60, np.int32), np.array([60]))
-            assert writer._pending_rows <= 4
-            assert writer._pending_tokens == 60 * writer._pending_rows
+            assert writer._pending_tokens == 60 * (rows % 2)
+    with pa.memory_map(str(tmp_path / "a.arrow")) as source:
+        assert [batch.num_rows for batch in pa.ipc.open_stream(source)] == [2] * 5
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [([50, 50, 50], [2, 1]), ([99, 0, 1, 0], [3, 1]), ([250, 1, 1], [1, 2]), ([100, 100], [1, 1]), ([1] * 10, [4, 4, 2])],
+)
+def test_a_record_batch_ends_with_the_row_that_fills_it(tmp_path, monkeypatch, lengths, expected):
+    monkeypatch.setattr(write, "BATCH_ROWS", 4)
+    rows = [[7] * length for length in lengths]
+    put(tmp_path / "a.arrow", rows, [len(rows)], buffer_rows=1, labels=False, tokens=100)
+    with pa.memory_map(str(tmp_path / "a.arrow")) as source:
+        batches = list(pa.ipc.open_stream(source))
+    assert [batch.num_rows for batch in batches] == expected
+    assert pa.Table.from_batches(batches)["input_ids"].to_pylist() == rows
+
+
+def test_the_tokens_of_a_record_batch_come_from_the_size_of_the_shard():
+    assert [write.batch_tokens(size) for size in (0, 16 << 20, 64 << 20, 1 << 40)] == [1 << 18, 1 << 20, 1 << 22, 1 << 22]
 
 
 def test_padding_on_disk_holds_no_token_of_another_row(tmp_path, monkeypatch):

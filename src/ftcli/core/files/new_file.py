@@ -67,6 +67,7 @@ class NewFile:
 
     def write(self, data: bytes | pa.Buffer) -> int:
         """Args: data: must not change any more."""
+        assert not self.closed, f"{self.path} is closed, and another file may have its buffer"
         size = memoryview(data).nbytes
         self._size += size
         if self._thread is None and (self._size <= BUFFER or not self._start()):

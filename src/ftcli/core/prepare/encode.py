@@ -26,7 +26,7 @@ from ftcli.core.prepare.packs import pack
 from ftcli.core.prepare.pairs import encode_pairs
 from ftcli.core.prepare.policy import Counts, Documents, without_first
 from ftcli.core.prepare.window import Routed, by_split, windows
-from ftcli.core.prepare.write import RowWriter
+from ftcli.core.prepare.write import RowWriter, batch_tokens
 from ftcli.core.publishing.shard import ShardWriter
 from ftcli.core.ragged import Ids, how_often, take_ranges, to_offsets
 from ftcli.core.reading.label_lists import Labels, kinds_of_lists
@@ -99,6 +99,7 @@ def encode_shard(job: Job, shard: ShardPlan) -> dict[str, Any]:
                         targets=job.chat,
                         pair=job.policy.pair,
                         packed=job.policy.packed,
+                        tokens=batch_tokens(shard.size),
                         buffer_rows=job.buffer_rows,
                     )
                 )

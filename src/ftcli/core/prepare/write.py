@@ -1,4 +1,4 @@
-"""Rows → Arrow IPC stream files that `datasets` opens, in record batches whose size no setting changes."""
+"""Rows → Arrow IPC stream files that `datasets` opens, in record batches whose size no setting of workers or buffers changes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,17 @@ from ftcli.core.reading.label_lists import Labels
 from ftcli.core.targets import labels_of, plain
 
 BATCH_ROWS = 8_192
-"""Rows of a record batch. Fixed: the bytes of the output must not depend on how many rows were read or buffered at a time."""
+"""Rows of a record batch at most. Fixed: the bytes of the output must not depend on how many rows were read or buffered at a time."""
+FEWEST, MOST = 1 << 18, 1 << 22
+"""Bounds of the tokens from which on a record batch has no further row: 1 and 16 MB of ids."""
+TEXT_BYTES = 16
+"""Bytes of a shard's source for each of them: four batches of a shard of English, that the disk takes while the next rows are encoded. Where it took
+all rows of a shard at its end, a worker stood still for a twelfth of its time (Python source)."""
 
-BUFFER_TOKENS = 1 << 24
-"""Tokens (64 MB) above which whole record batches are written however few rows they are, so that long rows do not fill the memory."""
+
+def batch_tokens(size: int) -> int:
+    """Tokens that end a record batch of a shard of `size` bytes of source."""
+    return max(FEWEST, min(size // TEXT_BYTES, MOST))
 
 
 def schema(*, labels: bool, packed: bool, targets: bool = False, flags: int = 0, types: bool = False, numbers: bool = False) -> pa.Schema:
@@ -70,7 +77,7 @@ class _Rows:
 
 
 class RowWriter:
-    """Writes one file. Rows are buffered until `buffer_rows` or `BUFFER_TOKENS` are there, then written in batches of `BATCH_ROWS`.
+    """Writes one file, in record batches of `BATCH_ROWS` rows, or of fewer where they have `tokens` tokens.
 
     Args:
         labels: a row has a label id.
@@ -78,7 +85,8 @@ class RowWriter:
         flags: how many labels there are, of which a row has any number; 0: it has not.
         pair: rows hold two texts, and ids carry marks of the second's.
         numbers: a row has a number that is to be predicted.
-        buffer_rows: an execution knob; at least one batch is always buffered.
+        tokens: the row with which a record batch has so many is its last.
+        buffer_rows: an execution knob: the batches are written when so many rows, or `tokens` tokens, wait; at least one batch is always buffered.
     """
 
     def __init__(
@@ -91,6 +99,7 @@ class RowWriter:
         flags: int = 0,
         pair: PairTemplate | None = None,
         numbers: bool = False,
+        tokens: int = MOST,
         buffer_rows: int = BATCH_ROWS,
     ) -> None:
         self._schema = schema(
@@ -99,7 +108,7 @@ class RowWriter:
         self._targets, self._pairs = targets, pair is not None
         self.file = NewFile(path)
         self._writer = pa.ipc.new_stream(pa.PythonFile(self.file, mode="w"), self._schema)
-        self._buffer_rows = max(buffer_rows, BATCH_ROWS)
+        self._tokens, self._buffer_rows = tokens, max(buffer_rows, BATCH_ROWS)
         self._pending: list[_Rows] = []
         self._pending_rows = self._pending_tokens = 0
 
@@ -118,9 +127,19 @@ class RowWriter:
         self._pending.append(_Rows(ids, offsets, labels, documents, None if counts is None else to_offsets(counts)))
         self._pending_rows += len(lengths)
         self._pending_tokens += len(ids)
-        if self._pending_rows >= self._buffer_rows or self._pending_tokens >= BUFFER_TOKENS:
-            while self._pending_rows >= BATCH_ROWS:
-                self._write(BATCH_ROWS)
+        if self._pending_rows >= self._buffer_rows or self._pending_tokens >= self._tokens:
+            while rows := self._whole():
+                self._write(rows)
+
+    def _whole(self) -> int:
+        """Rows of the next record batch; 0 where not all of them are there yet."""
+        rows = tokens = 0
+        for part in self._pending:
+            enough = min(BATCH_ROWS - rows, int(np.searchsorted(part.offsets, self._tokens - tokens)))
+            if enough <= len(part):
+                return rows + enough
+            rows, tokens = rows + len(part), tokens + int(part.offsets[-1])
+        return 0
 
     def _write(self, rows: int) -> None:
         """Write the first `rows` rows that wait, as one record batch."""
@@ -139,7 +158,7 @@ class RowWriter:
     def close(self) -> None:
         """Write what is buffered and end the file."""
         while self._pending_rows:
-            self._write(min(BATCH_ROWS, self._pending_rows))
+            self._write(self._whole() or self._pending_rows)
         self._writer.close()
         self.file.close()
 
