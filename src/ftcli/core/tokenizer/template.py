@@ -95,7 +95,7 @@ class Template:
             if row["kind"] == TEXT:
                 self._join(number, row, out)
             else:
-                chats.setdefault(json.dumps(row.get("tools")), []).append(number)
+                chats.setdefault("null" if (tools := row.get("tools")) is None else json.dumps(tools), []).append(number)
         for tools, numbers in chats.items():
             self._chat(rows, numbers, json.loads(tools), out)
         return out

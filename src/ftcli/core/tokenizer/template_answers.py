@@ -237,7 +237,10 @@ def says(message: Mapping[str, Any]) -> bool:
 
 def left_out(messages: Sequence[Mapping[str, Any]], which: int, said: str) -> str:
     """Why `said` is not all that message `which` says, in words; "" where it is, or lacks only the thoughts of an answer before the last."""
-    content, shown = str(messages[which].get("content") or ""), _squeezed(said)
+    content = str(messages[which].get("content") or "")
+    if content in said:
+        return ""
+    shown = _squeezed(said)
     if _squeezed(content).removeprefix(THOUGHTS_BEGIN) in shown:  # the prompt may end with it
         return ""
     earlier = any(message["role"] == "assistant" for message in messages[which + 1 :])

@@ -27,6 +27,7 @@ THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 SYSTEM, DEVELOPER = "system", "developer"
 SHOWN = frozenset({"user", "assistant"})
 """Who is shown by every template that passes its proof."""
+PLAIN = frozenset({"role", "content"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,12 @@ class Habits:
 
     def hidden(self, messages: Sequence[Message]) -> str:
         """What of the conversation the template does not show at all, in words; "" where there is nothing of the kind."""
-        kinds = dict.fromkeys(message["role"] for message in messages if message["role"] not in SHOWN)
-        for message in messages:
+        more = [message for message in messages if message["role"] not in SHOWN or not message.keys() <= PLAIN]
+        kinds = dict.fromkeys(message["role"] for message in more if message["role"] not in SHOWN)
+        for message in more:
             if message.get("tool_calls"):
                 kinds |= dict.fromkeys([BESIDE, WORDS] if message.get("content") else [CALLS])
-        kinds |= dict.fromkeys(key for message in messages if message["role"] == "assistant" for key in THOUGHTS if message.get(key))
+        kinds |= dict.fromkeys(key for message in more if message["role"] == "assistant" for key in THOUGHTS if message.get(key))
         for kind in kinds:
             if kind not in self._hidden:
                 self._hidden[kind] = self._hides(kind)
