@@ -6,12 +6,12 @@ import json
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import pyarrow.compute as pc
 
 from ftcli.context import Context
+from ftcli.core.prepare.beginning import first_batches
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.reading import jq
 from ftcli.core.reading.conversation import unread_note
@@ -34,9 +34,10 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
         DataError: the first rows cannot be read.
     """
     documents: list[str] = []
-    for shard in plan.shards[:1]:
-        for _, batch in islice(read_shard(shard, plan.columns, context.settings, context.plugins.registry("source")), 4):
-            documents += batch.column("text").slice(0, LOOKED_AT - len(documents)).to_pylist()
+    for _, batch in first_batches(context, plan):
+        documents += batch.column("text").slice(0, LOOKED_AT - len(documents)).to_pylist()
+        if len(documents) == LOOKED_AT:
+            break
     template, dataset = template_of(tokenizer, context.settings), context.settings.dataset
     shapes = Counter(template.render(documents).shapes)
     refuse_unused(list(shapes), assistant_only=dataset.assistant_only_loss, completion_only=dataset.completion_only_loss)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ftcli.context import Context
 from ftcli.core.engines.backend import Backend
+from ftcli.core.prepare.beginning import first_batches
 from ftcli.core.prepare.pairs import PairTemplate, template_of_pairs, unmarked
-from ftcli.core.reading.read import Plan, read_shard
+from ftcli.core.reading.read import Plan
 from ftcli.errors import TokenizerError
 
 ROWS = 200
@@ -31,10 +31,11 @@ def proved_pairs(context: Context, plan: Plan, tokenizer: Any, backend: Backend)
             "Use --no-add-special-tokens, or join the two texts in one column.",
         )
     rows: list[tuple[str, str]] = []
-    for shard in plan.shards[:1]:
-        for _, batch in islice(read_shard(shard, plan.columns, context.settings, context.plugins.registry("source")), 4):
-            few = batch.slice(0, ROWS - len(rows))
-            rows += zip(few.column("text").to_pylist(), few.column("pair").to_pylist(), strict=True)
+    for _, batch in first_batches(context, plan):
+        few = batch.slice(0, ROWS - len(rows))
+        rows += zip(few.column("text").to_pylist(), few.column("pair").to_pylist(), strict=True)
+        if len(rows) == ROWS:
+            break
     template = template_of_pairs(tokenizer, rows, special=special)
     between = tokenizer.convert_ids_to_tokens(unmarked(np.array(template.middle, np.int32)).tolist())
     if between:

@@ -16,8 +16,8 @@ from ftcli.core.arrays import numbers
 from ftcli.core.engines.guard import guarded
 from ftcli.core.files.durable import free_bytes, size_of
 from ftcli.core.files.streams import codec_of, data_errors, decompressed
+from ftcli.core.prepare.beginning import first_batches
 from ftcli.core.prepare.recipe import Recipe
-from ftcli.core.reading.read import read_shard
 from ftcli.errors import PublishError
 
 HEAD_BYTES = 1 << 20
@@ -44,8 +44,7 @@ def estimate(context: Context, recipe: Recipe, free: int = 0) -> int:
         DataError: the first rows cannot be used.
         EngineError: the tokenizer fails on them.
     """
-    first = recipe.plan.shards[0]
-    found = next(iter(read_shard(first, recipe.plan.columns, context.settings, context.plugins.registry("source"))), None)
+    found = next(first_batches(context, recipe.plan), None)
     if found is None:
         return 0
     piece, batch = found

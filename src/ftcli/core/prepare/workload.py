@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.engines.engine import EngineChoice, Load, choose_engine
+from ftcli.core.prepare.beginning import first_batches, forget
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.join import JOINED_BYTES, first_rows
 from ftcli.core.prepare.recipe import Recipe
-from ftcli.core.reading.read import Plan, read_shard
+from ftcli.core.reading.read import Plan
 from ftcli.core.tokenizer.lost_text import lost_text
 from ftcli.machine import cut_to_cores
 from ftcli.records import Choice
@@ -149,12 +149,12 @@ def _buffers(context: Context) -> tuple[int, int]:
 def _sample(context: Context, recipe: Recipe) -> list[str]:
     """The first rows, for the engine's proof on the user's own text."""
     texts: list[str] = []
-    for shard in recipe.plan.shards[:1]:
-        for _, batch in islice(read_shard(shard, recipe.plan.columns, context.settings, context.plugins.registry("source")), 4):
-            rows = first_rows(batch, SAMPLE_ROWS - len(texts), JOINED_BYTES)
-            texts += [text for column in ("text", "pair") if column in rows.schema.names for text in rows.column(column).to_pylist()]
-            if len(texts) >= SAMPLE_ROWS:
-                break
+    for _, batch in first_batches(context, recipe.plan):
+        rows = first_rows(batch, SAMPLE_ROWS - len(texts), JOINED_BYTES)
+        texts += [text for column in ("text", "pair") if column in rows.schema.names for text in rows.column(column).to_pylist()]
+        if len(texts) >= SAMPLE_ROWS:
+            break
+    forget()
     if recipe.template is not None:
         return [text for text in template_of(recipe.tokenizer, context.settings, recipe.day).render(texts).texts if text]
     return texts
