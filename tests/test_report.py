@@ -226,8 +226,23 @@ def test_checks_stand_by_stage_with_what_to_do_and_their_evidence() -> None:
 def test_a_clean_verification_says_so() -> None:
     passed = tuple(check for check in CHECKS if check.status == "pass")
     text = words(Page(render_html(Report("verify", "ok", 1.0, {}, passed))))
-    assert f"none of {len(passed)} checks failed" in text
+    assert f"None of {len(passed)} checks failed." in text
     assert "First loss" not in text
+
+
+def test_a_run_is_called_ready_only_where_its_first_steps_were_taken() -> None:
+    def said(*checks: Check) -> str:
+        return lede(to_json(Report("verify", "ok", 1.0, {}, checks)))
+
+    tokenizer, steps = Check("FT102", "tokenizer", "pass", "PAD is '<pad>'"), Check("FT501", "steps", "pass", "the loss falls")
+    assert said(tokenizer, steps) == "Ready to train: none of 2 checks failed."
+    assert said(tokenizer) == "The only check did not fail."
+    assert said(tokenizer, replace(steps, status="skipped", summary="it takes 9 GB of memory")) == "None of 2 checks failed."
+    unseen = replace(steps, status="skipped", summary="Steps: no --dataset")
+    assert said(tokenizer, unseen) == "None of 2 checks failed, but 1 was skipped for want of --dataset."
+    model = replace(unseen, id="FT503", summary="Model: no --model-config or --model-name-or-path")
+    wanted = "--dataset, --model-config or --model-name-or-path"
+    assert said(tokenizer, unseen, model) == f"None of 3 checks failed, but 2 were skipped for want of {wanted}."
 
 
 def test_an_error_is_shown_with_what_to_do() -> None:

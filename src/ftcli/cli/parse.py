@@ -136,7 +136,14 @@ def _place(spec: CommandSpec, words: list[tuple[str, str]], parsed: Parsed) -> N
     elif len(words) > len(slots):
         more = words[len(slots)][0]
         several = " Several sources are given as --dataset A,B." if any(key == SOURCES for key in parsed.given) else ""
-        raise UsageError(f"ftcli {spec.name} does not take the argument {more!r}", f"See: ftcli {spec.name} --help.{several}")
+        hint = _typed_as_data(spec, parsed, more) or f"See: ftcli {spec.name} --help.{several}"
+        raise UsageError(f"ftcli {spec.name} does not take the argument {more!r}", hint)
+
+
+def _typed_as_data(spec: CommandSpec, parsed: Parsed, word: str) -> str:
+    """A hint for data that are typed where a command takes none; "" for any other word."""
+    takes = not parsed.has(SOURCES) and any(option.key == SOURCES for option in options_of(spec))
+    return f"The data are given by option: --dataset {word}" if takes and os.path.exists(word.rpartition("=")[2]) else ""  # noqa: PTH110 - never raises
 
 
 def _convert(spec: CommandSpec, parsed: Parsed) -> None:
@@ -151,7 +158,7 @@ def _convert(spec: CommandSpec, parsed: Parsed) -> None:
         values = [part for raw, _ in parsed.given[own.name] for part in (_split(raw) if own.kind == "list" else [raw])]
         flag = parsed.given[own.name][-1][1]
         for value in values:
-            _check_choice(own, value, flag)
+            _check_choice(own, value, flag, "" if own.flags else _typed_as_data(spec, parsed, value))
         if own.kind in {"words", "paths"}:
             parsed.arguments[own.name] = tuple(_converted(own, value, flag) for value in values)
         else:
@@ -163,11 +170,11 @@ def _convert(spec: CommandSpec, parsed: Parsed) -> None:
             _converted(own, parsed.given[own.name][-1][0], own.flags[0])
 
 
-def _check_choice(own: Own, value: str, flag: str) -> None:
+def _check_choice(own: Own, value: str, flag: str, instead: str) -> None:
     if own.choices and value not in own.choices:
         near = difflib.get_close_matches(value, own.choices, n=1)
         meant = f" Did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"{flag} = {value!r}: no such choice", f"Choose from: {', '.join(own.choices)}.{meant}")
+        raise UsageError(f"{flag} = {value!r}: no such choice", instead or f"Choose from: {', '.join(own.choices)}.{meant}")
 
 
 def _converted(own: Own, raw: str, flag: str) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ftcli.core.figures import between, megabytes, number, percent, quantity, seconds
 
 CARDS = 8
+INPUTS = ("--dataset", "--tokenizer-path", "--model-config or --model-name-or-path")
+"""Without these a run is not verified."""
 ENDINGS = ("stopped-early", "kept-model")
 """Checks of a training that say how it ended."""
 
@@ -43,8 +45,7 @@ def lede(doc: Mapping[str, Any]) -> str:
         bad = [check["id"] for check in doc["checks"] if check["status"] in ("fail", "error")]
         if bad:
             return f"{len(bad)} of {len(doc['checks'])} checks failed: {', '.join(bad)}."
-        none = "the only check did not fail" if len(doc["checks"]) == 1 else f"none of {len(doc['checks'])} checks failed"
-        return f"Ready to train: {none}." if doc["checks"] else ""
+        return _none_failed(doc["checks"]) if doc["checks"] else ""
     if kind == "tokenize" and metrics.get("reused"):
         return "The prepared data of an earlier run with the same fingerprint was used; nothing was written."
     if kind == "tokenize" and metrics.get("rows_written") is not None:
@@ -61,6 +62,18 @@ def lede(doc: Mapping[str, Any]) -> str:
             + "."
         )
     return ""
+
+
+def _none_failed(checks: Sequence[Mapping[str, Any]]) -> str:
+    """What that says: that the run can learn only where its first steps were taken."""
+    none = "the only check did not fail" if len(checks) == 1 else f"none of {len(checks)} checks failed"
+    if any(check["stage"] == "steps" and check["status"] != "skipped" for check in checks):
+        return f"Ready to train: {none}."
+    skipped = [check["summary"] for check in checks if check["status"] == "skipped"]
+    lacking = [flag for flag in INPUTS if any(summary.endswith(f"no {flag}") for summary in skipped)]
+    were = f"{len(skipped)} {'was' if len(skipped) == 1 else 'were'}"
+    more = f", but {were} skipped for want of {', '.join(lacking)}" if lacking else ""
+    return f"{none[0].upper()}{none[1:]}{more}."
 
 
 def _span(doc: Mapping[str, Any]) -> str:
