@@ -239,10 +239,14 @@ def test_a_run_is_called_ready_only_where_its_first_steps_were_taken() -> None:
     assert said(tokenizer) == "The only check did not fail."
     assert said(tokenizer, replace(steps, status="skipped", summary="it takes 9 GB of memory")) == "None of 2 checks failed."
     unseen = replace(steps, status="skipped", summary="Steps: no --dataset")
-    assert said(tokenizer, unseen) == "None of 2 checks failed, but 1 was skipped for want of --dataset."
+    assert said(tokenizer, unseen) == "None of 2 checks failed, but 1 was skipped: no --dataset."
     model = replace(unseen, id="FT503", summary="Model: no --model-config or --model-name-or-path")
-    wanted = "--dataset, --model-config or --model-name-or-path"
-    assert said(tokenizer, unseen, model) == f"None of 3 checks failed, but 2 were skipped for want of {wanted}."
+    without = "no --dataset, no --model-config or --model-name-or-path"
+    assert said(tokenizer, unseen, model) == f"None of 3 checks failed, but 2 were skipped: {without}."
+    unprepared = replace(unseen, summary="Steps: the sources are not prepared yet: ftcli train prepares them first")
+    assert said(tokenizer, unprepared) == "None of 2 checks failed, but 1 was skipped: the sources are not prepared yet."
+    assert said(unseen, model) == f"Nothing was checked: {without}."
+    assert said(replace(steps, status="skipped")) == "Nothing was checked: 1 was skipped."
 
 
 def test_an_error_is_shown_with_what_to_do() -> None:

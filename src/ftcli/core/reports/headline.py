@@ -11,8 +11,8 @@ from typing import Any
 from ftcli.core.figures import between, megabytes, number, percent, quantity, seconds
 
 CARDS = 8
-INPUTS = ("--dataset", "--tokenizer-path", "--model-config or --model-name-or-path")
-"""Without these a run is not verified."""
+UNSEEN = ("no --dataset", "the sources are not prepared yet", "no --tokenizer-path", "no --model-config or --model-name-or-path")
+"""Why checks are skipped without which a run is not verified."""
 ENDINGS = ("stopped-early", "kept-model")
 """Checks of a training that say how it ended."""
 
@@ -70,10 +70,11 @@ def _none_failed(checks: Sequence[Mapping[str, Any]]) -> str:
     if any(check["stage"] == "steps" and check["status"] != "skipped" for check in checks):
         return f"Ready to train: {none}."
     skipped = [check["summary"] for check in checks if check["status"] == "skipped"]
-    lacking = [flag for flag in INPUTS if any(summary.endswith(f"no {flag}") for summary in skipped)]
-    were = f"{len(skipped)} {'was' if len(skipped) == 1 else 'were'}"
-    more = f", but {were} skipped for want of {', '.join(lacking)}" if lacking else ""
-    return f"{none[0].upper()}{none[1:]}{more}."
+    why = ", ".join(reason for reason in UNSEEN if any(f": {reason}" in summary for summary in skipped))
+    number_skipped = f"{len(skipped)} {'was' if len(skipped) == 1 else 'were'} skipped"
+    if len(skipped) == len(checks):
+        return f"Nothing was checked: {why or number_skipped}."
+    return f"{none[0].upper()}{none[1:]}{f', but {number_skipped}: {why}' if why else ''}."
 
 
 def _span(doc: Mapping[str, Any]) -> str:
