@@ -123,6 +123,18 @@ def test_a_store_says_of_full_rows_and_cut_ends_what_can_be_known(world: Path, t
 
 
 @pytest.mark.usefixtures("without_plots")
+def test_a_text_that_fills_a_pack_may_have_been_cut_where_nothing_ends_texts(world: Path, tmp_path: Path) -> None:
+    values = {"packing__strategy": "bfd", "packing__max_length": 60, "packing__truncation_strategy": "keep_start"}
+    prepare(world / "tok", world / "a.jsonl", tmp_path / "packs", tokenizer__add_eos=False, tokenizer__add_special_tokens=False, **values)
+    rows = shown(look(tmp_path / "packs", rows="0-19"))
+
+    full = [row for row in rows if len(row["ids"]) == 60 and len(row["documents"]) == 1]
+    assert 0 < len(full) < len(rows)
+    for row in rows:
+        assert row["notes"] == (["as many tokens as fit (60): the text may have been cut (keep_start)"] if row in full else [])
+
+
+@pytest.mark.usefixtures("without_plots")
 def test_texts_that_a_packer_cuts_go_on_elsewhere(world: Path, tmp_path: Path) -> None:
     prepare(world / "tok", world / "a.jsonl", tmp_path / "packs", packing__strategy="concat", packing__max_length=64)
     rows = shown(look(tmp_path / "packs", rows="0-9"))

@@ -103,15 +103,16 @@ def _notes(manifest: Mapping[str, Any], rows: Rows) -> dict[int, list[str]]:
     happened = happened or (truncation == "split" and policy.get("packer_splits"))  # a packer counts none
     if truncation not in WORDS or not happened:
         return {}
+    ended = policy.get("prefix") or policy.get("suffix") or policy.get("eos") is not None
     found: dict[int, list[str]] = {}
     for place in range(len(rows)):
         ids = rows.input_ids.row(place)
-        if policy.get("packed"):
-            ends = document_starts(rows, place).tolist()
-            found[place] = _ends([ids[low:high].tolist() for low, high in pairwise(ends)], policy)
+        starts = document_starts(rows, place).tolist() if policy.get("packed") else [0, len(ids)]
+        if policy.get("packed") and ended:
+            found[place] = _ends([ids[low:high].tolist() for low, high in pairwise(starts)], policy)
         elif truncation == "split" and policy.get("eos") is not None and not policy.get("parts_end", True):
             found[place] = _ends([ids.tolist()], policy)
-        elif len(ids) == limit:
+        elif len(ids) == limit and len(starts) == 2:  # a document that fills a pack is alone in it
             found[place] = [f"as many tokens as fit ({limit:,}): {WORDS[truncation]}"]
     return {place: notes for place, notes in found.items() if notes}
 
