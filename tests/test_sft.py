@@ -107,6 +107,7 @@ def test_every_shape_of_conversation_is_known_by_its_columns() -> None:
         ({"messages": "Hi"}, "wrong-type", "must be a list"),
         ({"messages": []}, "wrong-type", "must be a list"),
         ({"messages": [{"content": "Hi"}]}, "wrong-type", "message 1 of 'messages' has no role"),
+        ({"messages": [{"role": ["user"], "content": "Hi"}]}, "wrong-type", "message 1 of 'messages' has no role"),
         ({"messages": [{"role": "user", "content": None}]}, "null", "must be a string"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "wrong-type", "content other than text"),
         ({"conversations": [{"from": "martian", "value": "Hi"}]}, "wrong-type", "has the unknown speaker 'martian'"),

@@ -27,8 +27,8 @@ ROLES = {
 NATIVE = frozenset({"observation"})
 """Of these what templates know as a role of their own (GLM's)."""
 PLAIN = frozenset({"role", "content"})
-SPOKEN = frozenset({"system", "user", "assistant"})
-"""Roles that templates know by these names."""
+SPOKEN = ("system", "user", "assistant")
+"""Roles that templates know by these names; no set, in which a role that is a list could not be looked for."""
 CALL = "function_call"
 """The speaker whose words are calls of tools, as JSON: an object with name and arguments, or a list of them; and OpenAI's older name of `tool_calls`."""
 IN_TURNS = (
