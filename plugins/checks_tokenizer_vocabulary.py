@@ -26,7 +26,7 @@ the merges cut off 7 to 13 %, with all of them shuffled 11 to 81 %."""
 RARE = 0.01
 """From which it is noted."""
 DISORDER = {"merges": 0.001, "scores": 0.02}
-"""Share of tokens out of order from which it warns, see `ftcli.core.tokenizer.order`. 47 real BPE models have 0 (one that was extended by hand 0.00005), with
+"""Share of tokens out of order from which it warns, see `ftcli.core.tokenizer.order`. 58 real BPE models have 0 (one that was extended by hand 0.00005), with
 the second half of the merges shuffled 0.006 to 0.12; 10 real Unigram models have 0 to 0.005, with the last tenth of the scores shuffled 0.04."""
 FEWEST = 5
 """Tokens out of order; fewer are taken for added by hand."""
