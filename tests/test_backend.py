@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,18 @@ def test_a_tokenizer_without_an_unknown_token_encodes_what_it_knows_and_names_wh
     source.write_text("zebra 한\n")
     with pytest.raises(FtcliError, match=r"the tokenizer itself failed while encoding.*on the text 'zebra 한'"):
         prepare(tmp_path / "t", source, tmp_path / "early")
+
+
+@pytest.mark.parametrize("make", [byte_level, word_piece])
+def test_tokens_of_one_id_are_all_encoded(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    """The serialised backend holds one of them: with splintr the other became [UNK] without a word in texts that go to hf."""
+    make(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    vocab = document["model"]["vocab"]
+    vocab["x"] = vocab["y"]
+    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    backend = prepare_backend(tokenizer, tmp_path)
+    assert backend.reference(1, True).encode(strings(["x y"])).ids.tolist() == tokenizer("x y")["input_ids"]
+    assert any("1 tokens have the id of another one" in note for note in backend.notes)

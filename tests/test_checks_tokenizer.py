@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ftcli.plugins import checks_tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from ftcli.context import Context
@@ -201,6 +202,16 @@ def test_the_text_that_shows_it_is_one_that_tokenizer_json_knows(world: World, t
     assert check.status == "warn"
     assert unknown not in check.evidence["tokenizer_json"]
     assert check.evidence["tokenizer_json"] != check.evidence["auto_tokenizer"]
+
+
+def test_a_tokenizer_that_refuses_unknown_words_is_not_compared(world: World, tmp_path: Path) -> None:
+    """Its unknown token is an added one, which its model does not know: the check broke, and told to report it."""
+    made = Tokenizer(models.WordLevel({"parcel": 0, "order": 1}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens(["[UNK]"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    check = world.verify({"tokenizer.path": str(tmp_path)}, stages=STAGE)["FT106"]
+    assert (check.status, "Missing [UNK] token from the vocabulary" in check.summary) == ("skipped", True), check
 
 
 def test_a_hub_id_or_slow_tokenizer_has_no_tokenizer_json_to_compare(world: World, tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 from ftcli.plugins.engines import ENGINES
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from engine_doubles import array, expected, offers, rows_of
+from engine_doubles import array, expected, offers, rows_of, saved
 from ftcli.core.engines import adversarial
 from ftcli.core.engines.adversarial import RUN, Run
 from ftcli.core.engines.backend import prepare_backend
@@ -116,6 +118,20 @@ def test_without_the_proof_an_engine_would_have_been_wrong(name: str, engine: st
     factory = {kind.name: kind for kind in ENGINES}[engine]
     given = rows_of(factory().load(backend.json, tmp_path, 1).encode(array(texts)))
     assert given != expected(tokenizer, texts, add_special_tokens=False)
+
+
+def test_characters_that_a_vocabulary_drops_stand_inside_of_its_tokens(tmp_path: Path) -> None:
+    """Two letters and no unknown token, as of RNA: tokenizers merges what stands on both sides of a dropped letter, splintr 0.22.0 does not."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    draw = random.Random(1)
+    backend.train_from_iterator(
+        ["".join(draw.choices("ŋƕ", k=200)) for _ in range(50)], trainers.BpeTrainer(vocab_size=300, show_progress=False)
+    )
+    tokenizer = saved(backend, tmp_path / "t", {})
+    with pytest.raises(EngineError) as refused:
+        choose_engine(tokenizer, tmp_path / "t", offers(built_in=True), requested="splintr", cache_dir=tmp_path)
+    assert "splintr 0.22.0 differs" in refused.value.message
 
 
 def reference(tokenizer: object, folder: Path, texts: list[str]) -> list[list[int]]:

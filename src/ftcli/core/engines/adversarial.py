@@ -136,6 +136,9 @@ SPACES = tuple(" _  _   _\t_\n_\n\n_\r\n_\r_ \n_\n _\u00a0_\u3000_\u2003_\u200b_
 ODD = tuple("\0_\x01_\x1c_\x7f_\u00ad_\u200d_\u200e_\u202e_\ufe0f_\ufffd_\uffff_\ue000_\U000e0001_\U0010ffff_\u2581_Ġ_Ċ_##".split("_"))  # noqa: SIM905
 UNKNOWN = "\U0010ffff"
 """A character that no vocabulary holds: splintr 0.22.0 does not join its unknown token with the <unk> that Nmt makes of <u\\x18nk>."""
+PARTED = 500
+DROPPED = "뷁ж"
+"""Letters between those of a token: splintr 0.22.0 does not merge what stands on both sides of a letter that the vocabulary drops."""
 ALPHABETS = ("abcdefghijklmnopqrstuvwxyz", "0123456789", "가각간갇갈감갑값강나다라마바", "!?.,-_=+*#'\"", " \t\n\r\u00a0", "あいアイ漢字語")
 
 
@@ -221,10 +224,12 @@ def look_alikes() -> dict[str, str]:
 
 
 def _joined(vocabulary: Sequence[str]) -> Iterator[str]:
-    """Every token's text, next to other tokens with and without a space: what merges, ignored merges and equal scores decide."""
+    """Every token's text, next to other tokens with and without a space: what merges, ignored merges and equal scores decide; some with a letter inside."""
     rng = random.Random(5)
     for start in range(0, len(vocabulary), 16):
         yield "".join(text + rng.choice(("", " ")) for text in vocabulary[start : start + 16])
+    for text in rng.sample(vocabulary, min(len(vocabulary), PARTED)):
+        yield from (letter.join(text) for letter in DROPPED)
 
 
 def mixed(tokens: Sequence[str]) -> Iterator[str]:

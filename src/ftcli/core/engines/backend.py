@@ -60,7 +60,8 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str, revi
     """What engines need to know of a loaded tokenizer; `notes` names what was taken out of it, and why it may need its Python class."""
     added = tuple(sorted(tokenizer.get_added_vocab()))
     serialised, notes, random = _serialise(tokenizer)
-    problem = _python_only(tokenizer)
+    vocabulary = tokenizer.get_vocab()
+    problem = _python_only(tokenizer) or _shared(tokenizer, vocabulary)
     special_tokens = tokenizer.all_special_tokens[:32]
     probes = [*_PROBES, *(probe for token in special_tokens for probe in (token, f"{token}a", f"a{token}", f"a {token} b"))]
     if serialised and random:
@@ -92,7 +93,7 @@ def prepare_backend(tokenizer: PreTrainedTokenizerBase, folder: Path | str, revi
         suffix=suffix,
         constant=affixes is not None,
         added_tokens=added,
-        id_limit=max(tokenizer.get_vocab().values(), default=0) + 1,
+        id_limit=max(vocabulary.values(), default=0) + 1,
         random=random,
         notes=tuple(notes),
         revision=revision,
@@ -166,6 +167,15 @@ def _python_only(tokenizer: PreTrainedTokenizerBase) -> str:
     if tokenizer.split_special_tokens:
         return "split_special_tokens is set, which the serialised backend does not store"
     return ""
+
+
+def _shared(tokenizer: PreTrainedTokenizerBase, vocabulary: dict[str, int]) -> str:
+    """Why a backend cannot be serialised of which several tokens have one id; empty when none have. An added token may share one."""
+    if len(set(vocabulary.values())) == len(vocabulary):
+        return ""
+    own = _live(tokenizer).get_vocab(with_added_tokens=False)
+    twice = len(own) - len(set(own.values()))
+    return f"{twice:,} tokens have the id of another one, and the serialised backend stores one token an id" if twice else ""
 
 
 def _serialise(tokenizer: PreTrainedTokenizerBase) -> tuple[str, list[str], bool]:

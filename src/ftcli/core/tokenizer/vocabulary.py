@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
+from ftcli.core.tokenizer.order import Order, order
 from ftcli.errors import ModelError
 
 ASKED = 2_000
@@ -29,6 +30,7 @@ class Vocabulary:
     """How many entries were asked for by their own text, see `unmade`."""
     unmade: tuple[tuple[str, list[str]], ...] = ()
     """Those of them that are none of its tokens, with these."""
+    order: Order = field(default_factory=Order)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -38,6 +40,7 @@ class Vocabulary:
             "shared": [[number, names] for number, names in self.shared.items()],
             "asked": self.asked,
             "unmade": self.unmade,
+            "order": self.order,
         }
 
     @classmethod
@@ -49,6 +52,7 @@ class Vocabulary:
             dict(document["shared"]),
             document["asked"],
             tuple(map(tuple, document["unmade"])),
+            Order(*document["order"]),
         )
 
 
@@ -63,7 +67,7 @@ def vocabulary(tokenizer: Any) -> Vocabulary:
         for token, number in tokens.items():
             if number in twice:
                 shared[number].append(token)
-    return Vocabulary(len(tokenizer), rows, sorted(set(range(rows)) - used), shared, *unmade(tokenizer, tokens, rows))
+    return Vocabulary(len(tokenizer), rows, sorted(set(range(rows)) - used), shared, *unmade(tokenizer, tokens, rows), order(tokenizer))
 
 
 def unmade(tokenizer: Any, tokens: dict[str, int], rows: int) -> tuple[int, tuple[tuple[str, list[str]], ...]]:

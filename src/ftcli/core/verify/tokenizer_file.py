@@ -16,6 +16,7 @@ from ftcli.core.engines.proof import Difference, differing_rows, to_array
 from ftcli.core.engines.reference import BackendEncoder, row_of
 from ftcli.core.tokenizer.without_torch import uncollected
 from ftcli.core.verify.missing import Missing
+from ftcli.errors import EngineError
 
 PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor", "added_tokens")
 
@@ -33,6 +34,7 @@ def compare_own_file(tokenizer: Any, path: Path) -> tuple[list[str], Difference 
 
     Raises:
         EngineError: `tokenizers` cannot load the file.
+        Missing: a text cannot be encoded, without an unknown token; says why.
     """
     live: Any = tokenizer.backend_tokenizer
     if _holds(path, live):
@@ -44,7 +46,11 @@ def compare_own_file(tokenizer: Any, path: Path) -> tuple[list[str], Difference 
         if not parts:
             return [], None
         texts = [*WORDS, *mixed(sorted(tokenizer.get_added_vocab()))]
-        by_file, by_class = (BackendEncoder(backend, 1, add_special_tokens=True).encode(to_array(texts)) for backend in (own, live))
+        try:
+            with guarded("the tokenizer refuses texts that tell it from its file"):
+                by_file, by_class = (BackendEncoder(backend, 1, add_special_tokens=True).encode(to_array(texts)) for backend in (own, live))
+        except EngineError as error:
+            raise Missing(error.message) from error
     wrong = differing_rows(by_class, by_file).tolist()
     if not wrong:
         return parts, None
