@@ -42,9 +42,13 @@ def shapes(probe: Probe) -> Check:
             COLLATOR_FIX,
             **{**evidence, "rows": [probe.shown[int(lost[0])]]},
         )
+    longest, wide = int(lengths.max()), ids.shape[-1]
+    why = ["mixes short and long rows"] if lengths.min() < longest else []
+    why += [f"is {wide} wide where its longest row has {longest} tokens"] if wide > longest else []
     words = (
         ", ".join(f"{name} {'×'.join(map(str, size))}" for name, size in sizes.items())
-        + f"; {padding:.1%} padding, because the batch mixes short and long rows"
+        + f"; {padding:.1%} padding"
+        + (f", because the batch {' and '.join(why)}" if why else "")
     )
     mask = batch.get("attention_mask")
     if mask is None:

@@ -170,7 +170,7 @@ def additions(probe: Probe) -> Check:
     eos = (
         ""
         if tokenizer.eos_token_id is None or tokenizer.eos_token_id in after
-        else " (no EOS: ftcli tokenize adds it for pretrain, --add-eos otherwise)"
+        else " (no EOS: ftcli tokenize adds it for pretrain and plain prompts with completions, --add-eos otherwise)"
     )
     if before and (told := _left_out(probe, before)):
         token = " ".join(tokenizer.convert_ids_to_tokens(before))

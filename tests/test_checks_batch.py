@@ -56,6 +56,18 @@ def test_a_missing_mask_on_right_padded_rows_of_a_causal_model_is_no_fault(world
     assert checks["FT407"].status == "pass"
 
 
+WIDER = """batch = {key: torch.nn.functional.pad(value, (0, 50)) if value.ndim > 1 else value for key, value in batch.items()}"""
+
+
+@pytest.mark.parametrize(("change", "further"), [("pass", ""), (WIDER, " and is {wide} wide where its longest row has {longest} tokens")])
+def test_padding_beyond_the_longest_row_is_the_collators(world: World, change: str, further: str) -> None:
+    """Rows of 200 tokens that a collator pads to 256 were said to be short and long ones; the page about collators has them."""
+    check = world.verify(world.run("classify"), stages=STAGE, plugins=world.collator(change))["FT301"]
+    wide = check.evidence["shapes"]["input_ids"][1]
+    reason = "padding, because the batch mixes short and long rows" + further.format(wide=wide, longest=wide - 50)
+    assert check.summary.endswith(reason), check.summary
+
+
 INVERTED = 'batch["attention_mask"] = 1 - batch["attention_mask"]'
 ONES = 'batch["attention_mask"] = torch.ones_like(batch["attention_mask"])'
 SHORT = 'batch["attention_mask"][3, 0] = 0'

@@ -134,7 +134,7 @@ def test_what_is_added_to_a_text_is_told(world: World, tmp_path: Path) -> None:
     def told(path: str | Path) -> str:
         return world.verify({"tokenizer.path": str(path)}, stages=STAGE)["FT105"].summary
 
-    assert "nothing (no EOS" in told(world.bpe)
+    assert "nothing (no EOS: ftcli tokenize adds it for pretrain and plain prompts with completions, --add-eos" in told(world.bpe)
     assert told(world.wordpiece) == "added to every text: [CLS] before and [SEP] behind"
 
 

@@ -72,6 +72,13 @@ def test_the_name_of_a_variable_in_evidence_is_as_it_is_typed() -> None:
     assert evidence_lines({"OMP_NUM_THREADS": "4", "first_loss": 2.0}) == ['OMP_NUM_THREADS "4", first loss 2']
 
 
+def test_the_name_of_a_setting_in_evidence_is_as_it_is_typed() -> None:
+    assert evidence_lines({"train.save_total_limit": [1], "tracking.report_to": 2}) == [
+        "tracking.report_to 2",
+        "train.save_total_limit: [1]",
+    ]
+
+
 def test_measurements_are_a_table_with_their_spread() -> None:
     measured = (Measurement("gigatoken", "examples/s", 120000.0, 118000.0, 121000.0, 5), Measurement("hf", "s", 1.5, 1.4, 1.6, 5))
     ratios = [{"name": "gigatoken / hf", "median": 12.0, "low": 11.0, "high": 13.0, "verdict": "faster"}]

@@ -13,6 +13,7 @@ from ftcli.plugins.environment import environment
 
 from ftcli.core import hub
 from ftcli.settings import Settings
+from ftcli.testing import run
 from report_samples import MACHINE
 
 
@@ -101,6 +102,21 @@ def test_it_is_the_users_own_hub_that_is_asked_for(monkeypatch: pytest.MonkeyPat
 
     assert "hub.example cannot be resolved" in str(wanted(tokenizer={"path": "gpt2"}))
     assert asked == ["hub.example"]
+
+
+@pytest.mark.parametrize(("command", "adapter"), [("predict", False), ("predict", True), ("merge", True)])
+def test_a_model_that_is_an_argument_is_one_too(command: str, adapter: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`ftcli predict nowhere hello` asked for half a minute. An adapter here may have its base there."""
+    asked = answers(monkeypatch, socket.EAI_NONAME)
+    monkeypatch.chdir(tmp_path)
+    if adapter:
+        (tmp_path / "nowhere").mkdir()
+        (tmp_path / "nowhere" / "adapter_config.json").write_text('{"base_model_name_or_path": "far/away"}')
+    result = run(command, "nowhere", *(("hello",) if command == "predict" else ("--output", tmp_path / "merged")), "--json")
+
+    assert asked == ["huggingface.co"]
+    assert "HF_HUB_OFFLINE=1: huggingface.co cannot be resolved here: the cache is used immediately" in result.report["notes"]
+    assert result.exit_code
 
 
 def test_the_advice_is_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:

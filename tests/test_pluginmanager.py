@@ -230,8 +230,9 @@ def test_a_file_that_an_entry_point_has_brought_is_not_loaded_again_from_its_fol
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="nowhere does not exist"):
+    with pytest.raises(PluginError, match="nowhere does not exist") as refused:
         Plugins(plugins_dir=tmp_path / "nowhere", allow=())
+    assert refused.value.hint == "Check --plugins-dir and FTCLI_PLUGINS_DIR."
 
 
 @pytest.mark.parametrize(("below", "hint"), [("src", "--plugins-dir .*src"), ("lib", "packages are installed with pip")])

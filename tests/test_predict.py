@@ -122,6 +122,13 @@ def test_a_threshold_that_decides_nothing_is_noted(tmp_path: Path) -> None:
         assert any("threshold = 0.9 is only for multi-label models" in note for note in notes) == noted
 
 
+def test_a_number_of_labels_is_noted_where_there_are_none(tmp_path: Path) -> None:
+    speaks, scores = _model(tmp_path / "speaks"), _model(tmp_path / "scores", labels=1, problem_type="regression")
+    for folder, noted in ((speaks, True), (scores, True), (_model(tmp_path / "one", labels=4), False)):
+        notes = testing.run("predict", str(folder), ASKED[0], "--top-k", "3", "--max-new-tokens", "1", "--json").report["notes"]
+        assert ("top_k = 3 is only for classifiers, which this is not" in notes) == noted
+
+
 def test_answers_are_those_of_the_plain_model_whatever_stands_in_the_batch(tmp_path: Path) -> None:
     folder = _model(tmp_path / "speaks")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
@@ -211,6 +218,23 @@ def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
     rows.write_text('{"text": "a"}\n\n{"messages": [{"role": "user", "content": "b"}]}\n{"id": 1}\n')
     with pytest.raises(DataError, match=r"rows.jsonl:4: neither messages, conversations, instruction, text nor prompt"):
         read_texts(rows, "text")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "place"),
+    [
+        ("c.csv", "text,label\nhello,a\n ,b\n", "c.csv: row 2"),
+        ("both.csv", "text,prompt\nhello,a\n,b\n", "both.csv: row 2"),
+        ("c.jsonl", '{"text": "a"}\n\n{"text": " "}\n', "c.jsonl:3"),
+        ("d.jsonl", '{"text": "a"}\n{"text": ""}\n', "d.jsonl:2"),
+        ("e.jsonl", '{"prompt": " "}\n', "e.jsonl:1"),
+    ],
+)
+def test_an_empty_text_of_a_file_is_refused_by_its_place(name: str, lines: str, place: str, tmp_path: Path) -> None:
+    write(tmp_path / name, lines)
+    with pytest.raises(DataError) as refused:
+        read_asked(tmp_path / name, Settings(), formats())
+    assert (refused.value.message, refused.value.hint) == (f"{tmp_path / place}: the text is empty", "Leave it out.")
 
 
 def test_a_dash_is_refused_and_no_text() -> None:

@@ -330,6 +330,8 @@ def test_the_written_file_gives_the_same_run(kind: str, tmp_path: Path) -> None:
     result = run("settings", "import", tmp_path / "theirs.yml", "--output", tmp_path / "run.toml", "--json")
 
     assert result.exit_code == 0, result.stderr
+    lost = len(LOST[kind])
+    assert result.report["details"]["title"].endswith(f"are mapped, {lost} {'has' if lost == 1 else 'have'} no counterpart")
     settings = resolve(config=tmp_path / "run.toml", environ={}).settings
     assert {key: get(settings, key) for key in expected} == expected
     written = tomllib.loads((tmp_path / "run.toml").read_text())
@@ -757,6 +759,7 @@ def test_a_byte_order_mark_is_no_key_and_the_folder_of_the_output_is_made(tmp_pa
     assert 'name_or_path = "m"' in output.read_text()
     assert run("settings", "--config", output).exit_code == 0
     missing = run("settings", "import", tmp_path / f"gone.{suffix}")
+    assert run("settings", "import", tmp_path / f"gone.{suffix}", "--json").report["command"] == "settings import"
     assert (missing.exit_code, "Errno" in missing.stderr, f"gone.{suffix} does not exist" in missing.stderr) == (2, False, True)
 
 

@@ -252,13 +252,27 @@ def test_a_bare_section_name_is_ignored() -> None:
         ("DATASET_NUMPROC", "DATASET_NUM_PROC"),
         ("DATASET_BATCHSIZE", "DATASET_BATCH_SIZE"),
         ("FTCLI_PROFIL", "FTCLI_PROFILE"),
-        ("TRAIN_REPORT_TO", "TRACKING_REPORT_TO"),
     ],
 )
 def test_a_misspelt_variable_is_a_warning_with_a_suggestion(variable: str, meant: str) -> None:
     (warning,) = resolve(environ={variable: "3"}).warnings
 
     assert warning == f"the variable {variable} is not a setting and has no effect; did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("variable", "instead"),
+    [
+        ("TRAIN_REPORT_TO", "tracking.report_to"),
+        ("TRAIN_WARMUP_RATIO", "train.warmup_steps (a value under 1 is a share)"),
+        ("TRAIN_NO_CUDA", "train.use_cpu"),
+    ],
+)
+def test_a_variable_of_what_is_set_elsewhere_is_a_warning_that_says_where(variable: str, instead: str) -> None:
+    """TRAIN_WARMUP_RATIO had no effect, without a word: no setting is spelt like it."""
+    (warning,) = resolve(environ={variable: "0.1"}).warnings
+
+    assert warning == f"the variable {variable} is not a setting and has no effect; use {instead}"
 
 
 @pytest.mark.parametrize("variable", ["MODEL_REGISTRY_URL", "TRAIN_STATION", "PATH", "FTCLI_LOG", "DATASET_NUM_PROC", "dataset_numproc"])
@@ -371,6 +385,7 @@ def test_a_file_that_cannot_be_right_is_refused_with_a_hint(name: str, text: str
 
 def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     assert "does not exist" in refused(config=tmp_path / "none.toml").message
+    assert "is a folder" in refused(config=tmp_path).message
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     assert "binary.toml cannot be read" in refused(config=tmp_path / "binary.toml").message
 

@@ -202,7 +202,7 @@ class Plugins:
 
     def _load_folder(self, folder: Path) -> None:
         if not folder.exists():
-            raise PluginError(f"the plugins folder {folder} does not exist", "Give --plugins-dir an existing folder.")
+            raise PluginError(f"the plugins folder {folder} does not exist", "Check --plugins-dir and FTCLI_PLUGINS_DIR.")
         files = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
         if not files or any(path.suffix != ".py" for path in files):
             below = folder / "src"

@@ -191,16 +191,24 @@ def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     for variable in environ:
         if variable in known or not variable.startswith(prefixes):
             continue
-        near = difflib.get_close_matches(variable, known, n=1, cutoff=0.8)
-        if near:
+        section, _, name = variable.lower().partition("_")
+        if elsewhere := _elsewhere(section, name):
+            warnings.append(f"the variable {variable} is not a setting and has no effect; use {elsewhere}")
+        elif near := difflib.get_close_matches(variable, known, n=1, cutoff=0.8):
             warnings.append(f"the variable {variable} is not a setting and has no effect; did you mean {near[0]}?")
     return warnings
+
+
+def _elsewhere(section: str, name: str) -> str | None:
+    """What to use for one of transformers' names that is no setting."""
+    return NOT_OFFERED.get(name) or REMOVED.get(name) if section == "train" else None
 
 
 def file_layer(path: Path) -> Layer:
     """A config file's values; unknown keys are fatal."""
     if not path.is_file():
-        raise SettingsError(f"the config file {path} does not exist", "Check --config and FTCLI_CONFIG.")
+        wrong = "is a folder" if path.is_dir() else "does not exist"
+        raise SettingsError(f"the config file {path} {wrong}", "Check --config and FTCLI_CONFIG.")
     return _from_tree(load_file(path), str(path))
 
 
@@ -296,8 +304,7 @@ def check_key(key: str, origin: str) -> None:
     known = sections()
     if section in known and name in known[section].model_fields:
         return
-    elsewhere = (NOT_OFFERED.get(name) or REMOVED.get(name)) if section == "train" else None
-    if elsewhere:
+    if elsewhere := _elsewhere(section, name):
         raise SettingsError(f"{key} (from {origin}) is not a setting", f"Use {elsewhere}.")
     every = [f"{s}.{n}" for s, n, _ in walk()]
     near = difflib.get_close_matches(key, every, n=1) or [k for k in every if k.endswith(f".{name or section}")][:1]

@@ -14,6 +14,8 @@ BY_PLUGIN_OR_TASK = {
     "tokenizer.engine": ("auto", "hf", "gigatoken", "fastokens", "splintr"),
     "runtime.executor": ("local", "ray"),
     "runtime.ray_address": ("auto", "local"),
+    "tracking.report_to": ("tensorboard", "mlflow", "wandb", "trackio"),
+    "kind": ("arrow", "jsonl", "mds", "megatron", "nanotron"),
 }
 """Built-in names of settings that plugins can extend; no plugin is loaded to complete a word."""
 

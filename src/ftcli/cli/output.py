@@ -120,7 +120,7 @@ def evidence_lines(evidence: Mapping[str, Any]) -> list[str]:
     """What is behind a verdict: plain figures on one line, lists of rows with a line each, `SHOWN` of them."""
     plain, lines = [], []
     for name, value in to_json(evidence).items():
-        label = name if name.isupper() else name.replace("_", " ")  # the name of a variable
+        label = name if name.isupper() or "." in name else name.replace("_", " ")  # the name of a variable or of a setting
         if isinstance(value, list) and value and isinstance(value[0], dict):
             lines += [_short(f"{label}: {json.dumps(row, ensure_ascii=False)}") for row in value[:SHOWN]]
         elif isinstance(value, (list, dict)):

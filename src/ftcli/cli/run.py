@@ -31,6 +31,7 @@ from ftcli.masking import as_dict
 from ftcli.pluginfaults import reason_of
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Machine, Report, RunStatus
+from ftcli.settings import update
 from ftcli.sources import Resolved, resolve, within_cores
 
 if TYPE_CHECKING:
@@ -182,9 +183,16 @@ class Invocation:
         if self.spec.computes and self.plan is None:
             from ftcli.environment import apply
 
-            self.context.notes += apply(self.plugins, settings, self.machine, os.environ, self.progress.say)
+            self.context.notes += apply(self.plugins, self._named(settings), self.machine, os.environ, self.progress.say)
         for note in notes:
             self.context.note(note)
+
+    def _named(self, settings: Settings) -> Settings:
+        """With the model that a command takes as an argument: the hub may have it, or its base."""
+        from ftcli.core.models.adapter_base import base_of
+
+        word = self.parsed.arguments.get("model") or self.parsed.arguments.get("adapter")
+        return settings if word is None else update(settings, {"model.name_or_path": base_of(str(word))})
 
     def _planned(self, settings: Settings, machine: Machine) -> Plan | None:
         """The job that this process is to start, whose ranks then set up their environment each for itself."""
@@ -220,10 +228,11 @@ class Invocation:
 
     def _failed(self, error: FtcliError) -> Report:
         status: RunStatus = "interrupted" if isinstance(error, InterruptedRun) else "failed"
+        name = "settings import" if self.parsed.arguments.get("action") == "import" else self.spec.name  # as where it succeeds
         if self.context is not None:
-            return self.context.report(self.spec.name, {}, status=status, error=error)
+            return self.context.report(name, {}, status=status, error=error)
         return Report(
-            command=self.spec.name,
+            command=name,
             status=status,
             seconds=time.monotonic() - self.started,
             metrics={},

@@ -89,6 +89,8 @@ def run(
             on_progress=context.progress.advance,
         )
         seconds = time.perf_counter() - clock
+        if top_k != MOST_LABELS and "labels" not in found[0]:
+            context.note(f"top_k = {top_k} is only for classifiers, which this is not")
         context.progress.close()
     metrics = {"rows": len(found), "rows_per_second": len(found) / seconds}
     predictions = [

@@ -54,7 +54,7 @@ def run(context: Context, file: Path, kind: str | None, output: Path | None) -> 
         output.parent.mkdir(parents=True, exist_ok=True)
     put(data, output.with_name(f".{output.name}.tmp"), output)
     file_layer(output)
-    title = f"{found.name}: {metrics['mapped']} of {metrics['keys']} keys are mapped, {metrics['no_counterpart']} have no counterpart"
+    title = f"{found.name}: {metrics['mapped']} of {metrics['keys']} keys are mapped, {len(lost)} {'has' if len(lost) == 1 else 'have'} no counterpart"
     table = {"head": ["key", "outcome", "what"], "rows": [[line.key, line.outcome, line.words] for line in found.lines]}
     return context.report("settings import", metrics, paths={"output": str(output)}, details={**details, "title": title, "table": table})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from glob import has_magic
@@ -27,6 +28,13 @@ COLUMNS = Columns("messages", chat=NAMES)
 JSON_LINES = (".jsonl", ".ndjson")
 MOST = 60
 """Characters of a value in an error."""
+
+
+class EmptyTextError(DataError):
+    """A text of a file is nothing to ask."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(f"{where}: the text is empty", "Leave it out.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,8 @@ def read_asked(path: Path, settings: Settings, formats: AnyRegistry, note: Calla
         return _rows(path, settings, formats, mode=MODE)
     try:
         return _rows(path, settings, formats, mode=None)
+    except EmptyTextError:
+        raise
     except DataError:
         if dataset.text_pair_column:
             raise
@@ -92,13 +102,19 @@ def _rows(path: Path, settings: Settings, formats: AnyRegistry, mode: str | None
     wanted = _wanted(path, settings, mode)
     plan = make_plan(wanted, formats)
     asked: list[Asked] = []
+    read = Counter[str]()
     for shard in plan.shards:
-        for _, batch in read_shard(shard, plan.columns, wanted, formats):
+        for piece, batch in read_shard(shard, plan.columns, wanted, formats):
             texts = batch.column("text").to_pylist()
             if plan.columns.pair is not None:
                 asked += zip(texts, batch.column("pair").to_pylist(), strict=True)
+            elif mode is not None:
+                asked += map(_from_document, texts)
+            elif empty := next((row for row, text in enumerate(texts, read[piece.path] + 1) if not text.strip()), None):
+                raise EmptyTextError(f"{piece.path}: row {empty}")
             else:
-                asked += texts if mode is None else map(_from_document, texts)
+                asked += texts
+            read[piece.path] += len(texts)
     return asked
 
 
@@ -141,6 +157,9 @@ def read_texts(path: Path, column: str, pair: str | None = None, renamed: Mappin
                 what = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
                 hint = CR_ALONE if in_crs(line) else "One object a line, in UTF-8."
                 raise DataError(f"{where} is no{'t' if what == 'UTF-8' else ''} {what}: {error}", hint) from error
+            text = row.get(column) if found is None else found
+            if pair is None and isinstance(text, str) and not text.strip():
+                raise EmptyTextError(where)
             other = "" if column not in row else f": {column} is {repr(row[column])[:MOST]}, not a text"
             if found is None:
                 raise DataError(f"{where}{other or f': neither messages, conversations, instruction, {column} nor prompt'}", NAMED)

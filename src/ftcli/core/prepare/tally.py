@@ -17,7 +17,7 @@ BANDS = ((20_000, "very fast"), (10_000, "fast"), (5_000, "normal"), (0, "slow")
 BAND_TOKENS = 1_000
 """Tokens a text, on average, up to which the bands say anything: a longer text takes longer."""
 BAND_ROWS = 20_000
-"""Rows from which the bands say anything but "very fast": fewer take less than the engine's first second."""
+"""Rows from which the bands say anything but "very fast": of fewer, the engine's start takes most of the time, and a slower speed says nothing."""
 LISTED = 200
 """Files whose rows are told one by one; a report of 300,000 had 67 MB and took a minute."""
 
