@@ -26,7 +26,7 @@ SMALLER = {
 
 def shared_memory(probe: Probe) -> Check:
     from ftcli.core.verify.probe import Missing
-    from ftcli.core.verify.verdict import failed, passed
+    from ftcli.core.verify.verdict import failed, passed, warned
     from ftcli.machine import shared_memory as of_machine
 
     loader, free = probe.settings.loader, of_machine()
@@ -35,13 +35,18 @@ def shared_memory(probe: Probe) -> Check:
     if free is None:
         raise Missing("this system has no /dev/shm")
     rows = probe.settings.train.per_device_train_batch_size
-    width = _width(probe) or 1024
+    guessed = False
+    try:
+        width = _width(probe)
+    except Missing:
+        width, guessed = 1024, probe.settings.train.max_tokens_per_batch is None
     ahead = loader.num_workers * (loader.prefetch_factor or 2) + 1
     need = ahead * (probe.settings.train.max_tokens_per_batch or rows * width) * BYTES_A_SLOT
     evidence = {"free_mb": round(free / MIB, 1), "needed_mb": round(need / MIB, 1), "workers": loader.num_workers, "batches_ahead": ahead}
     words = f"{loader.num_workers} DataLoader workers hold up to {need / MIB:,.1f} MB of batches in /dev/shm, {free / MIB:,.0f} MB are free"
     if need > free:
-        return failed(
+        judge = warned if guessed else failed
+        return judge(
             words, "Give the container more shared memory (docker run --shm-size 8g), or use --dataloader-num-workers 0.", **evidence
         )
     return passed(words, **evidence)
@@ -86,15 +91,12 @@ def space(probe: Probe) -> Check:
 def step_memory(probe: Probe) -> Check:
     from ftcli.core.models.step_memory import loss_in_pieces, training_step
     from ftcli.core.models.trainable_weights import weights_type
-    from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import noted, passed, warned
 
     train, machine = probe.settings.train, probe.machine
     config = _config(probe)
     on_gpu = bool(machine.gpus) and not train.use_cpu
     width = _width(probe)
-    if width is None:
-        raise Missing("no --dataset: the width of a batch is unknown")
     budget = train.max_tokens_per_batch
     rows = train.per_device_train_batch_size if budget is None else max(1, budget // width)
     whole = (
@@ -173,16 +175,16 @@ def _labels(probe: Probe) -> int | None:
         return 2
 
 
-def _width(probe: Probe) -> int | None:
-    """Slots of the widest row that the run can meet."""
+def _width(probe: Probe) -> int:
+    """Slots of the widest row that the run can meet; what is wrong with the data is said by their checks."""
     from ftcli.core.verify.probe import Missing
     from ftcli.errors import FtcliError
 
     try:
         longest = int(probe.train_split.lengths.max(initial=1))
         return max(longest, probe.store.max_length) if probe.settings.loader.collator == "fixed" else longest
-    except (Missing, FtcliError):
-        return None
+    except FtcliError as error:
+        raise Missing(error.message) from error
 
 
 def _has_bf16(probe: Probe) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +93,19 @@ def test_workers_without_room_in_shared_memory_fail(world: World, monkeypatch: p
     check = world.caught("4 workers, 8 MB of shared memory", values, "FT006", words="/dev/shm", stages=ENV)
     assert check.evidence["needed_mb"] == pytest.approx(9 * 512 * 137 * 24 / 2**20, abs=0.1)
     world.quiet("no workers, 8 MB of shared memory", world.run("classify"), stages=ENV)
+
+
+def test_rows_of_unknown_width_only_warn_of_shared_memory_and_data_that_are_not_prepared_are_said_to_be_so(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "where is my parcel"}\n', encoding="utf-8")
+    raw = {**world.run("classify", "qwen3"), "dataset.sources": [str(tmp_path / "rows.jsonl")]}
+    monkeypatch.setattr(machine, "shared_memory", lambda: 2**20)
+    found = world.caught("4 workers", {**raw, "loader.num_workers": 4}, "FT006", status="warn", words="/dev/shm", stages=ENV)
+    assert found.evidence["needed_mb"] == pytest.approx(9 * 8 * 1024 * 24 / 2**20, abs=0.1)
+    assert "the sources are not prepared yet" in world.quiet("raw data", raw, stages=ENV)["FT009"].summary
+    known = {**raw, "loader.num_workers": 4, "train.max_tokens_per_batch": 2**20}
+    world.caught("a budget of tokens", known, "FT006", words="/dev/shm", stages=ENV)
 
 
 def test_a_step_that_does_not_fit_the_device_is_found(world: World) -> None:

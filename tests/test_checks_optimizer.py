@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Trainer, TrainingArguments
+from transformers.training_args import OptimizerNames
 
+from ftcli.core.training import refused
+from ftcli.errors import MissingExtraError
+from ftcli.settings import Settings
 from verifying import World
 
 STAGE = ("settings",)
@@ -64,6 +70,49 @@ def test_a_setting_that_train_refuses_fails_once_and_without_the_model(world: Wo
 )
 def test_numbers_in_use_are_quiet(world: World, values: dict[str, Any]) -> None:
     assert world.quiet(", ".join(f"{key} = {value}" for key, value in values.items()), values, stages=STAGE)["FT054"].status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "fix"),
+    [
+        ({"train.optim": "adamw_bnb_8bit"}, "needs the package bitsandbytes", "pip install bitsandbytes"),
+        ({"train.optim": "stable_adamw"}, "needs the package optimi", "pip install torch-optimi"),
+        (
+            {"model.attn_implementation": "flash_attention_2"},
+            "needs the package flash_attn",
+            "pip install flash-attn, or pip install kernels",
+        ),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named(
+    world: World, values: dict[str, Any], words: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refused, "_installed", lambda module: module == "flash_attn_interface")
+    assert world.caught(f"no package: {values}", values, "FT054", words=words, stages=STAGE).fix.startswith(fix)
+    monkeypatch.setattr(refused, "_installed", lambda module: module in {"kernels", "bitsandbytes", "optimi"})
+    world.quiet(f"installed: {values}", values, stages=STAGE)
+
+
+def test_an_attention_of_the_hub_needs_no_package_that_is_known_here(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused, "_installed", lambda module: False)
+    for name in ("sdpa", "eager", "flex_attention", "kernels-community/flash-attn2"):
+        world.quiet(name, {"model.attn_implementation": name}, stages=STAGE)
+
+
+@pytest.mark.parametrize("name", [each.value for each in OptimizerNames])
+def test_an_optimizer_is_refused_where_transformers_misses_its_package(name: str, tmp_path: Path) -> None:
+    words = ""
+    try:
+        Trainer.get_optimizer_cls_and_kwargs(TrainingArguments(str(tmp_path), optim=name))
+    except (ImportError, ValueError) as error:
+        words = str(error)
+    missing = any(word in words for word in ("install", "failed to import"))
+    settings = Settings.model_validate({"train": {"optim": name}})
+    if missing:
+        with pytest.raises(MissingExtraError, match=f"train.optim = {name} needs the package"):
+            refused.refuse_settings(settings)
+    else:
+        refused.refuse_settings(settings)
 
 
 def test_an_epoch_of_one_update_warns(world: World) -> None:

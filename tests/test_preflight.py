@@ -9,8 +9,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from ftcli.commands import train
+from ftcli.core.training import refused, run
 from ftcli.core.training.trainer import FtcliTrainer
-from ftcli.errors import TrainError, UsageError
+from ftcli.errors import FtcliError, TrainError, UsageError
 from ftcli.pluginmanager import Plugins
 from ftcli.testing import tiny_model, tiny_tokenizer
 from runs import VOCABULARY, Bench
@@ -36,6 +37,17 @@ def test_a_check_that_fails_stops_the_run_before_its_first_step(bench, store):
         train.run(context)
     assert "--ignore FT053" in caught.value.hint
     assert not list((bench.folder / "stopped").glob("**/model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [({"train__adam_epsilon": 1.0}, "FT054"), ({"train__warmup_steps": 9}, "FT053"), ({"train__optim": "lomo"}, "lomo_optim")],
+)
+def test_what_settings_alone_tell_stops_the_run_before_the_model_is_loaded(bench, store, values, words, monkeypatch):
+    monkeypatch.setattr(refused, "_installed", lambda module: False)
+    monkeypatch.setattr(run, "build", lambda *parts: pytest.fail("the model was loaded"))
+    with pytest.raises(FtcliError, match=words):
+        train.run(bench.context(store, "early", train__max_steps=4, **values))
 
 
 BROKEN = """

@@ -471,7 +471,7 @@ def test_plugins_see_every_logged_step_and_their_failure_is_theirs(bench: Bench,
             "does not read foo of train.optim_args",
         ),
         ({"train__optim_args": "foo", "train__verify": False}, SettingsError, "cannot be created.*'foo' is not name=value"),
-        ({"train__optim": "lomo", "train__verify": False}, MissingExtraError, "train.optim = lomo needs a package"),
+        ({"train__optim": "lomo", "train__verify": False}, MissingExtraError, "train.optim = lomo needs the package lomo_optim"),
         (
             {"train__gradient_checkpointing": True, "train__gradient_checkpointing_kwargs": {"reentrant": False}},
             SettingsError,

@@ -9,6 +9,7 @@ import pytest
 from bad_corpus import POINTER
 from ftcli.commands import train
 from ftcli.core.storage.store import Store
+from ftcli.core.training import refused as refused_settings
 from ftcli.errors import DataError, FtcliError, ModelError, TrainError, UsageError
 from ftcli.records import RUN_NAME
 from ftcli.testing import TEXTS
@@ -86,14 +87,26 @@ def test_a_source_that_is_not_there_is_named(bench):
         ({"train__mode": "sftt"}, "'sftt'"),
         ({"loader__collator": "paked"}, "'paked'"),
         ({"tracking__report_to": ["no_such"]}, "no such tracker"),
+        ({"train__optim": "grokadamw"}, "needs the package grokadamw"),
+        ({"model__attn_implementation": "flash_attention_2"}, "needs the package flash_attn"),
+        ({"train__adam_epsilon": 1.0}, "FT054: adam_epsilon = 1 is larger"),
+        ({"train__warmup_steps": 9}, "FT053: the warm-up of 9 steps"),
     ],
 )
-def test_what_needs_no_data_is_refused_before_they_are_prepared(bench, values, words):
+def test_what_needs_no_data_is_refused_before_they_are_prepared(bench, values, words, monkeypatch):
+    monkeypatch.setattr(refused_settings, "_installed", lambda module: False)
     refused = context(bench, "refused", **values)
     with pytest.raises(FtcliError, match=words):
         train.run(refused)
     assert not refused.notes
     assert not (bench.folder / "refused").exists()
+
+
+def test_no_verify_and_ignore_prepare_data_despite_a_check_that_fails(bench):
+    for name, values in (("unverified", {"train__verify": False}), ("ignored", {"train__ignore_checks": ["FT0"]})):
+        report = train.run(context(bench, name, train__adam_epsilon=1.0, **values))
+        assert report.status == "ok"
+        assert not [check.id for check in report.checks if check.id == "FT054"]
 
 
 def test_weights_that_are_a_pointer_are_named_before_data_are_prepared(bench):

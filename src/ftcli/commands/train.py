@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ftcli.commands import tokenize
@@ -23,7 +24,7 @@ from ftcli.core.training.run import Run, prepare
 from ftcli.core.training.run_lock import Claim
 from ftcli.core.training.train import fit
 from ftcli.core.verify.planned_data import unprepared
-from ftcli.core.verify.preflight import preflight
+from ftcli.core.verify.preflight import preflight, refuse_without_model
 from ftcli.errors import DataError, InterruptedRun, PublishError, RankError, UsageError
 from ftcli.machine import compute_threads
 from ftcli.masking import masked_json
@@ -53,7 +54,7 @@ def _run(context: Context, claim: Claim) -> Report:
     threads = compute_threads(context.settings.runtime.threads, context.machine.cores)
     rank = pulse.current()
     with libraries(threads.value), Signals(apart=0.0 if rank is None else SAME_WISH_SECONDS) as signals:
-        prepared = prepare(context, claim)
+        prepared = prepare(context, claim, partial(refuse_without_model, context))
         checks = preflight(context, prepared)
         outcome = fit(prepared, signals)
         if rank is not None:
@@ -116,6 +117,7 @@ def _prepared(context: Context, claim: Claim) -> Context:
         return context
     claim.take_early()
     refuse(context, output)
+    refuse_without_model(context)
     target = output / "prepared"
     made = (target / MANIFEST_NAME).exists()
     if not made:

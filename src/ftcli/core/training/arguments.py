@@ -74,13 +74,13 @@ def make_arguments(context: Context, *, held_out: bool) -> TrainingArguments:
 
     Raises:
         SettingsError: values contradict each other or the device.
-        MissingExtraError: a tracker's library is not installed.
+        MissingExtraError: the library of a tracker, of the optimizer or of the attention is not installed.
     """
     settings = context.settings
     train, loader = settings.train, settings.loader
     if train.output_dir is None:
         raise UsageError("no output: --output-dir is missing", "Name a directory for checkpoints, the model and the report.")
-    refuse_unsupported(context.settings.train)
+    refuse_unsupported(settings)
     on_gpu = torch.cuda.is_available() and not train.use_cpu
     values = {name: value for name, value in train.model_dump().items() if value is not None and name not in ELSEWHERE}
     values |= _precision(context, on_gpu=on_gpu) | _evaluation(context, held_out=held_out)

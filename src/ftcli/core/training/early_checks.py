@@ -14,6 +14,7 @@ from ftcli.core.models.held_out import figures_of
 from ftcli.core.models.model import check_given, check_kind, check_vocabulary, refuse_pointers
 from ftcli.core.training import checkpoints, gate
 from ftcli.core.training.arguments import check_metric, make_arguments, trackers
+from ftcli.core.training.refused import refuse_settings
 
 
 def refuse(context: Context, output: Path) -> None:
@@ -30,6 +31,7 @@ def refuse(context: Context, output: Path) -> None:
     train = settings.train
     gate.check_output(output, resume=train.resume_from_checkpoint is not None, overwrite=settings.runtime.overwrite)
     trackers(settings.tracking.report_to)
+    refuse_settings(settings)
     if group.world() == 1:  # of several, TrainingArguments would join the group, and the preparation would outlast its timeout
         make_arguments(quiet, held_out=True)
     task: Task | None = None if train.mode is None else context.plugins.registry("task").get(train.mode, "train.mode")()

@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 
 from ftcli.core.batches.order import ORDERS
-from ftcli.errors import SettingsError
-from ftcli.settings_train import REFUSED, TrainSettings
+from ftcli.errors import MissingExtraError, SettingsError
+from ftcli.settings import Settings
+from ftcli.settings_train import REFUSED
+
+OPTIMIZERS = {
+    "galore_.*": "galore_torch",
+    "apollo_.*": "apollo_torch",
+    "schedule_free_.*": "schedulefree",
+    "lomo|adalomo": "lomo_optim",
+    "grokadamw": "grokadamw",
+    "stable_adamw": "optimi",
+    "adamw_torch_[48]bit": "torchao",
+    "adamw_torch_xla": "torch_xla",
+    "adamw_torch_npu_fused": "torch_npu",
+    "adamw_anyprecision": "torchdistx",
+    ".*_(8bit|32bit|bnb)|ademamix": "bitsandbytes",
+}
+"""Which module transformers takes an optimizer from; the first that fits."""
+ATTENTIONS = {
+    "flash_attention_2": ("flash_attn", "kernels", "torch_npu"),
+    "flash_attention_3": ("flash_attn_interface", "kernels"),
+    "flash_attention_4": ("flash_attn", "kernels"),
+}
+"""Modules of which transformers needs one."""
+PIP = {
+    "optimi": "torch-optimi",
+    "torchdistx": "git+https://github.com/pytorch/torchdistx",
+    "flash_attn_interface": "flash-attn-3",
+}
+"""What to install where it is not the module's own name."""
 
 
-def refuse_settings(train: TrainSettings) -> None:
-    """Raises `SettingsError`: a setting asks for what ftcli does not do, or two of them contradict each other."""
+def refuse_settings(settings: Settings) -> None:
+    """
+    Raises:
+        SettingsError: a setting asks for what ftcli does not do, or two of them contradict each other.
+        MissingExtraError: the optimizer or the attention needs a package that is not installed.
+    """
+    train = settings.train
     if train.label_smoothing_factor:
         raise SettingsError("train.label_smoothing_factor is not supported: the loss is plain cross-entropy", "Leave it out.")
     if train.average_tokens_across_devices is False:
@@ -49,3 +84,25 @@ def refuse_settings(train: TrainSettings) -> None:
         raise SettingsError(
             f"train.train_sampling_strategy = {train.train_sampling_strategy!r} is not supported", f"Use {', '.join(ORDERS)}."
         )
+    _refuse_missing(settings)
+
+
+def _refuse_missing(settings: Settings) -> None:
+    """Only what transformers would refuse for certain: what else a package needs, a version or a device, it says itself."""
+    optim, attention = settings.train.optim, settings.model.attn_implementation or ""
+    module = next((module for names, module in OPTIMIZERS.items() if re.fullmatch(names, optim)), None)
+    if module is not None and not _installed(module):
+        raise MissingExtraError(
+            f"train.optim = {optim} needs the package {module}, which is not installed",
+            f"pip install {PIP.get(module, module.replace('_', '-'))}, or choose another one (--optim adamw_torch_fused).",
+        )
+    if (modules := ATTENTIONS.get(attention)) and not any(map(_installed, modules)):
+        raise MissingExtraError(
+            f"model.attn_implementation = {attention} needs the package {modules[0]}, which is not installed",
+            f"pip install {PIP.get(modules[0], modules[0].replace('_', '-'))}, or pip install kernels; "
+            "or remove --attn-implementation, or choose sdpa or eager.",
+        )
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,11 +84,12 @@ class Run:
         return Path(self.arguments.output_dir)
 
 
-def prepare(context: Context, claim: Claim | None = None) -> Run:
+def prepare(context: Context, claim: Claim | None = None, before_model: Callable[[Store], None] = lambda _: None) -> Run:
     """Open the store, load tokenizer and model, and refuse what cannot work. Every automatic choice is noted with its reason.
 
     Args:
         claim: on the run's folder, to be taken as soon as the ranks can speak to each other; None: nothing is written there.
+        before_model: told of the data when all that needs no model was found in order; may refuse the run.
 
     Raises:
         PublishError: another run is at work in the folder.
@@ -129,6 +131,7 @@ def prepare(context: Context, claim: Claim | None = None) -> Run:
     if plan is not None and (said := plan.too_few_evaluations(settings.train)):
         context.note(said)
     balance(context, task, train, store.label_names)
+    before_model(store)
     if arguments.device.type == "cpu":
         huge_pages.reserve(*huge_pages.MAIN)
     with undivided(arguments):

@@ -12,12 +12,14 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ftcli.core.training.refused import refuse_settings
 from ftcli.errors import SettingsError
+from ftcli.settings import Settings
 from ftcli.settings_train import TrainSettings
 
 
-def refuse_unsupported(train: TrainSettings) -> None:
-    """Raises `SettingsError`: a setting asks for what ftcli does not do, or names what a library does not know."""
-    refuse_settings(train)
+def refuse_unsupported(settings: Settings) -> None:
+    """Raises `SettingsError` or `MissingExtraError`: a setting asks for what ftcli does not do, for what is not installed, or names what a library does not know."""
+    refuse_settings(settings)
+    train = settings.train
     _refuse_compilers(train)
     recompute = set(signature(checkpoint).parameters) - {"function", "args", "kwargs"} | {"preserve_rng_state"}
     for name, library, known, example in (

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from ftcli.context import Context
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ftcli.context import Context, Quiet
+from ftcli.contracts import CheckKind
+from ftcli.core.storage.store import Store
 from ftcli.core.training.run import Run
 from ftcli.core.verify.probe import Probe
 from ftcli.core.verify.rules import chosen, every, run_checks
@@ -20,8 +25,34 @@ NOT_HERE = ("FT104", "FT201")
 SAID_ONLY = ("FT205", "FT301")
 """Rows that stand on both sides make an evaluation too good; they do not keep a model from learning. A plugin's collator may change tokens on purpose."""
 
+NO_MODEL = ("env", "settings")
+"""Stages that look at machine and settings first of all."""
+
+HEAD = ("FT008",)
+"""The size of checkpoints, which depends on the head."""
+
 NEEDED = frozenset({"FT091"})
 """The checkpoint to go on from, without which the run does not begin."""
+
+
+def refuse_without_model(context: Context, store: Store | None = None) -> None:
+    """Refuse what machine and settings are refused for, before hours are spent on preparing data or loading a model. Notes nothing: `preflight`
+    asks these checks again, which takes a hundredth of a second.
+
+    Args:
+        store: the data; None: they are not prepared yet.
+
+    Raises: as `preflight`.
+    """
+    train = context.settings.train
+    if not train.verify:
+        return
+    guessed = HEAD if store is None and train.mode is None else ()
+    kinds = [kind for kind in _quick(context) if kind.stage in NO_MODEL and kind.id not in guessed]
+    probe = Probe(replace(context, notes=[], progress=Quiet()))
+    if store is not None:
+        probe.give(store=store)
+    _refuse(run_checks(probe, kinds, context.plugins.registry("check").owner, lambda _: None))
 
 
 def preflight(context: Context, run: Run) -> tuple[Check, ...]:
@@ -42,12 +73,21 @@ def preflight(context: Context, run: Run) -> tuple[Check, ...]:
     if ignored:
         context.note(f"checks skipped: {', '.join(ignored)} (--ignore)")
     more = (*WEIGHTS, *(BATCH if context.plugins.outsider("collator", probe.collator_name) else ()))
-    kinds = chosen(registry, (), "quick", (), (*NOT_HERE, *ignored))
+    kinds = _quick(context)
     kinds += [kind for kind in every(registry) if kind.id in more and not kind.id.startswith(ignored)]
     checks = run_checks(probe, kinds, registry.owner, lambda _: None)
     for check in checks:
         if check.status == "warn" or (check.status == "fail" and check.id in SAID_ONLY):
             context.note(f"{check.id}: {check.summary}. {check.fix}")
+    _refuse(checks)
+    return checks
+
+
+def _quick(context: Context) -> list[CheckKind]:
+    return chosen(context.plugins.registry("check"), (), "quick", (), (*NOT_HERE, *(context.settings.train.ignore_checks or ())))
+
+
+def _refuse(checks: Sequence[Check]) -> None:
     failed = [check for check in checks if check.status in {"fail", "error"} and check.id not in SAID_ONLY]
     if failed:
         words = "\n".join(f"{check.id}: {check.summary}. {check.fix}" for check in failed)
@@ -57,4 +97,3 @@ def preflight(context: Context, run: Run) -> tuple[Check, ...]:
             "the run would not learn as configured" if any(check.status == "fail" for check in failed) else "a check before the run broke"
         )
         raise TrainError(f"{what}:\n{words}", f"Mend that{way_on}.")
-    return checks

@@ -195,10 +195,10 @@ class Probe:
         return self._part("rehearsal", self._rehearse)
 
     def require_supported(self) -> None:
-        """Raises `SettingsError`: `train` refuses a setting, as far as that is known without torch."""
+        """Raises `SettingsError` or `MissingExtraError`: `train` refuses a setting, as far as that is known without torch."""
         from ftcli.core.training.refused import refuse_settings
 
-        self._part("supported", lambda: refuse_settings(self.settings.train))
+        self._part("supported", lambda: refuse_settings(self.settings))
 
     def give(self, **parts: Any) -> None:
         """Parts that the caller has built already: store=…, tokenizer=…"""
