@@ -15,7 +15,7 @@ BY_PLUGIN_OR_TASK = {
     "runtime.executor": ("local", "ray"),
     "runtime.ray_address": ("auto", "local"),
     "tracking.report_to": ("tensorboard", "mlflow", "wandb", "trackio"),
-    "kind": ("arrow", "jsonl", "mds", "megatron", "nanotron"),
+    "kind": ("arrow", "jsonl", "mds", "megatron", "nanotron"),  # export --format
 }
 """Built-in names of settings that plugins can extend; no plugin is loaded to complete a word."""
 

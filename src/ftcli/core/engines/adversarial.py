@@ -137,6 +137,7 @@ ODD = tuple("\0_\x01_\x1c_\x7f_\u00ad_\u200d_\u200e_\u202e_\ufe0f_\ufffd_\uffff_
 UNKNOWN = "\U0010ffff"
 """A character that no vocabulary holds: splintr 0.22.0 does not join its unknown token with the <unk> that Nmt makes of <u\\x18nk>."""
 PARTED = 500
+"""Tokens of which each is tried with a letter inside."""
 DROPPED = "뷁ж"
 """Letters between those of a token: splintr 0.22.0 does not merge what stands on both sides of a letter that the vocabulary drops."""
 ALPHABETS = ("abcdefghijklmnopqrstuvwxyz", "0123456789", "가각간갇갈감갑값강나다라마바", "!?.,-_=+*#'\"", " \t\n\r\u00a0", "あいアイ漢字語")

@@ -27,6 +27,7 @@ ROLES = {
 NATIVE = frozenset({"observation"})
 """Of these what templates know as a role of their own (GLM's)."""
 PLAIN = frozenset({"role", "content"})
+"""What a message has that is words and no more."""
 SPOKEN = ("system", "user", "assistant")
 """Roles that templates know by these names; no set, in which a role that is a list could not be looked for."""
 CALL = "function_call"

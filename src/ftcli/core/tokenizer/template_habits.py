@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ftcli.core.reading.messages import PLAIN
+
 Message = dict[str, Any]
 Whole = Callable[[list[Any], Any], str]
 """(messages, tools) → text; raises whatever the template raises."""
@@ -27,7 +29,6 @@ THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 SYSTEM, DEVELOPER = "system", "developer"
 SHOWN = frozenset({"user", "assistant"})
 """Who is shown by every template that passes its proof."""
-PLAIN = frozenset({"role", "content"})
 
 
 @dataclass(frozen=True, slots=True)

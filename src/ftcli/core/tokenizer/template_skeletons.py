@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from ftcli.core.reading.messages import PLAIN
 from ftcli.core.targets import Span
 from ftcli.core.tokenizer.template_trace import Skeleton, Trace, Unfollowed, followable, followed
 from ftcli.errors import TokenizerError
@@ -138,6 +139,4 @@ class Renderer:
 
 
 def _simple(message: Any) -> bool:
-    return (
-        type(message) is dict and message.keys() == {"role", "content"} and type(message["content"]) is str and type(message["role"]) is str
-    )
+    return type(message) is dict and message.keys() == PLAIN and type(message["content"]) is str and type(message["role"]) is str
