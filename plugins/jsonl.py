@@ -67,16 +67,14 @@ class JsonLines(FileFormat):
         from ftcli.core.files.streams import line_blocks
         from ftcli.core.reading.columns import batch_of
 
-        start, stop = byte_range(piece)
-        for offset, block in line_blocks(piece.path, start, stop, longest=settings.dataset.max_line_bytes, reject=reject):
+        path, (start, stop) = piece.path, byte_range(piece)
+        for offset, block in line_blocks(path, start, stop, longest=settings.dataset.max_line_bytes, reject=reject):
             if block.isspace():
                 continue
             try:
-                arrays = (
-                    _columns(piece.path, block, columns) if columns.chat is None else _documents(piece.path, offset, block, columns, reject)
-                )
+                arrays = arrays_of(path, block, columns) if columns.chat is None else _documents(path, offset, block, columns, reject)
             except ValueError:
-                arrays = _sifted(piece.path, offset, block, columns, reject)
+                arrays = _sifted(path, offset, block, columns, reject)
             if arrays:
                 yield batch_of(columns, arrays)
 
@@ -177,7 +175,7 @@ def _split(offset: int, block: bytes) -> Iterator[tuple[int, bytes]]:
         offset += len(line) + 1
 
 
-def _columns(path: str, block: bytes, columns: Columns) -> list[pa.Array]:
+def arrays_of(path: str, block: bytes, columns: Columns) -> list[pa.Array]:
     """As `_arrays`, by the quickest way that gives the same."""
     from ftcli.core.reading.uniform_lines import even_arrays
 

@@ -14,7 +14,7 @@ from durability import watched
 from ftcli.core.prepare import join
 from ftcli.core.prepare.join import as_batch, joined
 from ftcli.core.publishing.shard import ShardWriter
-from ftcli.core.reading import read
+from ftcli.core.reading import shards
 from ftcli.core.reading.reject import Rejects, whole
 from ftcli.errors import DataError
 from ftcli.records import BadRow, Piece, ShardPlan
@@ -92,7 +92,7 @@ def test_the_rows_and_counts_of_small_files_are_those_of_files_read_alone(
 
 
 def test_many_small_files_are_the_work_of_several_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "MOST_PIECES", 10)
+    monkeypatch.setattr(shards, "MOST_PIECES", 10)
     for number in range(25):
         write_file(tmp_path / f"{number}.txt", "a\n")
     assert [len(shard.pieces) for shard in plan(tmp_path).shards] == [10, 10, 5]

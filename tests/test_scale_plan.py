@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ftcli.core.reading.read import shard_size
+from ftcli.core.reading.shards import shard_size
 
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks" / "scale.py").exists(), reason="the benchmarks are in the source tree only")

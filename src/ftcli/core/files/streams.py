@@ -272,6 +272,17 @@ def line_of(path: str, offset: int) -> int:
     return lines
 
 
+def column_of(path: str, offset: int) -> int:
+    """Which character of its line (from 1) byte `offset` of the decompressed content is. Reads the file: for error paths only."""
+    characters = 0
+    with data_errors(path), open_stream(path) as stream:
+        for chunk in _chunks(stream, offset):
+            line = chunk.rfind(b"\n") + 1
+            begun = np.count_nonzero((np.frombuffer(chunk, np.uint8)[line:] & 0xC0) != 0x80)
+            characters = int(begun) + (0 if line else characters)
+    return characters + 1
+
+
 class LineCounter:
     """Counts line ends from byte `start` of the decompressed content; offsets that rise are reached in one pass over the file."""
 

@@ -26,6 +26,7 @@ from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
 from ftcli.core.reading.reject import Rejects, passing
+from ftcli.core.reading.shards import joined_pieces, pieces_of, shard_size
 from ftcli.core.room import require_readers
 from ftcli.errors import DataError, UsageError
 from ftcli.records import SPLITS, Piece, ShardPlan, Split
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 CHAT_FORMATS = ("jsonl", "json", "parquet", "arrow", "hf", "csv")
 """Formats that know how to read conversations."""
 HASH_THREADS = 4
-MOST_PIECES = 4096
-"""Pieces in a shard: many small files cost by their number, and 100,000 of them must not be the work of one core."""
 HASH_GROUP, HASH_GROUP_BYTES = 256, 4 << 20
 """Files that a thread hashes at a time: handing over a small file takes longer than hashing it."""
 
@@ -151,7 +150,7 @@ def make_plan(
     target = dataset.shard_bytes or shard_size(sum(Path(file.path).stat().st_size for file in found))
     for file in found:
         refuse_pointer(file.path, DataError)
-    pieces = [_planned(file, found, finder.formats, target, settings) for file in found]
+    pieces = [_planned(file, found, finder.formats, target, settings, progress or Quiet()) for file in found]
     empty = [file.path for file, planned in zip(found, pieces, strict=True) if not planned]
     if len(empty) == len(found):
         raise DataError(f"{', '.join(empty[:5])}: no rows", "Check that the data were written.")
@@ -183,7 +182,7 @@ def make_plan(
     taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
     finder.notes.extend(notes_on_copies(found, taken, finder.suffixes))
     return Plan(
-        shards=_shards(found, pieces, target),
+        shards=joined_pieces(found, pieces, target),
         files=tuple(
             SourceFile(file.path, planned[0].format if planned else file.format, file.split or "train", hashed.stamp.size, hashed.xxh3)
             for file, planned, hashed in zip(found, pieces, taken, strict=True)
@@ -197,9 +196,11 @@ def make_plan(
     )
 
 
-def _planned(file: Found, found: Sequence[Found], formats: Mapping[str, SourceFormat], target: int, settings: Settings) -> list[Piece]:
+def _planned(
+    file: Found, found: Sequence[Found], formats: Mapping[str, SourceFormat], target: int, settings: Settings, progress: Progress
+) -> list[Piece]:
     try:
-        return formats[file.format].plan(file.path, target, settings)
+        return pieces_of(file.path, formats[file.format], target, settings, progress)
     except DataError as error:
         if way := way_without_labels(error, found, formats, settings):
             raise DataError(error.message, way) from None
@@ -266,12 +267,6 @@ def _found_columns(found: list[Found], formats: dict[str, SourceFormat], setting
     return columns
 
 
-def shard_size(total: int) -> int:
-    """Bytes of a shard for so many bytes of sources: small enough that some 64 of them keep many cores busy to the end, large enough
-    that committing one (20 ms) is little beside encoding it (0.1 s for 16 MB)."""
-    return min(64_000_000, max(16_000_000, total // 64))
-
-
 def _label_kind(
     found: list[Found], formats: dict[str, SourceFormat], settings: Settings, label: str, *, flag: bool = False, number: bool = False
 ) -> Kind:
@@ -296,20 +291,6 @@ def _label_kind(
         wanted = "numbers" if number else "0 or 1, or false or true"
         raise DataError(f"{first[held]}: the label column {label!r} holds {WORDS[held]}; it must hold {wanted}", CONVERT[None])
     return held
-
-
-def _shards(found: list[Found], pieces: list[list[Piece]], target: int) -> tuple[ShardPlan, ...]:
-    """Consecutive pieces of a split joined up to `target` bytes and `MOST_PIECES`."""
-    groups: list[tuple[Split, list[Piece]]] = []
-    filled = 0
-    for file, planned in zip(found, pieces, strict=True):
-        for piece in planned:
-            if not groups or groups[-1][0] != file.split or filled + piece.size > target or len(groups[-1][1]) == MOST_PIECES:
-                groups.append((file.split or "train", []))
-                filled = 0
-            groups[-1][1].append(piece)
-            filled += piece.size
-    return tuple(ShardPlan(index, split, tuple(group)) for index, (split, group) in enumerate(groups))
 
 
 def hash_sources(found: Sequence[Found], hashes: SourceHashes, progress: Progress) -> list[Hashed]:

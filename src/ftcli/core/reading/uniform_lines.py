@@ -133,7 +133,7 @@ def _piece(line: bytes, quotes: list[int], start: int, stop: int) -> _Piece:
 
 def _lines(block: bytes, form: _Form) -> _Lines | None:
     """Where everything is; None where a line is written otherwise, or many hold a backslash."""
-    if not _sound(block):
+    if not sound(block):
         return None
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data == LINE_END)
@@ -186,7 +186,7 @@ def _arrays(block: bytes, lines: _Lines, columns: Columns, parse: Parse) -> list
 
 @cache
 def _parser() -> Any:
-    """simdjson's; None where its words do not mean what `_sound` takes them for.
+    """simdjson's; None where its words do not mean what `sound` takes them for.
 
     Its first stage reads all bytes and refuses what is not UTF-8, a control character in a string and a string without an end; only then the second
     one finds that a line follows the object, which is not JSON.
@@ -199,7 +199,7 @@ def _parser() -> Any:
     return parser if _stage(parser, good * 9) and not any(_stage(parser, good * 9 + line) for line in bad) else None
 
 
-def _sound(block: bytes) -> bool:
+def sound(block: bytes) -> bool:
     """Whether a block of lines is UTF-8, and its strings all end and hold no control characters: 0.16 ms a MB, Arrow's look at UTF-8 takes 2 of the texts alone."""
     parser = _parser()
     return parser is not None and _stage(parser, block)

@@ -1,0 +1,329 @@
+"""A JSON document as Python reads it: where its array begins, and the elements of its parts with what is wrong with each."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ftcli.contracts import Columns
+from ftcli.errors import DataError
+from ftcli.records import BadCode, BadRow
+from ftcli.settings import Settings
+
+from .jsonhints import KEYED, SPLIT
+from .jsonl import DECODER, Object, arrays_of, check_row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ftcli.core.reading.array_chunks import Chunk
+    from ftcli.core.reading.columns import BadValue
+
+HEAD = 1 << 20
+"""Bytes of a document that are looked at to find its array."""
+SPACE = re.compile(r"\s*")
+BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+ESCAPED = re.compile("[\udc80-\udcff]")
+NO_ARRAY = "Expected an array of objects, or an object that holds one. A file that breaks off was not completely written or copied: make or copy it again."
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where the array of a document begins."""
+
+    start: int
+    """Of what stands behind its bracket, in the decompressed content."""
+    closing: str
+    """What must close the document after it."""
+    first: str
+    """The first character of its first element."""
+    split: bool
+    """Columns are named before it, as pandas does."""
+
+
+def opening_of(path: str) -> Opening | None:
+    """Where the first megabyte tells it: the document is an array, or an object whose "data" is one."""
+    from ftcli.core.files.streams import content
+
+    offset, data = content(path, HEAD)
+    text = data.decode("utf-8", "surrogateescape")
+    with suppress(ValueError, RecursionError, _NoArrayError):
+        bracket, closing, sure = _array(text, _skip(text, 0))
+        opening = _begun(text, offset, bracket, closing)
+        return opening if sure and opening.first else None
+    return None
+
+
+def _begun(text: str, offset: int, bracket: int, closing: str) -> Opening:
+    first = _skip(text, bracket + 1)
+    start = offset + len(text[: bracket + 1].encode("utf-8", "surrogateescape"))
+    return Opening(start, closing, text[first : first + 1], '"columns"' in text[:bracket])
+
+
+def parts(path: str, start: int, stop: int | None, settings: Settings) -> Iterator[Part]:
+    """The elements between two bytes where elements begin; 0 is the document's beginning, None its end.
+
+    Raises:
+        DataError: the document is no JSON as far as its array, or holds none, or several.
+    """
+    import pyarrow as pa
+
+    from ftcli.core.files.streams import content, data_errors, open_stream
+    from ftcli.core.reading.array_chunks import chunks
+
+    opening = opening_of(path)
+    if opening is not None:
+        stop = None if stop == Path(path).stat().st_size else stop
+        with data_errors(path), open_stream(path) as stream:
+            stream.seek(start) if start else stream.read(opening.start)
+            for chunk in chunks(stream, start or opening.start, stop):
+                yield Part(path, settings, opening, chunk)
+        return
+    offset, data = content(path)
+    text = data.decode("utf-8", "surrogateescape")
+    if text.strip():
+        with _named(path, text, offset):
+            bracket, closing, _ = _array(text, _skip(text, 0))
+        opening = _begun(text, offset, bracket, closing)
+        stream = pa.BufferReader(data)
+        stream.seek(opening.start - offset)
+        del text
+        for chunk in chunks(stream, opening.start, None):
+            yield Part(path, settings, opening, chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element of the array: where it stands in the text, and its value or what is wrong with it."""
+
+    start: int
+    stop: int
+    value: Any
+    fault: BadValue | None = None
+
+
+class Part:
+    """Elements of an array as they stand in the file. Bytes that are not UTF-8 stand in the text as lone surrogates, so that they cost a row and not the file."""
+
+    def __init__(self, path: str, settings: Settings, opening: Opening, chunk: Chunk) -> None:
+        self.path, self._longest, self._column = path, settings.dataset.max_line_bytes, settings.dataset.text_column
+        self._opening, self._chunk = opening, chunk
+        self._at, self._byte = 0, chunk.start
+
+    @cached_property
+    def _text(self) -> str:
+        text = self._chunk.data.decode("utf-8", "surrogateescape")
+        behind = text.rstrip()
+        return text if self._chunk.last or not behind.endswith(",") else behind[:-1] + "]"
+
+    @cached_property
+    def _broken(self) -> bool:
+        return ESCAPED.search(self._text) is not None
+
+    def arrays(self, columns: Columns) -> list[pa.Array] | None:
+        """The columns, where all elements are objects as they should be and the part ends as it should; None: they have to be looked at."""
+        from ftcli.core.reading.array_chunks import as_lines
+        from ftcli.core.reading.uniform_lines import sound
+
+        lines = as_lines(self._chunk, self._longest) if columns.chat is None else None
+        if lines is None or not sound(lines[0]) or not self._ended(lines[1].decode("utf-8", "surrogateescape").strip()):
+            return None
+        try:
+            return arrays_of(self.path, lines[0], columns)
+        except ValueError:
+            return None
+
+    def _ended(self, rest: str) -> bool:
+        """Whether this may stand behind the last element."""
+        return rest == "," if not self._chunk.last else rest[:1] == "]" and self._closed(rest[1:].strip())
+
+    def _closed(self, rest: str) -> bool:
+        closing = self._opening.closing if self._chunk.last else ""
+        return rest == closing or (closing != "" and rest.startswith(",") and rest.endswith(closing))
+
+    def place(self, element: Element) -> tuple[int, bytes]:
+        """(byte, bytes) of an element, which is not before the last one asked for."""
+        self._byte += len(self._text[self._at : element.start].encode("utf-8", "surrogateescape"))
+        self._at = element.start
+        return self._byte, self._text[element.start : element.stop].encode("utf-8", "surrogateescape")
+
+    def fault(self, element: Element, columns: Columns, check: Callable[[Object], object] = lambda _: None) -> BadRow | None:
+        """What is wrong with an element; `check` raises BadValue."""
+        from ftcli.core.files.encodings import utf8_hint
+        from ftcli.core.files.streams import bad_utf8
+        from ftcli.core.reading.columns import BadValue
+
+        bad = element.fault
+        size = element.stop - element.start
+        if bad is None and self._longest < 4 * size:
+            size = len(self._text[element.start : element.stop].encode("utf-8", "surrogateescape"))
+            if size > self._longest:
+                bad = BadValue(0, "line-too-long", f"a row of {size:,} bytes, more than max_line_bytes {self._longest:,}")
+        if bad is None and self._broken and ESCAPED.search(self._text, element.start, element.stop):
+            raw = self._text[element.start : element.stop].encode("utf-8", "surrogateescape")
+            undecodable = bad_utf8(raw)
+            assert undecodable is not None
+            bad = BadValue(0, "not-utf8", undecodable[1], None, utf8_hint(raw))
+        if bad is None:
+            try:
+                check(check_row(element.value, columns))
+            except BadValue as error:
+                bad = error
+        if bad is None:
+            return None
+        start, raw = self.place(element)
+        hint = SPLIT if self._opening.split and self._opening.first == "[" and bad.code == "missing-field" else bad.hint
+        return BadRow(self.path, bad.code, bad.reason, start=start, size=len(raw), field=bad.field, raw=raw, hint=hint)
+
+    def elements(self) -> Iterator[Element]:
+        """The elements: where the array's first is a text each text as a row of its own, and an array as a row whose columns are counted from 0.
+
+        Raises:
+            DataError: the text stops being JSON: what comes behind is lost.
+        """
+        text, first = self._text, self._opening.first
+        with _named(self.path, text, self._chunk.start):
+            position = _skip(text, 0)
+            more = text[position : position + 1] != "]"
+            while more:
+                element = _element(text, position)
+                if first == '"' and isinstance(element.value, str):
+                    element = replace(element, value=Object([(self._column, element.value)]))
+                elif first == "[" and isinstance(element.value, list):
+                    element = replace(element, value=Object([(str(number), value) for number, value in enumerate(element.value)]))
+                yield element
+                position = _skip(text, element.stop)
+                more = text[position : position + 1] == ","
+                if more:
+                    position = _skip(text, position + 1)
+                elif text[position : position + 1] != "]":
+                    raise json.JSONDecodeError("Expecting ',' or ']'", text, position)
+            if not self._closed(text[position + 1 :].strip()):
+                raise json.JSONDecodeError("Extra data or a missing end", text, position + 1)
+
+
+@contextmanager
+def _named(path: str, text: str, start: int) -> Iterator[None]:
+    """Turn what is wrong with a text, which begins at byte `start` of the content, into a DataError with its place."""
+    from ftcli.core.files.streams import column_of, line_of
+
+    try:
+        yield
+    except json.JSONDecodeError as error:
+        byte = start + len(text[: error.pos].encode("utf-8", "surrogateescape"))
+        reason = f"not JSON: {error.msg.removesuffix(' at')} at column {column_of(path, byte):,}"
+        raise DataError(f"{path}:{line_of(path, byte)} (byte {byte:,}): {reason}", NO_ARRAY) from None
+    except _NoArrayError as error:
+        raise DataError(f"{path}: {error}", error.hint) from None
+    except RecursionError:
+        raise DataError(f"{path}: nested too deeply", "Reduce the nesting, or write the rows as JSON lines.") from None
+    except ValueError as error:
+        raise DataError(
+            f"{path}: {str(error).partition(';')[0]}", "No data row holds a number this long: check that this is the right file."
+        ) from None
+
+
+def _element(text: str, position: int) -> Element:
+    """The value at `position`. What Python cannot hold costs this element only, if its end can be found."""
+    from ftcli.core.reading.columns import BadValue
+
+    try:
+        value, end = DECODER.raw_decode(text, position)
+        return Element(position, end, value)
+    except json.JSONDecodeError:
+        raise
+    except (RecursionError, ValueError) as error:
+        stop = _end(text, position)
+        if stop is None:
+            raise
+        deep = isinstance(error, RecursionError)
+        code: BadCode = "too-deep" if deep else "out-of-range"  # a number of more digits than Python reads
+        return Element(position, stop, None, BadValue(0, code, "nested too deeply" if deep else str(error).partition(";")[0]))
+
+
+def _end(text: str, position: int) -> int | None:
+    """Where the array or object at `position` ends, by its brackets."""
+    depth = 0
+    if text[position : position + 1] not in {"[", "{"}:
+        return None
+    for match in BRACKET.finditer(text, position):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return match.end()
+    return None
+
+
+class _NoArrayError(Exception):
+    """The document is sound, and which of its arrays holds the rows is not known."""
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+def _array(text: str, position: int) -> tuple[int, str, bool]:
+    """(where the array opens, what must close the document after it, whether nothing that follows can change that): of an object's arrays "data", or
+    the only one. Raises _NoArrayError."""
+    if text[position : position + 1] != "{":
+        if text[position : position + 1] != "[":
+            raise json.JSONDecodeError("Expecting an array of objects", text, position)
+        return position, "", True
+    found: dict[str, int] = {}
+    names: list[str] = []
+    objects = 0
+    while text[position : position + 1] in {"{", ","}:
+        position = _skip(text, position + 1)
+        if text[position : position + 1] == "}":
+            break
+        key, position = DECODER.raw_decode(text, position)
+        position = _skip(text, position)
+        if text[position : position + 1] != ":":
+            raise json.JSONDecodeError("Expecting ':'", text, position)
+        position = _skip(text, position + 1)
+        if text[position : position + 1] != "[":
+            objects += text[position : position + 1] == "{"
+            _, position = DECODER.raw_decode(text, position)
+        else:
+            if key == "data":
+                return position, "}", True
+            names.append(key)
+            first, stop = _skip(text, position + 1), _end(text, position)
+            if stop is None:  # whoever reads on says where it breaks off
+                return position, "}", False
+            if text[first : first + 1] == "{":
+                found[key] = position
+            position = stop
+        position = _skip(text, position)
+    if text[position : position + 1] != "}":
+        raise json.JSONDecodeError("Expecting ',' or '}'", text, position)
+    if len(found) == 1:
+        return next(iter(found.values())), "}", True
+    if not names:
+        raise _NoArrayError("an object that holds no array of rows", _objects_hint(text[position + 1 :], objects))
+    what = "several arrays of objects" if found else "no array of objects"
+    shown = ", ".join(map(repr, names[:10])) + (" …" if len(names) > 10 else "")
+    raise _NoArrayError(
+        f"{what} among {shown}, and none is named data",
+        f"Write the array of rows to its own file, for example: jq .{names[0]} OLD > {names[0]}.json",
+    )
+
+
+def _objects_hint(rest: str, objects: int) -> str:
+    """What to do about a document of objects alone."""
+    if rest.lstrip()[:1] == "{":
+        return "The file holds several objects, one after another. Write one per line: jq -c . OLD > NEW.jsonl"
+    if objects > 1:
+        return KEYED
+    return "Write the rows as a JSON array of objects, or as JSON lines."
+
+
+def _skip(text: str, position: int) -> int:
+    found = SPACE.match(text, position)
+    assert found is not None
+    return found.end()

@@ -1,0 +1,196 @@
+"""A JSON array is cut between its elements only, whatever stands in its strings, and read as `json.loads` reads it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from ftcli.plugins import jsonparts
+from ftcli.plugins.jsonfile import Json
+from ftcli.plugins.jsonl import JsonLines
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ftcli.context import Quiet
+from ftcli.core.reading import array_chunks
+from ftcli.core.reading.array_chunks import Chunk, as_lines, chunks, cuts
+from ftcli.core.reading.shards import pieces_of
+from reading import accounted, plan, refusal, rows, settings, write
+
+WORDS = st.text(st.sampled_from('ay_[]{}"\\,:\n 글é'), max_size=6)
+VALUES = st.recursive(
+    WORDS | st.none() | st.integers(0, 9), lambda inner: st.lists(inner, max_size=2) | st.dictionaries(WORDS, inner, max_size=2)
+)
+OBJECTS = st.lists(st.dictionaries(WORDS, VALUES, max_size=3), max_size=8)
+LAYOUTS = st.sampled_from([{}, {"separators": (",", ":")}, {"indent": 1}, {"indent": 2, "ensure_ascii": False}])
+RECORDS = [{"text": f'글 {{"{number}"}}, [', "label": number % 3, "more": [{"a": {"b": "}]"}}]} for number in range(60)]
+
+
+def chunked(data: bytes, start: int, stop: int | None, block: int) -> list[Chunk]:
+    stream = pa.BufferReader(data)
+    stream.seek(start)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(array_chunks, "BLOCK", block)
+        return list(chunks(stream, start, stop))
+
+
+def held(chunk: Chunk) -> list[Any]:
+    """What `json` makes of it."""
+    text = chunk.data.decode()
+    found: list[Any] = json.loads("[" + (text if chunk.last else text.rstrip().removesuffix(",") + "]"))
+    return found
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(
+    elements=OBJECTS | st.lists(VALUES, max_size=6),
+    layout=LAYOUTS,
+    ends=st.sampled_from(["\n", "\r\n"]),
+    block=st.sampled_from([1, 2, 3, 7, 60]),
+)
+def test_chunks_are_the_array_and_their_elements_its_own(elements: list[Any], layout: dict[str, Any], ends: str, block: int) -> None:
+    data = json.dumps(elements, **layout).replace("\n", ends).encode()
+    found = chunked(data, 1, None, block)
+    assert b"".join(chunk.data for chunk in found) == data[1:]
+    assert all(data[chunk.start :].startswith(chunk.data) for chunk in found)
+    assert [each for chunk in found for each in held(chunk)] == elements
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(elements=OBJECTS, layout=LAYOUTS, wanted=st.lists(st.integers(0, 200), max_size=4), block=st.sampled_from([1, 5, 64]))
+def test_cuts_lie_where_elements_begin(elements: list[Any], layout: dict[str, Any], wanted: list[int], block: int) -> None:
+    data = json.dumps(elements, **layout).encode()
+    stream = pa.BufferReader(data)
+    stream.seek(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(array_chunks, "BLOCK", block)
+        places = [1, *cuts(stream, 1, sorted(wanted)), None]
+    found = [
+        each for start, stop in pairwise(places) for chunk in chunked(data, start or 1, stop, block) if chunk.data for each in held(chunk)
+    ]
+    assert found == elements
+    assert sum(place is not None and place > 1 for place in places) <= len(wanted)
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(elements=OBJECTS, layout=LAYOUTS, block=st.sampled_from([9, 1 << 20]))
+def test_objects_as_lines_are_the_same_objects(elements: list[Any], layout: dict[str, Any], block: int) -> None:
+    for chunk in chunked(json.dumps(elements, **layout).encode(), 1, None, block):
+        if held(chunk):
+            lines = as_lines(chunk, 1 << 20)
+            assert lines is not None
+            assert [json.loads(line) for line in lines[0].split(b"\n")[:-1]] == held(chunk)
+            assert lines[1].strip() == (b"]" if chunk.last else b",")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1}, "b"]', '{"a": 1}, , {"b": 2}]', '{"a": 1} {"b": 2}]', '{"a": 1}, [2]]', '3, {"a": 1}]', '{"a": 1}x, {"b": 2}]', "]"]
+)
+def test_what_is_no_row_of_objects_is_not_made_lines(text: str) -> None:
+    (chunk,) = chunked(text.encode(), 0, None, 1 << 20)
+    assert (lines := as_lines(chunk, 1 << 20)) is None or lines[1].strip() != b"]"
+
+
+def test_an_object_of_too_many_bytes_is_not_made_a_line() -> None:
+    (chunk,) = chunked(b'{"a": 1}, {"b": 22}]', 0, None, 1 << 20)
+    assert as_lines(chunk, 9) is not None
+    assert as_lines(chunk, 8) is None
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("before", ["", '{"version": [1], "data": '], ids=["array", "data"])
+def test_an_array_is_cut_for_the_workers_and_its_bad_rows_have_their_places(
+    tmp_path: Path, indent: int | None, before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(array_chunks, "BLOCK", 200)
+    records: list[Any] = [*RECORDS[:40], {"text": 3}, *RECORDS[40:], "words"]
+    text = "\ufeff" + before + json.dumps(records, ensure_ascii=False, indent=indent) + ("}" if before else "")
+    file = write(tmp_path / "a.json", text)
+    made = plan(file, on_bad="quarantine", shard_bytes=500)
+    pieces = [piece for shard in made.shards for piece in shard.pieces]
+    assert len(pieces) > 5
+    assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces[:-1])]
+    assert pieces[-1].stop == len(text.encode())
+    for shard_bytes in (500, 10**6):
+        good, bad = accounted(file, on_bad="quarantine", shard_bytes=shard_bytes)
+        assert good == [record["text"] for record in RECORDS]
+        assert [(row.code, row.raw) for row in bad] == [
+            ("wrong-type", json.dumps(records[40], indent=indent).replace("\n", "\n  ").encode()),
+            ("not-an-object", b'"words"'),
+        ]
+        data = text.encode()
+        assert all(row.raw is not None and data[row.start or 0 :].startswith(row.raw) for row in bad)
+        line = data[: bad[0].start].count(b"\n") + 1
+        assert refusal(file, shard_bytes=shard_bytes).message.startswith(f"{file}:{line} (byte {bad[0].start:,}): 'text' is 3")
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_an_array_is_read_a_part_at_a_time(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was held in memory."""
+    monkeypatch.setattr(array_chunks, "BLOCK", 200)
+    data = json.dumps(RECORDS, ensure_ascii=False).encode()
+    file = write(tmp_path / name, gzip.compress(data) if name.endswith("gz") else data)
+    parts = list(jsonparts.parts(str(file), 0, None, settings(file)))
+    assert len(parts) > 10
+    assert rows(file, label_column="label") == [(record["text"], record["label"]) for record in RECORDS]
+
+
+def test_places_are_those_of_all_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_chunks, "BLOCK", 200)
+    data = json.dumps([*RECORDS, "words", 3], indent=1).encode()
+    file = write(tmp_path / "a.json", data)
+    chosen = settings(file, shard_bytes=700)
+    pieces = Json().plan(str(file), 700, chosen)
+    places = [place for piece in pieces for place in Json().places(piece, chosen)]
+    assert [json.loads(place.raw or b"") for place in places] == [*RECORDS, "words", 3]
+    assert all(data[place.start or 0 :].startswith(place.raw or b"-") for place in places)
+
+
+def test_rows_are_read_alike_by_the_quick_way_and_by_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "a.json", json.dumps(RECORDS))
+    looked: list[object] = []
+    monkeypatch.setattr("ftcli.plugins.jsonfile._looked_at", lambda *given: looked.append(given) or iter(()))
+    quick = rows(file, label_column="label")
+    assert not looked
+    monkeypatch.undo()
+    monkeypatch.setattr(jsonparts.Part, "arrays", lambda *_: None)
+    assert rows(file, label_column="label") == quick == [(record["text"], record["label"]) for record in RECORDS]
+
+
+@pytest.mark.parametrize("odd", ["[" * 3000 + "]" * 3000, '"\xff"', '"a\nb"', "NaN"], ids=["deep", "not UTF-8", "control", "NaN"])
+def test_whether_a_row_is_good_does_not_depend_on_its_neighbours(tmp_path: Path, odd: str) -> None:
+    """Arrow's parser takes some of what Python's refuses, in a key that nobody asked for."""
+    told = []
+    for other in ('{"text": "a"}', '{"text": 3}'):
+        file = write(tmp_path / "a.json", f'[{{"text": "first"}}, {{"text": "odd", "more": {odd}}}, {other}]'.encode("latin-1"))
+        try:
+            good, bad = accounted(file, on_bad="quarantine")
+            told.append(("odd" in good, [row.code for row in bad if row.field != "text"]))
+        except Exception as error:  # noqa: BLE001 - whichever it is
+            told.append((type(error), str(error).partition(": ")[2]))
+    assert told[0] == told[1]
+
+
+def test_cutting_a_long_array_says_how_far_it_is(tmp_path: Path) -> None:
+    """Only what has to be read for it: lines are cut without."""
+    told: list[tuple[str, float]] = []
+
+    class Bar(Quiet):
+        def start(self, stage: str, total: float | None, unit: str, before: float = 0.0) -> None:
+            told.append((stage, total or 0))
+
+        def advance(self, amount: float, **_: Any) -> None:
+            told.append(("", amount))
+
+    array = write(tmp_path / "a.json", json.dumps(RECORDS))
+    lines = write(tmp_path / "a.jsonl", "".join(json.dumps(record) + "\n" for record in RECORDS))
+    for file, reader in ((lines, JsonLines()), (array, Json())):
+        assert len(pieces_of(str(file), reader, 500, settings(file), Bar())) > 1
+    size = array.stat().st_size
+    assert told == [("plan", size), ("", size - 1)]
