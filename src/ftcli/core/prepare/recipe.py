@@ -326,7 +326,6 @@ def _inputs(
         "dataset.label_names": dataset.label_names,
         "dataset.sample_by": dataset.sample_by,
         **({"a line of whitespace": "is empty"} if lines else {}),
-        **({"an array of JSON": "is cut"} if any(file.format == "json" for file in plan.files) else {}),
         "dataset.max_line_bytes": dataset.max_line_bytes,
         "dataset.max_row_tokens": dataset.max_row_tokens,
         "dataset.validation_fraction": fractions[0],

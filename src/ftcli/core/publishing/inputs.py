@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised when the same inputs would give other bytes."""
 DAY = "date in the chat template"
 """Name of the one input that changes by itself, where a template asks for today's date."""
