@@ -1,10 +1,10 @@
-"""Parquet by row groups, Arrow IPC files and streams by record batches."""
+"""Parquet by row groups, Arrow IPC files and streams by record batches; large ones of either by their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import count, groupby, islice, pairwise
+from itertools import accumulate, count, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +25,22 @@ PARQUET_ROWS = 8192
 BATCH_BYTES = 32 << 20
 """About what a batch may hold of the columns that are read: with rows of up to 4 kB it has `PARQUET_ROWS`. 300 rows of 1 MB as one batch took 7.2 GB to
 tokenize, in batches of 16 rows 2.1, of which 1 is pyarrow's for the one page that they are in."""
+MOST_PARTS = 8
+"""Of one row group, which every part decodes from its beginning."""
 PARTITIONED = (
     'Combine the partitions into one table: python -c "import pyarrow.dataset as d, pyarrow.parquet as p; '
     "p.write_table(d.dataset('FOLDER', partitioning='hive').to_table(), 'NEW.parquet')\""
 )
 
 
-class Parquet(FileFormat):
+class Columnar(FileFormat):
+    """A format whose rows are counted through the file."""
+
+    def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
+        return (Place(row=row) for row in count(piece.start + 1))
+
+
+class Parquet(Columnar):
     """.parquet. Only the columns asked for are decoded."""
 
     name = "parquet"
@@ -45,8 +54,7 @@ class Parquet(FileFormat):
             metadata = file.metadata
             groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
             weights = [sum(group.column(i).total_compressed_size for i in range(group.num_columns)) for group in groups]
-            rows = metadata.num_rows
-        return _pieces(path, self.name, "row_groups", weights, target_bytes) if rows else []
+            return _pieces(path, self.name, [group.num_rows for group in groups], weights, target_bytes)
 
     def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
         with _parquet(path) as file:
@@ -70,20 +78,18 @@ class Parquet(FileFormat):
         path = piece.path
         with _parquet(path) as file, data_errors(path):
             _check_columns(path, file.schema_arrow, columns)
-            row = sum(file.metadata.row_group(i).num_rows for i in range(piece.start))
             names = _names(path, columns, file.schema_arrow.names)
-            for most, groups in groupby(range(piece.start, piece.stop), lambda i: _rows_of_group(file.metadata.row_group(i), names)):
-                for batch in file.iter_batches(most, row_groups=list(groups), columns=names, use_threads=False):
+            metadata = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            bounds = [0, *accumulate(group.num_rows for group in metadata)]
+            inside = [i for i, (start, stop) in enumerate(pairwise(bounds)) if start < piece.stop and piece.start < stop]
+            for most, groups in groupby(inside, lambda i: _rows_of_group(metadata[i], names)):
+                read = list(groups)
+                batches = file.iter_batches(most, row_groups=read, columns=names, use_threads=False)
+                for row, batch in _within(piece, bounds[read[0]], batches):
                     yield from _checked(path, columns, batch, row, settings, reject)
-                    row += batch.num_rows
-
-    def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
-        with _parquet(piece.path) as file:
-            first = sum(file.metadata.row_group(i).num_rows for i in range(piece.start))
-        return (Place(row=row) for row in count(first + 1))
 
 
-class ArrowIpc(FileFormat):
+class ArrowIpc(Columnar):
     """.arrow, .arrows, .feather and .ipc: the file and the stream layout (as `datasets` writes it), memory-mapped."""
 
     name = "arrow"
@@ -93,8 +99,8 @@ class ArrowIpc(FileFormat):
         from ftcli.core.reading.conversation import columns_of
 
         columns = columns_of(settings)
-        weights = [batch.get_total_buffer_size() + 1 if batch.num_rows else 0 for batch in _ipc_batches(path, columns)]
-        return _pieces(path, "arrow", "batches", weights, target_bytes) if any(weights) else []
+        sizes = [(batch.num_rows, batch.get_total_buffer_size() + 1) for batch in _ipc_batches(path, columns)]
+        return _pieces(path, "arrow", [rows for rows, _ in sizes], [size for _, size in sizes], target_bytes)
 
     def found_columns(self, path: str, settings: Settings) -> dict[str, bool]:
         return _found(_ipc_schema(path))
@@ -114,20 +120,10 @@ class ArrowIpc(FileFormat):
             return class_names(_ipc_schema(path).metadata, column)
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
-        row = 0
-        for number, batch in enumerate(_ipc_batches(piece.path, columns)):
-            if number >= piece.stop:
-                return
+        for row, batch in _within(piece, 0, _ipc_batches(piece.path, columns)):
             most = _rows_at_a_time(batch.nbytes, batch.num_rows, batch.num_rows)
-            for start in range(0, batch.num_rows if number >= piece.start else 0, most):
+            for start in range(0, batch.num_rows, most):
                 yield from _checked(piece.path, columns, batch.slice(start, most), row + start, settings, reject)
-            row += batch.num_rows
-
-    def places(self, piece: Piece, settings: Settings) -> Iterator[Place]:
-        from ftcli.core.reading.conversation import columns_of
-
-        batches = islice(_ipc_batches(piece.path, columns_of(settings)), piece.start)
-        return (Place(row=row) for row in count(sum(batch.num_rows for batch in batches) + 1))
 
 
 def _parquet(path: str) -> Any:
@@ -243,15 +239,29 @@ def _kind(path: str, column: str, schema: pa.Schema, special: Kind | None) -> Ki
     return kind_of_type(path, column, schema.field(column).type, special)
 
 
-def _pieces(path: str, name: str, unit: str, weights: list[int], target_bytes: int) -> list[Piece]:
-    """Consecutive parts joined to about `target_bytes` of the file; sizes add up to the file's size."""
-    size, total = Path(path).stat().st_size, sum(weights)
-    ends = [0]
-    for weight in weights:
-        ends.append(ends[-1] + weight)
-    places = [size * end // total for end in ends]
-    starts = [next(group) for _, group in groupby(range(len(weights)), lambda i: places[i] // target_bytes)]
-    return [Piece(path, name, a, b, unit, places[b] - places[a]) for a, b in pairwise([*starts, len(weights)])]
+def _pieces(path: str, name: str, rows: list[int], weights: list[int], target_bytes: int) -> list[Piece]:
+    """Consecutive parts of so many rows, joined to about `target_bytes` of the file or cut where they are much larger; sizes add up to the file's size."""
+    held = [(count, weight) for count, weight in zip(rows, weights, strict=True) if count]
+    size, total = Path(path).stat().st_size, max(1, sum(weight for _, weight in held))
+    ends = [(0, 0)]
+    """Rows and bytes before each part, and behind the last."""
+    for count_, weight in held:
+        (row, place), parts = ends[-1], min(MOST_PARTS, count_, max(1, size * weight // (total * target_bytes)))
+        ends += [(row + count_ * i // parts, place + weight * i // parts) for i in range(1, parts + 1)]
+    places = [size * place // total for _, place in ends]
+    starts = [next(group) for _, group in groupby(range(len(ends) - 1), lambda i: (places[i] + target_bytes // 16) // target_bytes)]
+    return [Piece(path, name, ends[a][0], ends[b][0], "rows", places[b] - places[a]) for a, b in pairwise([*starts, len(ends) - 1])]
+
+
+def _within(piece: Piece, row: int, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Of batches the first of which begins behind `row` rows of the file, the piece's rows, each time with how many rows come before."""
+    for batch in batches:
+        start, stop = max(0, piece.start - row), min(piece.stop - row, batch.num_rows)
+        if start < stop:
+            yield row + start, batch.slice(start, stop - start)
+        row += batch.num_rows
+        if row >= piece.stop:
+            return
 
 
 def _checked(path: str, columns: Columns, batch: pa.RecordBatch, row: int, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:

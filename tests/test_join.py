@@ -44,7 +44,7 @@ def test_groups_have_the_same_rows_in_the_same_order(files: list[list[str]], mos
 
 
 def test_a_batch_of_long_rows_is_cut_by_bytes_and_one_of_short_rows_is_not() -> None:
-    piece = Piece("a", "parquet", 0, 1, "row_groups", 1)
+    piece = Piece("a", "parquet", 0, 1, "rows", 1)
     rows = [as_batch(group).num_rows for group in joined([(piece, batch(["x" * (join.JOINED_BYTES // 3)] * 8))], 1000)]
     assert rows == [2, 2, 2, 2]
     assert [as_batch(group).num_rows for group in joined([(piece, batch(["x"] * 2500))], 1000)] == [1000, 1000, 500]

@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ftcli.core.reading.read import read_shard
-from reading import formats, labels, plan, refusal, rows, settings, write
+from reading import accounted, formats, labels, plan, refusal, rows, settings, write
 
 TABLE = pa.table({"text": [f"글 {i}" for i in range(1000)], "label": [i % 5 for i in range(1000)], "more": [[i] for i in range(1000)]})
 EXPECTED = [(f"글 {i}", i % 5) for i in range(1000)]
@@ -92,7 +92,24 @@ def test_pieces_follow_the_target(tmp_path: Path, way: str) -> None:
     size = path.stat().st_size
     assert len(plan(path, shard_bytes=size).shards) == 1
     assert len(plan(path, shard_bytes=size // 2).shards) in {2, 3}
-    assert len(plan(path, shard_bytes=1).shards) == 10
+    assert len(plan(path, shard_bytes=1).shards) == 80
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_row_group_is_the_work_of_several_workers(tmp_path: Path, way: str) -> None:
+    """As pandas writes a million rows; it was one piece. A bad row has its place in the file."""
+    texts: list[str | None] = [f"글 {number}" for number in range(2000)]
+    texts[1500] = None
+    path = save(tmp_path, way, pa.table({"text": texts}), 2000)
+    given = {"shard_bytes": path.stat().st_size // 5}
+    pieces = [piece for shard in plan(path, **given).shards for piece in shard.pieces]
+    assert len(pieces) == 5
+    assert [(piece.start, piece.stop) for piece in pieces] == [(400 * i, 400 * i + 400) for i in range(5)]
+    good, bad = accounted(path, on_bad="quarantine", **given)
+    assert good == [text for text in texts if text is not None]
+    assert [row.row for row in bad] == [1501]
+    places = formats().get(pieces[3].format)().places(pieces[3], settings(path))
+    assert next(places).row == 1201
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +72,29 @@ def test_there_are_no_more_workers_than_shards(work, monkeypatch):
     found, notes = work()
     assert (found.workers, found.threads) == (1, 8)
     assert any("1 shard of work" in note for note in notes)
+
+
+@pytest.mark.parametrize(("name", "way"), [("a.jsonl.gz", "unpack it"), ("a.json", "write its rows as JSON lines"), ("a.jsonl", None)])
+def test_a_file_that_one_worker_has_to_read_alone_is_named(kinds, tmp_path, monkeypatch, name, way):
+    """Half of the machine stood still, and the report said that the engine is the limit."""
+    monkeypatch.setattr(workload, "SMALL_JOB_BYTES", 1)
+    lines = [json.dumps({"text": f"text {number}"}) for number in range(50)]
+    text = json.dumps({"rows": list(map(json.loads, lines))}) if name == "a.json" else "\n".join(lines)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+
+    def notes(cores, **values):
+        made = context(kinds["bpe"], tmp_path / "in", tmp_path / "out", **values)
+        made.machine = replace(made.machine, cores=cores)
+        settle_workload(made, settle(made))
+        return [note for note in made.notes if "cannot be cut" in note]
+
+    assert [note.partition("to use more cores, ")[2] for note in notes(2)] == ([way] if way else [])
+    assert not notes(1)
+    assert not notes(2, dataset__num_proc=1)
+    for number in range(3):
+        (tmp_path / "in" / f"{number}-{name}").write_bytes((tmp_path / "in" / name).read_bytes())
+    assert not notes(4)
 
 
 def test_a_profile_s_count_is_cut_to_the_cores_and_a_user_s_is_not(work):

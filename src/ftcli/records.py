@@ -141,7 +141,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of one source file: `unit` is the unit of start and stop ("bytes", "rows", "row_groups", "batches", "file")."""
+    """A part of one source file: `unit` is the unit of start and stop ("bytes", "rows", "file")."""
 
     path: str
     format: str

@@ -176,7 +176,8 @@ def encode_rows(job: Job, encoder: RowEncoder, rows: pa.RecordBatch) -> tuple[En
 
 
 class _Meter:
-    """Tells how many of a shard's source bytes are done: within a byte range by the text that came out of it, else piece by piece."""
+    """Tells how many of a shard's source bytes are done: within a byte range by the text that came out of it, of a table's rows by their share, else
+    piece by piece."""
 
     def __init__(self, shard: ShardPlan) -> None:
         self._size, self._told = shard.size, 0
@@ -185,9 +186,11 @@ class _Meter:
 
     def add(self, group: Group, tokens: int) -> None:
         for piece, rows in group:
-            self._read[piece] += rows.nbytes if piece.unit == "bytes" else 0
+            self._read[piece] += rows.nbytes if piece.unit == "bytes" else rows.num_rows
         piece = group[-1][0]
-        done = self._before[piece] + min(piece.size, self._read[piece])
+        read = self._read[piece]
+        share = {"bytes": read, "rows": piece.size * read // max(1, piece.stop - piece.start)}.get(piece.unit, 0)
+        done = self._before[piece] + min(piece.size, share)
         self._tell(done, sum(rows.num_rows for _, rows in group), tokens, piece.path)
 
     def finish(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ftcli.context import Context
 from ftcli.core.engines.engine import EngineChoice, Load, choose_engine
+from ftcli.core.files.streams import codec_of
 from ftcli.core.prepare.beginning import first_batches, forget
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.prepare.job import Job
@@ -24,6 +25,8 @@ SMALL_JOB_BYTES = 32_000_000
 """Below this one worker is faster: each takes about 1 s of a core to start and load its engine."""
 FILE_BYTES = 20_000
 """What a file costs beside its bytes, as so many of them: 0.7 ms to open, read, count and look at again, whatever it holds."""
+WAITED = 1.5
+"""Times a core's share of all bytes that one file has to have so that it is worth a word."""
 WORKER_BYTES = 600_000_000
 """Memory of a worker: 430 MB with Qwen3's 151,669 tokens and the engine's caches warm."""
 MODES = {"memory": 200_000, "balanced": 50_000, "disk": 5_000}
@@ -74,6 +77,8 @@ def settle_workload(context: Context, recipe: Recipe, load: Load | None = None) 
     """
     workers = worker_count(context, recipe.plan)
     context.note(f"workers: {workers.reason}")
+    if uncut := _uncut(recipe.plan, min(context.machine.cores, context.settings.dataset.num_proc or context.machine.cores)):
+        context.note(uncut)
     batch_size, buffer_rows = _buffers(context)
     sample = _sample(context, recipe)
     choice = choose_engine(
@@ -92,6 +97,16 @@ def settle_workload(context: Context, recipe: Recipe, load: Load | None = None) 
     for note in (*choice.notes, f"engine {choice.reason}", *filter(None, [lost_text(context, recipe.tokenizer, sample)])):
         context.note(note)
     return Workload(choice, workers.value, worker_threads(context, workers.value), batch_size, buffer_rows)
+
+
+def _uncut(plan: Plan, cores: int) -> str:
+    """The largest file that one worker has to read alone, where that keeps others waiting, and what to do about it; "" where there is none."""
+    files = (piece for shard in plan.shards for piece in shard.pieces if piece.unit == "file")
+    largest = max(files, key=lambda piece: piece.size, default=None)
+    if largest is None or largest.size < SMALL_JOB_BYTES or largest.size * cores < WAITED * plan.bytes:
+        return ""
+    way = "unpack it" if codec_of(largest.path) else "write its rows as JSON lines"
+    return f"{largest.path} ({largest.size / 1e6:,.0f} MB) cannot be cut, so one worker reads all of it; to use more cores, {way}"
 
 
 def thread_count(context: Context) -> int:
