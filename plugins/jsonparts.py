@@ -113,7 +113,7 @@ class Part:
 
     def __init__(self, path: str, settings: Settings, opening: Opening, chunk: Chunk) -> None:
         self.path, self._longest, self._column = path, settings.dataset.max_line_bytes, settings.dataset.text_column
-        self._opening, self._chunk = opening, chunk
+        self._settings, self._opening, self._chunk = settings, opening, chunk
         self._at, self._byte = 0, chunk.start
 
     @cached_property
@@ -187,6 +187,15 @@ class Part:
         Raises:
             DataError: the text stops being JSON: what comes behind is lost.
         """
+        try:
+            yield from self._elements()
+        except DataError:
+            for part in parts(self.path, 0, self._chunk.start, self._settings):  # where a quote is missing, all behind it lies elsewhere
+                for _ in part._elements():
+                    pass
+            raise
+
+    def _elements(self) -> Iterator[Element]:
         text, first = self._text, self._opening.first
         with _named(self.path, text, self._chunk.start):
             position = _skip(text, 0)

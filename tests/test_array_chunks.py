@@ -18,9 +18,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ftcli.context import Quiet
+from ftcli.contracts import Columns
 from ftcli.core.reading import array_chunks
 from ftcli.core.reading.array_chunks import Chunk, as_lines, chunks, cuts
 from ftcli.core.reading.shards import pieces_of
+from ftcli.errors import DataError
 from reading import accounted, plan, refusal, rows, settings, write
 
 WORDS = st.text(st.sampled_from('ay_[]{}"\\,:\n 글é'), max_size=6)
@@ -194,3 +196,20 @@ def test_cutting_a_long_array_says_how_far_it_is(tmp_path: Path) -> None:
         assert len(pieces_of(str(file), reader, 500, settings(file), Bar())) > 1
     size = array.stat().st_size
     assert told == [("plan", size), ("", size - 1)]
+
+
+def test_a_missing_quote_is_named_where_it_is_missing_whichever_piece_is_read_first(tmp_path: Path) -> None:
+    """Behind it texts are taken for what stands between them: a piece that another worker reads breaks elsewhere."""
+    lines = [json.dumps({"text": "글 }, {", "label": "a"}, ensure_ascii=False)] * 60
+    lines[20] = lines[20].replace('"label"', 'label"')
+    file = write(tmp_path / "a.json", "[\n" + ",\n".join(lines) + "\n]")
+    chosen = settings(file, shard_bytes=300)
+    pieces = Json().plan(str(file), 300, chosen)
+    assert len(pieces) > 3
+    told = []
+    for piece in (pieces[-1], pieces[-2]):
+        with pytest.raises(DataError) as caught:
+            list(Json().read(piece, Columns("text"), chosen, print))
+        told.append(caught.value.message)
+    assert told[0] == told[1]
+    assert told[0].startswith(f"{file}:22 (byte ")
