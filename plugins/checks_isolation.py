@@ -49,6 +49,7 @@ def padding_invariance(probe: Probe) -> Check:
 
 
 def packing_isolation(probe: Probe) -> Check:
+    from ftcli.core.models.layers import remembers
     from ftcli.core.verify.isolation import leak
     from ftcli.core.verify.probe import Missing
     from ftcli.core.verify.verdict import failed, passed
@@ -62,6 +63,15 @@ def packing_isolation(probe: Probe) -> Check:
     change, row, document = found
     config = probe.model.config
     evidence = {"change": change, "attention": str(config._attn_implementation), "use_cache": bool(config.use_cache)}
+    if change > INVARIANT and remembers(probe.model):
+        return failed(
+            f"{type(probe.model).__name__} carries what its layers keep from one document of a pack into the next: logits of document {document} of row {row} "
+            f"change by {change:.2g} standard deviations",
+            "Prepare the data without --packing.",
+            row=row,
+            document=document,
+            **evidence,
+        )
     if change > INVARIANT:
         cache = ", and train.use_cache is on" if config.use_cache else ""
         tried = evidence["attention"] in {"sdpa", "eager"}

@@ -411,6 +411,13 @@ def test_documents_that_see_each_other_fail(world: World, what: str, change: str
     assert "sdpa" not in check.fix
 
 
+def test_a_state_that_goes_on_in_a_pack_is_not_laid_on_attention(world: World) -> None:
+    values = world.run("packed", **{"model.config": world.config("mamba")})
+    words = "carries what its layers keep from one document of a pack into the next"
+    check = world.caught("packed with a state space", values, "FT408", words=words, stages=STAGES, select=("FT408",))
+    assert "attention" not in check.summary + check.fix
+
+
 def test_a_target_across_documents_fails(world: World) -> None:
     change = """lengths = torch.tensor(rows.input_ids.lengths)[:, None]
         first = (batch["position_ids"] == 0) & (torch.arange(batch["labels"].shape[1]) < lengths)
