@@ -225,6 +225,7 @@ def test_a_classifier_that_would_pool_padding_is_refused(tmp_path: Path, store: 
     with pytest.raises(ModelError, match="xlnet pools by summary_type = last") as refused:
         build(context(model__config=path), Classify(), store, tokenizer)
     assert "bert" in refused.value.hint
+    assert type(build(context(model__config=path), Pretrain(), store, tokenizer)).__name__ == "XLNetLMHeadModel"  # which pools nothing
     path.write_text(json.dumps({**small, "summary_type": "first"}))
     assert type(build(context(model__config=path), Classify(), store, tokenizer)).__name__ == "XLNetForSequenceClassification"
 

@@ -101,7 +101,7 @@ def beside_embedding(ids: int, config: Any) -> tuple[int, int]:
     """Rows that a tokenizer's ids need, and those of the model's embedding. Raises `ModelError` when an id would have none."""
     rows = getattr(config.get_text_config(), "vocab_size", None)
     if rows is None:
-        raise ModelError(f"{config.model_type} is not a text model: it has no vocabulary", "For example qwen3, llama or bert.")
+        raise ModelError(f"{config.model_type} has no vocabulary: it is no model of tokens", "Use one, for example qwen3, llama or bert.")
     if ids > rows:
         raise ModelError(
             f"the tokenizer has {ids:,} ids, but the model's embedding has {rows:,} rows: some ids would have no vector",
