@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ftcli.core.tokenizer.order import Order, order
+from ftcli.core.tokenizer.order import BYTE, Order, order
 from ftcli.errors import ModelError
 
 ASKED = 2_000
 """Ids of which the merges of a BPE vocabulary are asked: 20 to 50 ms."""
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True, slots=True)
