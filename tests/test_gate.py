@@ -218,6 +218,13 @@ def test_sizes_that_do_not_fit_each_other_are_the_models_where_only_its_attentio
         gate.check_learnable(model, packed=True)
 
 
+def test_what_torch_refuses_of_a_model_is_the_models() -> None:
+    model = tiny_model()
+    model.lm_head = torch.nn.Linear(7, 400)
+    with pytest.raises(ModelError, match=r"cannot compute a few tokens: RuntimeError: mat1 and mat2 .* \(modeling_qwen3.py, line"):
+        gate.check_learnable(model, packed=False)
+
+
 def test_another_attention_is_advised_only_where_it_may_help() -> None:
     """Mamba has none, and was told to try sdpa, which it refuses."""
     model = tiny_model()

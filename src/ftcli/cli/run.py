@@ -25,7 +25,7 @@ from ftcli.core.distributed import pulse
 from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.processes import garbage
 from ftcli.core.publishing.ranks import Muted, silent
-from ftcli.errors import FtcliError, InterruptedRun, UsageError
+from ftcli.errors import FtcliError, InterruptedRun, PluginError, UsageError
 from ftcli.machine import detect
 from ftcli.masking import as_dict
 from ftcli.pluginfaults import reason_of
@@ -248,6 +248,10 @@ class Invocation:
         if self.switches.verbose:
             emit("".join(format_exception(error)), sys.stderr)
         path = logs.keep_traceback(error)
+        if self.plugins is not None and (name := self.plugins.blamed(error)):
+            return PluginError(
+                f"{name} broke: {reason_of(error)}", f"This is no code of ftcli's.{f' The traceback is in {path}.' if path else ''}"
+            )
         where = (
             f"The traceback is in {path}; please report it, with the output of ftcli doctor."
             if path
