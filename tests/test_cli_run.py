@@ -315,6 +315,23 @@ def test_a_benchmark_that_has_nothing_to_report_yet_does_not_promise_to_go_on(mo
 
     assert result.exit_code == 3
     assert result.report["error"]["hint"].startswith("A benchmark cannot be resumed: run it again")
+    assert result.report["error"]["message"] == "ftcli benchmark batch was interrupted"
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("benchmark", "train", "--dataset", "nowhere"), "benchmark train"),
+        (("benchmark", "train", "--no-such-option"), "benchmark train"),
+        (("benchmark", "everything"), "benchmark"),
+        (("settings", "import", "nowhere.yaml"), "settings import"),
+        (("settings", "--profile", "nowhere"), "settings"),
+    ],
+)
+def test_a_command_of_two_words_that_fails_is_called_as_where_it_succeeds(words: tuple[str, ...], command: str, tmp_path: Path) -> None:
+    failed = run(*words, "--json", cwd=tmp_path)
+    assert failed.exit_code
+    assert failed.report["command"] == command
 
 
 def test_a_command_that_reports_its_own_interruption_is_told_and_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:

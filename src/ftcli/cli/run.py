@@ -122,7 +122,7 @@ class Invocation:
                 room.shortage(error) if error.exit_code == 1 else None
             ) or error  # its own hint takes a library or a file to be broken
         except KeyboardInterrupt:
-            failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", self.spec.again if self.spec.works else "")
+            failure = InterruptedRun(f"ftcli {self._name()} was interrupted", self.spec.again if self.spec.works else "")
         except SystemExit as error:  # of a plugin or a model's own code; its code 0 would say that the command did its work
             failure = FtcliError(f"the command was terminated by its own code: {reason_of(error)}", EXITED)
         except GeneratorExit:
@@ -228,9 +228,12 @@ class Invocation:
             arguments = {**arguments, "plugins_dir": self.switches.plugins_dir, "allow": self.switches.allow}
         return arguments
 
+    def _name(self) -> str:
+        return self.spec.named(self.parsed.arguments.get("action"))
+
     def _failed(self, error: FtcliError) -> Report:
         status: RunStatus = "interrupted" if isinstance(error, InterruptedRun) else "failed"
-        name = "settings import" if self.parsed.arguments.get("action") == "import" else self.spec.name  # as where it succeeds
+        name = self._name()  # as where it succeeds
         if self.context is not None:
             return self.context.report(name, {}, status=status, error=error)
         return Report(
