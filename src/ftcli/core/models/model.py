@@ -75,6 +75,11 @@ def check_kind(config: Any, task: Task | None) -> None:
         )
     if _rows(config) is None:
         raise ModelError(f"{config.model_type} has no vocabulary: it is no model of tokens", "Use one, for example qwen3, llama or bert.")
+    if getattr(config, "languages", None) and getattr(config, "default_language", "") is None:  # XMOD's adapters, one a language
+        raise ModelError(
+            f"{config.model_type} has adapters for {len(config.languages)} languages, and default_language is not set: it cannot tell which to use",
+            f"Name that of the texts, for example: --config-overrides default_language={config.languages[0]}",
+        )
     pools = task is not None and task.needs_labels and config.model_type in POOLED_BY_SUMMARY
     if pools and (pooled := getattr(config, "summary_type", "last")) != "first":
         raise ModelError(

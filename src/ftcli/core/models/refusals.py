@@ -12,8 +12,8 @@ import torch
 
 from ftcli.errors import FtcliError, ModelError
 
-MODELS = ("transformers/models/", "transformers/integrations/", "transformers_modules/")
-"""Where code of models lies: transformers' own, the attention that it calls, and what came with weights."""
+MODELS = ("transformers/models/", "transformers/modeling_layers.py", "transformers/integrations/", "transformers_modules/")
+"""Where code of models lies: transformers' own, its heads, the attention that it calls, and what came with weights."""
 TORCH = Path(torch.__file__).parent
 """What models call: an error that arises there is the caller's."""
 WORDS = ("out of memory", "not enough memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
