@@ -27,6 +27,7 @@ RATES = ("dropout", "pdrop", "layerdrop", "drop_path")
 
 
 def gradients(probe: Probe) -> Check:
+    from ftcli.core.training.health import SUSPECTS
     from ftcli.core.verify.verdict import failed, noted, passed
 
     _ = probe.sound_forward
@@ -47,7 +48,7 @@ def gradients(probe: Probe) -> Check:
         wrong = [name for name, norm in result.norms.items() if norm is not None and not math.isfinite(norm)]
         return failed(
             f"the gradient norm is {result.total}: {len(wrong)} of {len(result.norms)} parameters have a NaN or infinite gradient, first {wrong[0]}",
-            "Suspect overflow: try float32 weights, a smaller batch, or no fp16.",
+            f"{SUSPECTS} No learning rate helps.",
             **evidence,
         )
     if not result.total:

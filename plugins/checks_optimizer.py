@@ -179,4 +179,4 @@ def _few_updates(probe: Probe, plan: Plan | None) -> Finding | None:
     return None
 
 
-CHECKS = (CheckKind("FT054", "settings", "Optimizer", numbers),)
+CHECKS = (CheckKind("FT054", "settings", "Training settings", numbers),)

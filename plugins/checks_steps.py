@@ -36,7 +36,7 @@ def two_steps(probe: Probe) -> Check:
     from ftcli.core.verify.rehearsal import own_optimizer
     from ftcli.core.verify.verdict import failed, passed, warned
 
-    train, whole, _ = probe.settings.train, _finite(probe), probe.gradients
+    train, _, whole = probe.settings.train, probe.gradients, _finite(probe)
     rate = train.learning_rate
     probe.require_memory(5)  # weights, a copy of them, gradients and AdamW's two moments
     rows = within(probe.rows, affordable(probe.model, passes=9, least=128))  # two steps of three passes, and the losses between them
@@ -243,12 +243,14 @@ def learnability(probe: Probe) -> Check:
 
 
 def _finite(probe: Probe) -> Forward:
-    """The forward pass, if its logits are numbers."""
+    """The forward pass, if its logits are numbers, and its gradients as far as they are known."""
     from ftcli.core.verify.probe import Missing
 
-    result = probe.forward
+    result, gradients = probe.forward, probe.ready("gradients")
     if not result.finite:
         raise Missing("the logits are not finite (see FT404)")
+    if gradients is not None and not math.isfinite(gradients.total):
+        raise Missing("the gradient is not finite (see FT405)")
     return result
 
 

@@ -25,11 +25,6 @@ UNMADE = 0.05
 the merges cut off 7 to 13 %, with all of them shuffled 11 to 81 %."""
 RARE = 0.01
 """From which it is noted."""
-DISORDER = {"merges": 0.001, "scores": 0.02}
-"""Share of tokens out of order from which it warns, see `ftcli.core.tokenizer.order`. 58 real BPE models have 0 (one that was extended by hand 0.00005), with
-the second half of the merges shuffled 0.006 to 0.12; 10 real Unigram models have 0 to 0.005, with the last tenth of the scores shuffled 0.04."""
-FEWEST = 5
-"""Tokens out of order; fewer are taken for added by hand."""
 
 
 def identity(probe: Probe) -> Check:
@@ -138,11 +133,11 @@ def ids(probe: Probe) -> Check:
             "Take tokenizer.json (or merges.txt) from the model's own repository again: merges are missing, or are not in their order.",
             **evidence,
         )
-    if late > max(FEWEST, learned * DISORDER.get(kind, 1)):
+    if found.order.broken:
         return warned(
-            f"{late / learned:.1%} of {learned:,} {kind} are out of order, as no training leaves them: {example}. Texts become other tokens than a model that was "
+            f"{late / learned:.1%} of {learned:,} {kind}, as no training leaves them: {example}. Texts become other tokens than a model that was "
             "trained with the right ones knows",
-            f"Take {'tokenizer.json (or merges.txt)' if kind == 'merges' else 'tokenizer.json'} from the model's own repository again.",
+            f"Take {'tokenizer.json (or merges.txt)' if kind.startswith('merges') else 'tokenizer.json'} from the model's own repository again.",
             **evidence,
         )
     if found.rows > found.size:

@@ -319,6 +319,14 @@ def test_a_model_without_a_mask_is_told_of_the_fixed_collator(world: World) -> N
     world.quiet("FNet in rows of one length", {**values, "loader.collator": "fixed"}, stages=STAGES, select=("FT407", "FT415"))
 
 
+def test_attention_that_is_approximated_reads_the_padding_in_spite_of_its_mask(world: World) -> None:
+    values = world.run("classify", **{"model.config": world.config("yoso")})
+    check = world.caught("YOSO", values, "FT407", words="on the other rows of the batch", stages=STAGES, select=("FT407",))
+    assert "--collator fixed" in check.fix
+    fixed = world.quiet("YOSO in rows of one length", {**values, "loader.collator": "fixed"}, stages=STAGES, select=("FT407",))["FT407"]
+    assert "every row is padded alike" in fixed.summary
+
+
 @pytest.mark.parametrize("kind", ["classify", "pretrain"])
 def test_a_model_whose_forward_takes_no_count_of_items_passes(world: World, kind: str) -> None:
     change = """original = model.forward
@@ -409,6 +417,13 @@ def test_documents_that_see_each_other_fail(world: World, what: str, change: str
     check = world.caught(f"packed with {what}", world.run("packed", "qwen3"), "FT408", *also, words="attend to each other", plugins=plugins)
     assert check.evidence["attention"] == "sdpa"
     assert "sdpa" not in check.fix
+
+
+def test_a_state_that_goes_on_in_a_pack_is_not_laid_on_attention(world: World) -> None:
+    values = world.run("packed", **{"model.config": world.config("mamba")})
+    words = "carries what its layers keep from one document of a pack into the next"
+    check = world.caught("packed with a state space", values, "FT408", words=words, stages=STAGES, select=("FT408",))
+    assert "attention" not in check.summary + check.fix
 
 
 def test_a_target_across_documents_fails(world: World) -> None:

@@ -257,6 +257,15 @@ def test_a_gradient_that_is_no_number_in_a_text_fails_and_is_said(world: World) 
     for name in ("FT410", "FT411"):
         assert checks[name].status == "fail"
         assert "NaN or infinite gradient, first at position 1" in checks[name].summary
+    assert "a division at 0" in checks["FT405"].fix
+
+
+def test_of_a_gradient_that_is_no_number_the_steps_blame_nothing(world: World) -> None:
+    change = 'model.score.weight.register_hook(lambda gradient: gradient * float("nan"))'
+    check = world.caught(
+        "a gradient of NaN", world.run("classify", "qwen3"), "FT405", stages=("model", "steps"), plugins=world.model(change)
+    )
+    assert "a division at 0" in check.fix
 
 
 def test_a_model_whose_embedding_is_no_layer_is_not_asked_what_it_reads(world: World) -> None:

@@ -88,7 +88,9 @@ def test_a_package_that_is_not_installed_is_named(
     world: World, values: dict[str, Any], words: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refused, "_installed", lambda module: module == "flash_attn_interface")
-    assert world.caught(f"no package: {values}", values, "FT054", words=words, stages=STAGE).fix.startswith(fix)
+    check = world.caught(f"no package: {values}", values, "FT054", words=words, stages=STAGE)
+    assert check.fix.startswith(fix)
+    assert not check.summary.startswith("Optimizer")  # which attention is none of
     monkeypatch.setattr(refused, "_installed", lambda module: module in {"kernels", "bitsandbytes", "optimi"})
     world.quiet(f"installed: {values}", values, stages=STAGE)
 

@@ -83,15 +83,16 @@ def many_words() -> list[str]:
 
 
 def merged(folder: Path, like: Path, how: str, **model: Any) -> str:
-    """A copy of a tokenizer whose merges are shuffled, from the second half on, or cut short to a share of them."""
+    """A copy of a tokenizer whose merges are shuffled, from the second half or the last tenth on, or cut short to a share of them."""
     shutil.copytree(like, folder)
     document = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     merges = document["model"]["merges"]
     document["model"] |= model
     if how == "shuffled":
         random.Random(1).shuffle(merges)
-    elif how == "second half":
-        merges[len(merges) // 2 :] = random.Random(1).sample(merges[len(merges) // 2 :], len(merges) - len(merges) // 2)
+    elif how in {"second half", "last tenth"}:
+        first = len(merges) // 2 if how == "second half" else len(merges) * 9 // 10
+        merges[first:] = random.Random(1).sample(merges[first:], len(merges) - first)
     elif how == "swapped":
         draw = random.Random(1)
         for _ in range(len(merges) // 100):
@@ -124,8 +125,30 @@ def test_merges_out_of_order_that_still_make_all_tokens_are_named(world: World, 
     assert world.quiet("merges in their order", values, stages=STAGE)["FT109"].evidence["out_of_order"] == 0
 
 
-def scored(folder: Path, like: Path, shuffled: float, by: Callable[[list[Any]], Any] | None = None) -> str:
-    """A copy of a Unigram tokenizer whose scores are shuffled from a share of its pieces on, or whose pieces are sorted otherwise."""
+def test_merges_that_do_not_build_on_each_other_are_told_by_the_ids(world: World, tmp_path: Path) -> None:
+    pairs = ["".join(pair) for pair in itertools.product("abcdefghijklmnop", repeat=2)]
+    train_tokenizer([" ".join(random.Random(row).choices(pairs, k=60)) for row in range(200)], tmp_path / "pairs", "bpe", 450)
+    values = {"tokenizer.path": merged(tmp_path / "t", tmp_path / "pairs", "last tenth")}
+    check = world.caught("merges: last tenth", values, "FT109", status="warn", words="merges have ids out of order", stages=STAGE)
+    assert "merges.txt" in check.fix
+
+
+def test_ids_that_were_not_given_by_rank_tell_nothing_of_the_merges(world: World, words: Path, tmp_path: Path) -> None:
+    """RoBERTa's are those of words by frequency."""
+    folder = tmp_path / "t"
+    shutil.copytree(words, folder)
+    document = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = document["model"]["vocab"]
+    own = [token["content"] for token in document["added_tokens"]]
+    learned = [token for token in vocabulary if token not in own]
+    ids = [vocabulary[token] for token in learned]
+    vocabulary |= zip(learned, random.Random(1).sample(ids, len(ids)), strict=True)
+    (folder / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    assert world.quiet("ids by frequency", {"tokenizer.path": str(folder)}, stages=STAGE)["FT109"].status == "pass"
+
+
+def scored(folder: Path, like: Path, shuffled: float, by: Callable[[list[Any]], Any] | None = None, every: float | None = None) -> str:
+    """A copy of a Unigram tokenizer whose scores are shuffled from a share of its pieces on, or all the same, or whose pieces are sorted otherwise."""
     shutil.copytree(like, folder)
     document = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     pieces = document["model"]["vocab"]
@@ -133,6 +156,8 @@ def scored(folder: Path, like: Path, shuffled: float, by: Callable[[list[Any]], 
     scores = [score for _, score in pieces[first:]]
     random.Random(1).shuffle(scores)
     pieces[first:] = [[piece, score] for (piece, _), score in zip(pieces[first:], scores, strict=True)]
+    if every is not None:
+        document["model"]["vocab"] = [[piece, every] for piece, _ in pieces]
     if by:
         pieces[3:] = sorted(pieces[3:], key=by)
     (folder / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
@@ -152,6 +177,12 @@ def test_scores_of_other_pieces_are_named(world: World, pieces: Path, tmp_path: 
     world.caught(f"scores shuffled from {first} on", values, "FT109", status="warn", words="scores are out of order", stages=STAGE)
     values["tokenizer.path"] = str(pieces)
     assert world.quiet("scores in their order", values, stages=STAGE)["FT109"].evidence["out_of_order"] == 0
+
+
+@pytest.mark.parametrize("score", [0.0, -1.0])
+def test_scores_that_were_lost_are_named(world: World, pieces: Path, tmp_path: Path, score: float) -> None:
+    values = {"tokenizer.path": scored(tmp_path / "t", pieces, 1, every=score)}
+    world.caught(f"every score is {score:g}", values, "FT109", status="warn", words="pieces have the same score", stages=STAGE)
 
 
 def test_pieces_that_are_sorted_otherwise_keep_their_scores(world: World, pieces: Path, tmp_path: Path) -> None:

@@ -279,6 +279,33 @@ def test_a_bug_leaves_its_traceback_in_a_file_and_none_on_the_screen(monkeypatch
     assert path.is_relative_to(Path(os.environ["XDG_CACHE_HOME"]))
 
 
+@pytest.mark.parametrize("brought", [False, True])
+def test_what_breaks_inside_a_library_is_laid_on_the_code_that_called_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, brought: bool
+) -> None:
+    """Shapes that a plugin's or a model's own code gave to torch were a bug of ftcli."""
+    text = "import json\ndef broken():\n    json.loads('{')\n"
+    extra = plugin(tmp_path / "plugins", text)
+    brings = tmp_path / "transformers_modules" / "model.py"
+    brings.parent.mkdir()
+    brings.write_text(text)
+
+    def calls(context: Context, **_: object) -> None:
+        if brought:
+            exec(compile(text, str(brings), "exec"), found := {})
+            found["broken"]()
+        context.plugins.objects()["extra"].broken()
+
+    monkeypatch.setattr(settings_command, "run", calls)
+    result = run("settings", "--plugins-dir", extra, "--json")
+    assert result.exit_code == 1
+    who, file = ("the model's own code", "model.py") if brought else ("plugin 'extra'", "extra.py")
+    assert f"{who} broke: JSONDecodeError" in result.stderr
+    assert f"({file}, line 3)" in result.stderr
+    assert "bug in ftcli" not in result.stderr
+    assert "The traceback is in" in result.report["error"]["hint"]
+
+
 def test_a_benchmark_that_has_nothing_to_report_yet_does_not_promise_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object, **__: object) -> Report:
         raise KeyboardInterrupt
@@ -288,6 +315,23 @@ def test_a_benchmark_that_has_nothing_to_report_yet_does_not_promise_to_go_on(mo
 
     assert result.exit_code == 3
     assert result.report["error"]["hint"].startswith("A benchmark cannot be resumed: run it again")
+    assert result.report["error"]["message"] == "ftcli benchmark batch was interrupted"
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("benchmark", "train", "--dataset", "nowhere"), "benchmark train"),
+        (("benchmark", "train", "--no-such-option"), "benchmark train"),
+        (("benchmark", "everything"), "benchmark"),
+        (("settings", "import", "nowhere.yaml"), "settings import"),
+        (("settings", "--profile", "nowhere"), "settings"),
+    ],
+)
+def test_a_command_of_two_words_that_fails_is_called_as_where_it_succeeds(words: tuple[str, ...], command: str, tmp_path: Path) -> None:
+    failed = run(*words, "--json", cwd=tmp_path)
+    assert failed.exit_code
+    assert failed.report["command"] == command
 
 
 def test_a_command_that_reports_its_own_interruption_is_told_and_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,24 @@ from ftcli.contracts import CollatorKind
 from ftcli.core.batches.collate import Dynamic, Packed
 from ftcli.core.batches.tasks import Classify, Pretrain
 from ftcli.core.engines.backend import tokenizer_hash
+from ftcli.core.models import side_by_side
+from ftcli.core.models.side_by_side import Texts
 from ftcli.core.storage.store import Store
 from ftcli.core.training import gate
 from ftcli.errors import DataError, ModelError, SettingsError, StoreError, TrainError
 from ftcli.records import RUN_NAME
 from ftcli.testing import tiny_model, tiny_tokenizer
 from stores import write_store
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2}
+ATTENDING = {**SMALL, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+REMEMBERING: dict[str, dict[str, Any]] = {
+    "mamba": SMALL,
+    "rwkv": SMALL,
+    "falcon_h1": {**ATTENDING, "head_dim": 8, "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8},
+    "lfm3": {**ATTENDING, "pad_token_id": 0},
+}
+"""A state space, a recurrence, a state space beside attention in every layer, convolutions among layers of attention."""
 
 
 @pytest.fixture(scope="module")
@@ -188,12 +200,29 @@ def test_a_model_that_mixes_packed_texts_is_refused_even_with_small_fresh_weight
     assert "attention" not in refused.value.hint
 
 
+@pytest.mark.parametrize(("kind", "sizes"), REMEMBERING.items())
+def test_what_goes_on_in_a_layers_state_is_not_laid_on_attention(kind: str, sizes: dict[str, Any]) -> None:
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=64, **sizes))
+    with pytest.raises(ModelError, match="carries what its layers keep from one packed text into the next") as refused:
+        gate.check_learnable(model, packed=True)
+    assert "attention" not in refused.value.message + refused.value.hint
+    texts = Texts(16, unpad=True)
+    assert "no attention alone" in str(side_by_side.why_not(model, [], texts, sixteen_bits=False))
+
+
 def test_sizes_that_do_not_fit_each_other_are_the_models_where_only_its_attention_finds_out() -> None:
     """MiniCPM3 of 2 heads for 4: transformers' sdpa raised, behind the model's own code, and it was a bug of ftcli's."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model("minicpm3", vocab_size=400, **sizes), attn_implementation="sdpa")
     with pytest.raises(ModelError, match=r"MiniCPM3ForCausalLM cannot compute a few tokens: RuntimeError: The size of tensor"):
         gate.check_learnable(model, packed=True)
+
+
+def test_what_torch_refuses_of_a_model_is_the_models() -> None:
+    model = tiny_model()
+    model.lm_head = torch.nn.Linear(7, 400)
+    with pytest.raises(ModelError, match=r"cannot compute a few tokens: RuntimeError: mat1 and mat2 .* \(modeling_qwen3.py, line"):
+        gate.check_learnable(model, packed=False)
 
 
 def test_another_attention_is_advised_only_where_it_may_help() -> None:

@@ -26,6 +26,15 @@ def test_a_step_that_is_not_finite_stops_the_run_and_is_named(loss: float, norm:
         watch.step(2, torch.tensor(loss), torch.tensor(norm))
 
 
+@pytest.mark.parametrize(("number", "blamed"), [(1, False), (2, True)])
+def test_the_learning_rate_is_not_blamed_before_the_first_update(number: int, blamed: bool) -> None:
+    watch = _watch([])
+    with pytest.raises(TrainError) as stopped:
+        watch.step(number, torch.tensor(2.0), torch.tensor(NAN))
+    assert ("Lower the learning rate" in stopped.value.hint) == blamed
+    assert ("a division at 0" in stopped.value.hint) != blamed
+
+
 def test_the_first_bad_step_is_said_once_when_the_run_is_to_go_on() -> None:
     notes: list[str] = []
     watch = _watch(notes, stop=False)

@@ -483,3 +483,13 @@ def test_an_evaluation_of_a_language_model_never_has_the_logits_of_a_batch(bench
         figures[wanted] = fit(run, Signals()).metrics["eval_loss"]
     assert widths == {"auto": {run.model.config.hidden_size}, "off": {VOCABULARY}}
     assert figures["auto"] == pytest.approx(figures["off"], rel=1e-5)
+
+
+def test_a_model_that_cannot_compute_its_first_rows_is_named(tmp_path: Path) -> None:
+    model = model_of("qwen3")
+    model.score = torch.nn.Linear(7, 5)
+    with (
+        pytest.raises(ModelError, match=r"Qwen3ForSequenceClassification cannot compute the first rows: RuntimeError: mat1"),
+        lean(model, Classify(), batches_of(Classify()), arguments(tmp_path), wanted="auto"),
+    ):
+        pass

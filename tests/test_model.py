@@ -225,8 +225,20 @@ def test_a_classifier_that_would_pool_padding_is_refused(tmp_path: Path, store: 
     with pytest.raises(ModelError, match="xlnet pools by summary_type = last") as refused:
         build(context(model__config=path), Classify(), store, tokenizer)
     assert "bert" in refused.value.hint
+    assert type(build(context(model__config=path), Pretrain(), store, tokenizer)).__name__ == "XLNetLMHeadModel"  # which pools nothing
     path.write_text(json.dumps({**small, "summary_type": "first"}))
     assert type(build(context(model__config=path), Classify(), store, tokenizer)).__name__ == "XLNetForSequenceClassification"
+
+
+def test_adapters_of_languages_want_to_know_which(tmp_path: Path, store: Store, tokenizer: Any) -> None:
+    """XMOD's own words are: call set_default_language()."""
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "languages": ["en_XX", "ko_KR"]}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "xmod", "vocab_size": 400, **small}))
+    with pytest.raises(ModelError, match="adapters for 2 languages") as refused:
+        build(context(model__config=path), Classify(), store, tokenizer)
+    assert "--config-overrides default_language=en_XX" in refused.value.hint
+    build(context(model__config=path, model__config_overrides="default_language=ko_KR"), Classify(), store, tokenizer)
 
 
 # -- models from weights -----------------------------------------------------------------------------------------------

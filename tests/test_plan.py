@@ -564,6 +564,15 @@ def test_a_column_of_labels_that_is_not_read_is_named(tmp_path: Path, name: str)
     assert not [note for note in plan(tmp_path / name, text_column="category").notes if "no labels" in note]
 
 
+def test_labels_that_stand_in_the_names_of_folders_are_said_not_to_be_read(tmp_path: Path) -> None:
+    jsonl(tmp_path / "data" / "label=0" / "a.jsonl")
+    jsonl(tmp_path / "data" / "label=1" / "b.jsonl")
+    said = "no labels are read: the names of folders may contain them (label=0), and no column does"
+    assert said in plan(tmp_path / "data").notes
+    jsonl(tmp_path / "other" / "year=2020" / "a.jsonl")
+    assert not [note for note in plan(tmp_path / "other").notes if "no labels" in note]
+
+
 # -- what lies there and is no data -------------------------------------------------------------------------------------
 
 

@@ -119,11 +119,16 @@ def test_what_cannot_go_on_stops_with_the_step(bench: Bench, monkeypatch: pytest
         assert newest["status"] == "failed"
         assert torch.isfinite(weights(bench.folder / "always" / "checkpoint-6")).all()
     with monkeypatch.context() as patch:
+        _damaged(patch, NAN, *range(1, 99))
+        with pytest.raises(TrainError, match=r"step 6: .*, as in the 5 steps before") as stopped:
+            _run(bench, "never", train__on_nonfinite="skip")
+        assert "the learning rate is not the cause" in stopped.value.hint
+    with monkeypatch.context() as patch:
         _damaged(patch, 100.0, 12)
         with pytest.raises(TrainError, match=r"step 12: the loss is .* times its usual value"):
             _run(bench, "jump", train__max_steps=14)
         assert sorted(path.name for path in (bench.folder / "jump").glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-8"]
-    tally(steps=3)
+    tally(steps=4)
 
 
 @pytest.mark.fault

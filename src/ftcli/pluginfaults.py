@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,10 @@ HOOKS = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f
 _NEEDED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NOT_THEIRS = tuple(str(Path(module.__file__ or "").parent) for module in (importlib, hookspecs, pluggy))
 """Folders of those between a plugin and its caller: Python's import, ftcli, pluggy."""
+_OURS = Path(hookspecs.__file__ or "").parent
+REMOTE = "transformers_modules"
+"""Folder into which transformers copies code that came with weights."""
+_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 _BACKPORT = "importlib_metadata"
 """Once it is imported, by whatever library, it finds the distributions in place of `importlib.metadata`, and loads their entry points."""
 
@@ -70,13 +75,36 @@ def named(part: str, owner: str | None, hint: str) -> Iterator[None]:
         raise PluginError(f"the {part} of plugin {owner!r} broke: {reason_of(error)}", hint) from error
 
 
+def culprit(error: BaseException, owners: Mapping[Path, str]) -> str | None:
+    """Whose code an error is laid on: that of the deepest frame that is no library's. None: ftcli's own.
+
+    Args:
+        owners: files of plugins, and their folders, with the plugin's name in words.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if name := owners.get(path) or owners.get(path.parent):
+            return name
+        if REMOTE in path.parts:
+            return "the model's own code"
+        if path.is_relative_to(_OURS) or not (frame.filename.startswith("<") or _of_a_library(frame.filename)):
+            return None
+    return None
+
+
 def reason_of(error: BaseException) -> str:
     """An error in one line, with file and line where it arose in a plugin or what the plugin called."""
     words = " ".join(f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}".split())[:400].removesuffix(":")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{words} ({Path(error.filename).name}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
+    frames = [frame for frame in frames if not _of_a_library(frame.filename)] or frames
     return f"{words} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else words
+
+
+def _of_a_library(file: str) -> bool:
+    """Whether it is Python's own or an installed package, which plugins and models call."""
+    return any(Path(file).is_relative_to(folder) for folder in _LIBRARIES)
 
 
 def _is_theirs(file: str) -> bool:

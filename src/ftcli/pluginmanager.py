@@ -19,7 +19,7 @@ from ftcli.contracts import CheckKind, CollatorKind
 from ftcli.errors import FtcliError, PluginError
 from ftcli.markers import PROJECT
 from ftcli.plugincode import source_hash
-from ftcli.pluginfaults import misuse, reason_of
+from ftcli.pluginfaults import culprit, misuse, reason_of
 from ftcli.records import PluginInfo
 from ftcli.registry import AnyRegistry, Registry
 from ftcli.versions import version
@@ -135,6 +135,15 @@ class Plugins:
         """The plugin that offers this part; None when it is ftcli's own."""
         owner = self.registry(kind).owner(name)
         return None if self._info[owner].origin == BUILT_IN else owner
+
+    def blamed(self, error: BaseException) -> str | None:
+        """In words, whose code an error is laid on: a plugin's, or that of a model which brought it; None where it is a bug of ftcli."""
+        owners: dict[Path, str] = {}
+        for name, plugin in self.objects().items():
+            file = getattr(plugin if isinstance(plugin, ModuleType) else sys.modules.get(type(plugin).__module__), "__file__", None)
+            if file and self._info[name].origin != BUILT_IN:
+                owners |= {Path(file): f"plugin {name!r}", Path(file).parent: f"plugin {name!r}"}
+        return culprit(error, owners)
 
     def describe(self) -> tuple[PluginInfo, ...]:
         """Every loaded plugin with version, origin, file hash and hooks, built-ins first."""

@@ -185,6 +185,8 @@ INSPECT = CommandSpec(
     computes=False,
 )
 
+MEASURED = ("tokenize", "batch", "train", "sweep", "attribute", "compare")
+
 BENCHMARK = CommandSpec(
     "benchmark",
     "Measure tokenizing, batching or training.",
@@ -201,9 +203,10 @@ BENCHMARK = CommandSpec(
     ),
     shows=(*RUN, "benchmark"),
     hides=("dataset.output_dir", "train.output_dir"),
+    actions=MEASURED,
     again="A benchmark cannot be resumed: run it again, for example with a --budget in seconds.",
     own=(
-        Own("action", "What to measure.", choices=("tokenize", "batch", "train", "sweep", "attribute", "compare"), required=True),
+        Own("action", "What to measure.", choices=MEASURED, required=True),
         Own("what", "sweep: tokenize, batch or train. attribute: the two configurations. compare: the two reports.", "words", default=()),
     ),
 )

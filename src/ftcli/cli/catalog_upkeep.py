@@ -18,6 +18,7 @@ SETTINGS = CommandSpec(
         'eval "$(ftcli settings --export-env --profile highend)"',
     ),
     shows=("runtime.overwrite",),
+    actions=("import",),
     own=(
         Own("action", "show or import FILE.", default="show", choices=("show", "import")),
         Own("file", "The file to import.", "path"),

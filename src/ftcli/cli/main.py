@@ -117,6 +117,7 @@ def _without(error: ImportError, words: list[str]) -> int:
 def _refuse(error: FtcliError, words: list[str]) -> int:
     """Report an error of the command line itself."""
     from ftcli.cli import output
+    from ftcli.cli.catalog import COMMANDS
     from ftcli.errors import FtcliError
     from ftcli.markers import PROJECT
     from ftcli.masking import as_dict
@@ -126,6 +127,7 @@ def _refuse(error: FtcliError, words: list[str]) -> int:
     output.write_error(details, sys.stderr)
     if "--json" in words or "--format=json" in words or ("--format", "json") in pairwise(words):
         command = words[0] if words and not words[0].startswith("-") else PROJECT
+        command = COMMANDS[command].named("".join(words[1:2])) if command in COMMANDS else command
         with suppress(FtcliError):  # stdout takes nothing: stderr and the exit code have said it
             output.write_json(Report(command=command, status="failed", seconds=0.0, metrics={}, error=details), sys.stdout)
     return error.exit_code

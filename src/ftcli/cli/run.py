@@ -25,7 +25,7 @@ from ftcli.core.distributed import pulse
 from ftcli.core.files.lease_holder import this_rank
 from ftcli.core.processes import garbage
 from ftcli.core.publishing.ranks import Muted, silent
-from ftcli.errors import FtcliError, InterruptedRun, UsageError
+from ftcli.errors import FtcliError, InterruptedRun, PluginError, UsageError
 from ftcli.machine import detect
 from ftcli.masking import as_dict
 from ftcli.pluginfaults import reason_of
@@ -122,7 +122,7 @@ class Invocation:
                 room.shortage(error) if error.exit_code == 1 else None
             ) or error  # its own hint takes a library or a file to be broken
         except KeyboardInterrupt:
-            failure = InterruptedRun(f"ftcli {self.spec.name} was interrupted", self.spec.again if self.spec.works else "")
+            failure = InterruptedRun(f"ftcli {self._name()} was interrupted", self.spec.again if self.spec.works else "")
         except SystemExit as error:  # of a plugin or a model's own code; its code 0 would say that the command did its work
             failure = FtcliError(f"the command was terminated by its own code: {reason_of(error)}", EXITED)
         except GeneratorExit:
@@ -228,9 +228,12 @@ class Invocation:
             arguments = {**arguments, "plugins_dir": self.switches.plugins_dir, "allow": self.switches.allow}
         return arguments
 
+    def _name(self) -> str:
+        return self.spec.named(self.parsed.arguments.get("action"))
+
     def _failed(self, error: FtcliError) -> Report:
         status: RunStatus = "interrupted" if isinstance(error, InterruptedRun) else "failed"
-        name = "settings import" if self.parsed.arguments.get("action") == "import" else self.spec.name  # as where it succeeds
+        name = self._name()  # as where it succeeds
         if self.context is not None:
             return self.context.report(name, {}, status=status, error=error)
         return Report(
@@ -248,6 +251,10 @@ class Invocation:
         if self.switches.verbose:
             emit("".join(format_exception(error)), sys.stderr)
         path = logs.keep_traceback(error)
+        if self.plugins is not None and (name := self.plugins.blamed(error)):
+            return PluginError(
+                f"{name} broke: {reason_of(error)}", f"This is no code of ftcli's.{f' The traceback is in {path}.' if path else ''}"
+            )
         where = (
             f"The traceback is in {path}; please report it, with the output of ftcli doctor."
             if path

@@ -65,6 +65,12 @@ class CommandSpec:
     """A module whose `begin(context)` is called before the command's own module is imported, for what can go on meanwhile in another process."""
     every_rank: bool = False
     """Whether every rank of a job writes a JSON report: they differ in what each of them did."""
+    actions: tuple[str, ...] = ()
+    """Actions that are commands of their own in reports: `benchmark train`."""
+
+    def named(self, action: Any) -> str:
+        """Its name in a report."""
+        return f"{self.name} {action}" if action in self.actions else self.name
 
     @property
     def module(self) -> str:

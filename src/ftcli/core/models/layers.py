@@ -85,10 +85,13 @@ def shortest_window(config: Any) -> int | None:
         return None
 
 
-def remembers(config: Any) -> bool:
-    """Whether a layer is no attention (a convolution, a state space, linear attention) as far as the configuration tells."""
+def remembers(model: Any) -> bool:
+    """Whether a layer is no attention alone (a convolution, a state space, linear attention): what it keeps goes on into the next text of a row.
+
+    Families that transformers cannot take back by a token say so; of convolutions and linear attention the configuration tells.
+    """
     try:
-        return any(layer.reach == 0 for layer in layers(config))
+        return bool(model._is_stateful) or any(layer.reach == 0 for layer in layers(model.config.get_text_config()))
     except UNREADABLE:
         return False
 

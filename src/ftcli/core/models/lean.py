@@ -23,6 +23,7 @@ from ftcli.core.models.adapter_base import inner
 from ftcli.core.models.last_layer import LastLayer
 from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.lean_proof import EXACT, HALF, POSITIONS, Batch, Forwards, bent, computed, put, rounded, seen, take, tried
+from ftcli.core.models.refusals import of_the_model
 from ftcli.core.models.side_by_side import Texts, learned_texts
 from ftcli.core.storage.store import SplitData
 from ftcli.errors import SettingsError
@@ -78,7 +79,8 @@ def lean(
             if use_texts is not None:
                 use_texts(texts if beside else None)
         if elsewhere is None:
-            truths = [computed(model, task, batch, head) for batch in batches]
+            with of_the_model(model, "compute the first rows"):
+                truths = [computed(model, task, batch, head) for batch in batches]
             for name, impossible, forwards in _parts(model, batches, unpadded=texts is not None and texts.unpad):
                 reason = impossible or tried(model, task, batches, truths, forwards, head=head)
                 if reason is None and arguments.bf16 and name == LAYERS:

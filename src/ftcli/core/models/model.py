@@ -66,16 +66,22 @@ def check_given(settings: Settings) -> None:
         )
 
 
-def check_kind(config: Any, what: str) -> None:
-    """Raises `ModelError` for a model that `what` ("mode sft") does not train."""
+def check_kind(config: Any, task: Task | None) -> None:
+    """Raises `ModelError` for a model that `task`, or none that is known yet, does not train."""
     if config.is_encoder_decoder:
         raise ModelError(
-            f"{config.model_type} is an encoder-decoder model, which {what} does not support",
+            f"{config.model_type} is an encoder-decoder model, which {'train' if task is None else f'mode {task.name}'} does not support",
             "Use a decoder (qwen3, llama, gpt2 …) or, to classify, an encoder (bert, modernbert …).",
         )
     if _rows(config) is None:
-        raise ModelError(f"{config.model_type} is not a text model: it has no vocabulary", "For example qwen3, llama or bert.")
-    if config.model_type in POOLED_BY_SUMMARY and (pooled := getattr(config, "summary_type", "last")) != "first":
+        raise ModelError(f"{config.model_type} has no vocabulary: it is no model of tokens", "Use one, for example qwen3, llama or bert.")
+    if getattr(config, "languages", None) and getattr(config, "default_language", "") is None:  # XMOD's adapters, one a language
+        raise ModelError(
+            f"{config.model_type} has adapters for {len(config.languages)} languages, and default_language is not set: it cannot tell which to use",
+            f"Name that of the texts, for example: --config-overrides default_language={config.languages[0]}",
+        )
+    pools = task is not None and task.needs_labels and config.model_type in POOLED_BY_SUMMARY
+    if pools and (pooled := getattr(config, "summary_type", "last")) != "first":
         raise ModelError(
             f"{config.model_type} pools by summary_type = {pooled}, which takes the end of a row for text: rows are padded on the right here, so "
             "padding would be pooled",
@@ -194,7 +200,7 @@ def _in_head(key: str, prefix: str) -> bool:
 
 
 def _configure(config: Any, task: Task, store: Store, tokenizer: PreTrainedTokenizerBase) -> None:
-    check_kind(config, f"mode {task.name}")
+    check_kind(config, task)
     task.configure(config, store, tokenizer)
     check_vocabulary(config, tokenizer)
 

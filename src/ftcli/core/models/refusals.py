@@ -12,8 +12,10 @@ import torch
 
 from ftcli.errors import FtcliError, ModelError
 
-MODELS = ("transformers/models/", "transformers/integrations/", "transformers_modules/")
-"""Where code of models lies: transformers' own, the attention that it calls, and what came with weights."""
+MODELS = ("transformers/models/", "transformers/modeling_layers.py", "transformers/integrations/", "transformers_modules/")
+"""Where code of models lies: transformers' own, its heads, the attention that it calls, and what came with weights."""
+TORCH = Path(torch.__file__).parent
+"""What models call: an error that arises there is the caller's."""
 WORDS = ("out of memory", "not enough memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """How torch says it where it raises a plain RuntimeError: CPU allocators, libraries of a device."""
 
@@ -37,7 +39,8 @@ def of_the_model(model: Any, what: str) -> Iterator[None]:
     except FtcliError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        last = next((frame for frame in reversed(frames) if not Path(frame.filename).is_relative_to(TORCH)), frames[-1])
         if ran_out(error) or not any(folder in Path(last.filename).as_posix() for folder in MODELS):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]

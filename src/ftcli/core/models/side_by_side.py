@@ -54,6 +54,8 @@ def why_not(model: Any, batches: Sequence[Mapping[str, Tensor]], texts: Texts, *
         sixteen_bits: whether attention gets 16-bit numbers, which the kernel of a GPU needs.
     """
     config = model.config.get_text_config()
+    if remembers(model):
+        return "some of its layers are no attention alone, and carry what they keep from text to text"
     if model.config._attn_implementation != "sdpa":
         return f"attention is {model.config._attn_implementation}, not sdpa"
     if base_of(model) is None:
@@ -63,8 +65,6 @@ def why_not(model: Any, batches: Sequence[Mapping[str, Tensor]], texts: Texts, *
         return f"attention reaches back {window} tokens, and rows have up to {texts.longest}"
     if _on_gpu(model) and not sixteen_bits:
         return "the GPU's kernel takes 16-bit numbers"
-    if remembers(config):
-        return "some of its layers are no attention, and carry what they keep from text to text"
     several = texts.unpad or any(learned_texts(batch) > len(batch["labels"]) for batch in batches)
     return None if several else "no row of the sample holds several texts"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ftcli.contracts import SourceFormat
@@ -106,6 +107,9 @@ def notes_on_labels(there: Iterable[str], files: Sequence[Found], formats: Mappi
     """Of files of which the texts alone are read: in which of the columns (`there`) labels may stand."""
     if usual := usual_columns("label", [name for name in there if name != settings.dataset.text_column]):
         return [f"no labels are read: {' or '.join(usual)} may contain them (--label-column {as_argument(usual[0])})"]
+    above = {part.partition("=")[0]: part for part in Path(files[0].path).parent.parts if "=" in part}
+    if usual := usual_columns("label", list(above)):
+        return [f"no labels are read: the names of folders may contain them ({above[usual[0]]}), and no column does"]
     reader = formats[files[0].format]
     flags = reader.flag_columns(files[0].path, settings) if isinstance(reader, Tables) else ()
     if len(flags) < FLAGS:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ftcli.core.tokenizer.order import Order, order
+from ftcli.core.tokenizer.order import BYTE, Order, order
 from ftcli.errors import ModelError
 
 ASKED = 2_000
 """Ids of which the merges of a BPE vocabulary are asked: 20 to 50 ms."""
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def beside_embedding(ids: int, config: Any) -> tuple[int, int]:
     """Rows that a tokenizer's ids need, and those of the model's embedding. Raises `ModelError` when an id would have none."""
     rows = getattr(config.get_text_config(), "vocab_size", None)
     if rows is None:
-        raise ModelError(f"{config.model_type} is not a text model: it has no vocabulary", "For example qwen3, llama or bert.")
+        raise ModelError(f"{config.model_type} has no vocabulary: it is no model of tokens", "Use one, for example qwen3, llama or bert.")
     if ids > rows:
         raise ModelError(
             f"the tokenizer has {ids:,} ids, but the model's embedding has {rows:,} rows: some ids would have no vector",

@@ -46,5 +46,5 @@ def refuse(context: Context, output: Path) -> None:
         refuse_pointers(settings.model.name_or_path)
     check_choice(settings, task)
     config = planned(settings)
-    check_kind(config, "train" if task is None else f"mode {task.name}")
+    check_kind(config, task)
     check_vocabulary(config, context.plugins.load_tokenizer(settings))

@@ -14,7 +14,7 @@ from ftcli.core.arrays import values
 from ftcli.core.batches.collate import rounded
 from ftcli.core.engines.backend import tokenizer_hash
 from ftcli.core.models.config import cache_of, set_cache
-from ftcli.core.models.layers import places, positions
+from ftcli.core.models.layers import places, positions, remembers
 from ftcli.core.models.model import embedding_rows
 from ftcli.core.models.refusals import of_the_model
 from ftcli.core.publishing.output_location import check_folder
@@ -135,6 +135,11 @@ def check_learnable(model: PreTrainedModel, *, packed: bool) -> None:
     if packed and (across > limit or apart > (limit if full else APART_HALF)):
         attention = config._attn_implementation
         unpacked = "the data without --packing: batches of similar length waste about 1 % only."
+        if remembers(model):
+            raise ModelError(
+                f"{type(model).__name__} carries what its layers keep from one packed text into the next: logits differ by {max(across, apart):.2g} standard deviations",
+                f"Prepare {unpacked}",
+            )
         raise ModelError(
             f"{type(model).__name__} with {attention} attention lets packed texts attend to each other: logits differ by {max(across, apart):.2g} standard deviations",
             f"Prepare {unpacked}" if attention in {"sdpa", "eager"} else f"Use sdpa or eager attention, or prepare {unpacked}",

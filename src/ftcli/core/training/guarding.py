@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ftcli.core.training.health import SUSPECTS
 from ftcli.errors import TrainError
 from ftcli.records import Check
 
@@ -156,7 +157,9 @@ class Guard:
         if self._in_a_row > MOST_SKIPPED:
             raise TrainError(
                 f"{message}, as in the {MOST_SKIPPED} steps before",
-                "Skipping steps does not help: lower --learning-rate, or use --on-nonfinite rollback.",
+                "Skipping steps does not help: lower --learning-rate, or use --on-nonfinite rollback."
+                if self._losses
+                else f"No step had a number, so the learning rate is not the cause. {SUSPECTS}",
             )
         self.note(f"{message}; the step was skipped: rows {_shown(rows)}")
         return True

@@ -17,6 +17,11 @@ from ftcli.records import Check
 TOLERANCE = 0.2
 """Share by which the first loss may differ from uniform guessing before it is explained. Clean models with small heads stay under 5 %."""
 SAMPLE = 256
+SUSPECTS = (
+    "Look for weights that are no numbers, for a root, a norm or a division at 0 in the model's own code, and with 16-bit numbers for overflow (use float32 weights, "
+    "no fp16)."
+)
+"""What leaves a gradient or a loss without a number before any step."""
 
 
 class Watch:
@@ -90,6 +95,8 @@ class Watch:
         self._said = True
         message = f"step {int(number)}: the loss is {loss:.4g} and the gradient norm {norm:.4g}"
         hint = "Lower the learning rate or warm up longer, and prefer bf16 to fp16. No checkpoint was written after it."
+        if number == 1:
+            hint = f"No weight has changed yet, so the learning rate is not the cause. {SUSPECTS} ftcli verify names the first of them."
         # a report holds numbers only, so that NaN stands in it as text
         evidence: dict[str, Any] = {"step": int(number), "loss": f"{loss:g}", "grad_norm": f"{norm:g}"}
         if int(number) == self._number:
