@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, refuse_absent, revision_of
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, refuse_absent, revision_of, unavailable
 from ftcli.core.models.frozen import refuse_other_base, stored_type
 from ftcli.core.models.model import OWN_CODE
 from ftcli.core.publishing import staging
@@ -50,7 +50,7 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
         with as_peft_asks():
             return PeftModel.from_pretrained(model, str(folder)).eval()
     except (ValueError, RuntimeError, OSError, KeyError, ImportError) as error:
-        raise ModelError(
+        raise unavailable(base, error) or ModelError(
             f"the adapter {folder} cannot be loaded on its base {base}: {' '.join(str(error).split())[:300]}",
             OWN_CODE if "trust_remote_code" in str(error) else "Check that the base is at the path in adapter_config.json.",
         ) from error
@@ -72,7 +72,7 @@ def tokenizer_of(folder: Path, *, trust: bool) -> Any:
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one by the model's type
             raise ValueError("it has no vocabulary")
     except (ValueError, OSError, KeyError, ImportError) as error:
-        raise ModelError(
+        raise unavailable(source, error) or ModelError(
             f"no tokenizer can be loaded from {source}: {' '.join(str(error).split())[:300]}",
             OWN_CODE
             if "trust_remote_code" in str(error)
