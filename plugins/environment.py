@@ -13,6 +13,7 @@ import os
 
 from ftcli import hookimpl
 from ftcli.core import hub
+from ftcli.core.models.adapter_base import base_of
 from ftcli.records import Machine, Tweak
 from ftcli.settings import Settings
 
@@ -44,7 +45,8 @@ def environment(settings: Settings, machine: Machine) -> dict[str, Tweak]:
 
 
 def _places(settings: Settings) -> list[str | None]:
-    return [settings.tokenizer.path, settings.model.name_or_path, *(settings.dataset.sources or ())]
+    model = settings.model.name_or_path
+    return [settings.tokenizer.path, model and base_of(model), *(settings.dataset.sources or ())]
 
 
 def _threads(settings: Settings, machine: Machine) -> tuple[int, str]:

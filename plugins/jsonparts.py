@@ -74,14 +74,14 @@ def parts(path: str, start: int, stop: int | None, settings: Settings) -> Iterat
     """
     import pyarrow as pa
 
-    from ftcli.core.files.streams import content, data_errors, open_stream
+    from ftcli.core.files.streams import content, data_errors, open_stream, skip
     from ftcli.core.reading.array_chunks import chunks
 
     opening = opening_of(path)
     if opening is not None:
         stop = None if stop == Path(path).stat().st_size else stop
         with data_errors(path), open_stream(path) as stream:
-            stream.seek(start) if start else stream.read(opening.start)
+            stream.seek(start) if start else skip(stream, opening.start)
             for chunk in chunks(stream, start or opening.start, stop):
                 yield Part(path, settings, opening, chunk)
         return

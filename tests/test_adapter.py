@@ -17,12 +17,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from ftcli.commands.train import run
 from ftcli.core.batches.tasks import Classify, Pretrain
+from ftcli.core.doctor import installed
 from ftcli.core.models.adapter import check_choice
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, refuse_absent
 from ftcli.core.models.frozen import frozen_base
 from ftcli.core.models.merge import load_adapted, merge
 from ftcli.core.training.run import prepare
-from ftcli.errors import ModelError, TrainError, UsageError
+from ftcli.errors import MissingExtraError, ModelError, TrainError, UsageError
+from ftcli.settings import Settings
 from ftcli.testing import tiny_model
 from runs import ONE_STEP, VOCABULARY, Bench, step_of
 from stores import learnable, packed
@@ -319,3 +321,20 @@ def test_four_bits_are_refused_where_there_is_no_gpu(bench: Bench, monkeypatch: 
     with pytest.raises(UsageError, match="needs an NVIDIA GPU") as refused:
         check_choice(settings, Classify())
     assert "LoRA works without" in refused.value.hint
+
+
+@pytest.mark.parametrize(("here", "said"), [(None, "LoRA needs the package peft"), ("0.12.0", "peft>=0.19, but 0.12.0 is installed")])
+def test_a_peft_that_is_missing_or_too_old_is_said_before_a_model_is_loaded(
+    here: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old one had the run end as a bug, at its LoraConfig, when data and model were there."""
+    plain = installed.version
+    monkeypatch.setattr(installed, "find_spec", lambda _: here)
+    monkeypatch.setattr(installed, "version", lambda name: here if name == "peft" else plain(name))
+    with pytest.raises(MissingExtraError) as refused:
+        check_choice(Settings(model={"name_or_path": "base", "lora_r": 4}), None)
+
+    assert said in refused.value.message
+    assert refused.value.hint == "Run: pip install 'ftcli[peft]'"
+    with pytest.raises(MissingExtraError):
+        load_adapted(Path("adapter"))

@@ -156,11 +156,13 @@ def test_a_tokenizer_without_an_unknown_token_encodes_what_it_knows_and_names_wh
     prepare(tmp_path / "t", source, tmp_path / "out")
     assert ids(tmp_path / "out") == [made.encode(text).ids for text in texts]
     source.write_text("\n".join([*texts * 60, "zebra 한"]) + "\n")  # behind the rows that are sampled
-    with pytest.raises(FtcliError, match=r"the tokenizer itself failed while encoding.*on the text 'zebra 한'"):
+    with pytest.raises(FtcliError, match=r"the tokenizer itself failed while encoding.*on the text 'zebra 한'") as late:
         prepare(tmp_path / "t", source, tmp_path / "late")
     source.write_text("zebra 한\n")
-    with pytest.raises(FtcliError, match=r"the tokenizer itself failed while encoding.*on the text 'zebra 한'"):
+    with pytest.raises(FtcliError, match=r"the tokenizer itself failed while encoding.*on the text 'zebra 한'") as early:
         prepare(tmp_path / "t", source, tmp_path / "early")
+    for refused in (late, early):
+        assert refused.value.hint.startswith("The tokenizer has no unknown token")
 
 
 @pytest.mark.parametrize("make", [byte_level, word_piece])

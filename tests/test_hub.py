@@ -12,6 +12,7 @@ import pytest
 from ftcli.plugins.environment import environment
 
 from ftcli.core import hub
+from ftcli.core.models.adapter_base import unavailable
 from ftcli.settings import Settings
 from ftcli.testing import run
 from report_samples import MACHINE
@@ -104,6 +105,9 @@ def test_it_is_the_users_own_hub_that_is_asked_for(monkeypatch: pytest.MonkeyPat
     assert asked == ["hub.example"]
 
 
+ADAPTER = '{"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "far/away"}'
+
+
 @pytest.mark.parametrize(("command", "adapter"), [("predict", False), ("predict", True), ("merge", True)])
 def test_a_model_that_is_an_argument_is_one_too(command: str, adapter: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`ftcli predict nowhere hello` asked for half a minute. An adapter here may have its base there."""
@@ -111,12 +115,34 @@ def test_a_model_that_is_an_argument_is_one_too(command: str, adapter: bool, mon
     monkeypatch.chdir(tmp_path)
     if adapter:
         (tmp_path / "nowhere").mkdir()
-        (tmp_path / "nowhere" / "adapter_config.json").write_text('{"base_model_name_or_path": "far/away"}')
+        (tmp_path / "nowhere" / "adapter_config.json").write_text(ADAPTER)
     result = run(command, "nowhere", *(("hello",) if command == "predict" else ("--output", tmp_path / "merged")), "--json")
 
     assert asked == ["huggingface.co"]
     assert "HF_HUB_OFFLINE=1: huggingface.co cannot be resolved here: the cache is used immediately" in result.report["notes"]
     assert result.exit_code
+    assert result.report["error"]["hint"].startswith("Run this once where there is a network")
+
+
+def test_the_base_of_an_adapter_that_is_trained_on_may_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`ftcli train --model-name-or-path ADAPTER` asked for 37 s, and was told to look at its folder."""
+    asked = answers(monkeypatch, socket.EAI_NONAME)
+    (tmp_path / "adapter_config.json").write_text(ADAPTER)
+
+    assert wanted(model={"name_or_path": str(tmp_path)}) == "1: huggingface.co cannot be resolved here: the cache is used immediately"
+    assert asked == ["huggingface.co"]
+
+
+def test_weights_that_only_the_hub_has_are_no_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers says of a cache without the weights what it says of a repository without them."""
+    error = OSError("far/away does not appear to have a file named model.safetensors or model.safetensors.index.json and thus …")
+    monkeypatch.setenv(hub.VARIABLE, "1")
+    found = unavailable("far/away", error)
+
+    assert found is not None
+    assert found.hint == hub.advice()
+    monkeypatch.delenv(hub.VARIABLE)
+    assert unavailable("far/away", error) is None
 
 
 def test_the_advice_is_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,11 +187,18 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_with_one_complete_checkpoint
 @pytest.mark.parametrize("attempt", range(size(1, 10)))
 def test_ranks_whose_launcher_is_killed_end_with_one_complete_checkpoint(bench: Bench, store: Path, attempt: int) -> None:
     """Each of them notices it by itself, most often after another one has told it that the run ends."""
-    output = f"orphans {attempt}"
+    output, temporary = f"orphans {attempt}", bench.folder / f"tmp {attempt}"
+    temporary.mkdir()
     sender = ["--plugins-dir", str(bench.folder / "plugins"), "--per-device-train-batch-size", "2", "--save-strategy", "no"]
-    code, document, _ = launched(bench, store, output, *sender, "--num-train-epochs", "500", SENT="SIGKILL", TO_LAUNCHER="1")
+    code, document, _ = launched(
+        bench, store, output, *sender, "--num-train-epochs", "500", SENT="SIGKILL", TO_LAUNCHER="1", TMPDIR=str(temporary)
+    )
     assert (code, document["status"]) == (-signal.SIGKILL, "interrupted"), document["error"]
-    assert "the checkpoint is complete" in document["error"]["message"]
+    assert (
+        document["error"]["message"]
+        == f"stopped by the end of its launcher after step {document['metrics']['steps']}; the checkpoint is complete"
+    )
+    assert not list(temporary.glob("ftcli-ranks-*"))
     saved = list((bench.folder / output).glob("checkpoint-*"))
     assert [path.name for path in saved] == [f"checkpoint-{document['metrics']['steps']}"]
     assert damage(saved[0]) == ""

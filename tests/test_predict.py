@@ -204,6 +204,8 @@ def test_what_cannot_be_asked_is_refused_by_name(tmp_path: Path) -> None:
     folder = _model(tmp_path / "model", labels=2)
     with pytest.raises(UsageError, match="text 2 is empty"):
         predict(load(str(folder)), ["a", " "], batch_size=1, max_new_tokens=1)
+    with pytest.raises(UsageError, match="both texts of row 2 are empty"):
+        predict(load(str(folder)), [("a", ""), ("", " ")], batch_size=1, max_new_tokens=1)
     with pytest.raises(UsageError, match="nothing to predict"):
         predict(load(str(folder)), [], batch_size=1, max_new_tokens=1)
     with pytest.raises(ModelError, match="cannot be loaded"):
@@ -235,6 +237,12 @@ def test_an_empty_text_of_a_file_is_refused_by_its_place(name: str, lines: str, 
     with pytest.raises(DataError) as refused:
         read_asked(tmp_path / name, Settings(), formats())
     assert (refused.value.message, refused.value.hint) == (f"{tmp_path / place}: the text is empty", "Leave it out.")
+
+
+def test_a_pair_with_an_empty_text_is_spoken_of() -> None:
+    """Such pairs are learned from, so they may be asked; `--pair "$UNSET"` is one too."""
+    assert predict_command._unlike("pairs", [("a", "b"), ("a", " "), ("", "b")]) == "2 of 3 pairs have an empty text"
+    assert not predict_command._unlike("pairs", [("a", "b")])
 
 
 def test_a_dash_is_refused_and_no_text() -> None:

@@ -362,7 +362,7 @@ def test_every_rule_of_the_tables_names_settings_that_there_are(kind: str) -> No
         "of several rules the last one always holds"
     )
     assert targets | {default["to"] for default in table["defaults"]} <= known
-    assert set(table["marks"]) <= {*table["keys"], *(key for rule in table["refused"] for key in rule["keys"])}
+    assert set(table["marks"]) <= {*table["keys"], *(key for rule in table.get("refused", []) for key in rule["keys"])}
     for rule in rules:
         assert isinstance(rule, str) or set(rule) <= {
             "to",
@@ -886,6 +886,46 @@ def test_whose_file_it_is_is_found_out_or_asked() -> None:
     with pytest.raises(UsageError, match="do not show which trainer it belongs to"):
         read({"learning_rate": 1e-4})
     assert read({"learning_rate": 1e-4}, "trl").values["train.learning_rate"] == 1e-4
+
+
+CLASSIFIES = {"model_name_or_path": "bert", "train_file": "a.csv", "validation_file": "b.csv", "text_column_names": "review",
+    "label_column_name": "stars", "max_seq_length": 128, "pad_to_max_length": False, "early_stopping_patience": 3, "warmup_ratio": 0.06}  # fmt: skip
+SPEAKS = {
+    "model_name_or_path": "gpt2",
+    "train_file": "a.txt",
+    "block_size": 512,
+    "preprocessing_num_workers": 4,
+    "config_overrides": "n_embd=8",
+}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (CLASSIFIES, {"dataset.sources": ["a.csv", "validation=b.csv"], "dataset.text_column": "review", "dataset.label_column": "stars",
+            "packing.max_length": 128, "train.patience": 3, "train.warmup_steps": 0.06}),
+        (SPEAKS, {"train.mode": "pretrain", "packing.strategy": "concat", "packing.max_length": 512, "dataset.num_proc": 4}),
+    ],
+)  # fmt: skip
+def test_the_arguments_of_a_script_around_trainer_are_none_of_trl_or_llama_factory(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    """BERT's classification became TRL's sft with its learning rate and length, GPT-2's pretraining LLaMA-Factory's sft with LoRA."""
+    found = read(theirs)
+
+    assert found.name == "Trainer"
+    assert {key: found.values.get(key) for key in ours} == ours
+    assert not {"train.mode", "model.lora_r"} & set(found.values) - set(ours)
+    assert not found.of("no counterpart")
+
+
+def test_a_dump_of_a_trl_script_is_for_conversations() -> None:
+    """`SFTConfig(…).to_json_string()` holds every default; its text column made a run on conversations one on plain texts."""
+    trl = pytest.importorskip("trl")
+    dumped = json.loads(trl.SFTConfig(output_dir="x", report_to="none", bf16=False, use_cpu=True).to_json_string())
+    found = read(dumped)
+
+    assert (found.name, found.values["train.mode"]) == ("TRL", "sft")
+    assert "dataset.text_column" not in found.values
+    assert read({"dataset_text_field": "text"}).values["train.mode"] == "pretrain"
 
 
 def test_a_configuration_of_a_launcher_is_told_from_those_of_trainers() -> None:

@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ftcli.core.files import streams
+from ftcli.errors import DataError
 from reading import labels, plan, refusal, rows, write
 from reliability import size
 
@@ -52,6 +53,19 @@ def test_compressed_data_that_are_damaged_cut_off_or_none_are_refused(tmp_path: 
         flipped = data[:half] + bytes(byte ^ 0xFF for byte in data[half : half + 20]) + data[half + 20 :]
         assert str(tmp_path / f"c.jsonl{suffix}") in refusal(write(tmp_path / f"c.jsonl{suffix}", flipped)).message
     assert "which does not match the suffix" in refusal(write(tmp_path / "d.jsonl", data)).message
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("data", [GOOD * 1000, b""])
+def test_zero_bytes_behind_compressed_data_are_none_of_them(tmp_path: Path, suffix: str, data: bytes) -> None:
+    """Tapes and some archivers fill the last block; gzip, bzip2 and xz read such files. What is damaged before is named all the same."""
+    whole = packed(suffix, data) * 2
+    padding = bytes(512 - len(whole) % 512)
+    assert streams.content(str(write(tmp_path / f"a.jsonl{suffix}", whole + padding)))[1] == data * 2
+    half = len(whole) // 2
+    damaged = write(tmp_path / f"b.jsonl{suffix}", whole[: half - 10] + b"\xff" * 10 + whole[half:] + padding)
+    with pytest.raises(DataError, match=r"b\.jsonl"):
+        streams.content(str(damaged))
 
 
 def packed(suffix: str, data: bytes) -> bytes:

@@ -212,6 +212,7 @@ def test_a_tracker_that_does_not_answer_is_told_while_it_is_waited_for_and_mlflo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trackers, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
     said: list[str] = []
     seen: list[str | None] = []
@@ -222,11 +223,36 @@ def test_a_tracker_that_does_not_answer_is_told_while_it_is_waited_for_and_mlflo
             seen.extend(os.environ.get(f"MLFLOW_HTTP_REQUEST_{name}") for name in ("MAX_RETRIES", "TIMEOUT"))
             raise ConnectionError("refused")
 
-    Tracker("mlflow", Slow(), said.append).event("on_train_begin", None, SimpleNamespace(global_step=0), None)  # type: ignore[arg-type]
+    tracker = Tracker("mlflow", Slow(), said.append)
+    tracker.event("on_train_begin", None, SimpleNamespace(global_step=0), None)  # type: ignore[arg-type]
     assert said[0].startswith("the tracker mlflow has not answered for 0.1 s: the run starts when it answers or gives up")
     assert "is no longer used: ConnectionError: refused" in said[1]
-    assert seen == ["3", "77"], "what the user has set counts"
-    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
+    assert seen == ["4", "77"], "what the user has set counts"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0", "mlflow asks once more as Python exits"
+
+
+def test_a_tracker_whose_server_is_lost_during_the_run_delays_its_end_briefly_and_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlflow logs beside the run, and at its end the command stood still without a word for 8 minutes."""
+    monkeypatch.setattr(trackers, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "")
+    said: list[str] = []
+    seen: list[str | None] = []
+
+    class Lost(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, *_: Any, **__: Any) -> None:
+            seen.append(os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES"))
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            self.on_log()
+            until(lambda: said)
+
+    tracker = Tracker("mlflow", Lost(), said.append)
+    for event in ("on_train_begin", "on_log"):
+        tracker.event(event, None, SimpleNamespace(global_step=0), None)  # type: ignore[arg-type]
+    tracker.finish({"steps": 1})
+    assert seen == ["4", "4", "4"]
+    assert said == ["the tracker mlflow has not answered for 0.1 s: the command ends when it answers or gives up"]
 
 
 def test_a_tracker_that_answers_is_not_spoken_of() -> None:
@@ -286,10 +312,14 @@ def test_tensorboard_goes_on_in_the_folder_that_the_run_began(bench: Bench, stor
 
 
 def test_mlflow_gets_the_settings_in_parts_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
+        monkeypatch.setenv(variable, "1")
     told: list[dict[str, str]] = []
     seen: list[tuple[str | None, str | None]] = []
 
     class Begins(TrainerCallback):  # type: ignore[misc]
+        _async_log = True
+
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             seen.append((os.environ.get("MLFLOW_RUN_ID"), os.environ.get("MLFLOW_MAX_LOG_PARAMS")))
 
@@ -304,6 +334,7 @@ def test_mlflow_gets_the_settings_in_parts_and_once(tmp_path: Path, monkeypatch:
         if again:
             trackers.go_on([tracker], tmp_path)
         tracker.event("on_train_begin", SimpleNamespace(), state, SimpleNamespace())  # type: ignore[arg-type]
+        assert not tracker._callback._async_log, "beside the run it would not say what failed"
     assert [len(part) for part in told] == [100, 100, 50], "it takes 100 at a time, and of one that goes on none can change"
     assert seen == [(None, None), ("abc", "0")]
     assert "MLFLOW_RUN_ID" not in os.environ

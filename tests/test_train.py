@@ -411,6 +411,29 @@ def test_data_prepared_for_a_plugins_task_are_trained_on_as_it_and_refused_witho
     assert Probe(context).task_name == "ending"
 
 
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda *_: "much", "is str, not one number"),
+        (lambda _, logits, *__: logits, "is a tensor of shape"),
+        (lambda _: 0, "broke: TypeError"),
+        (lambda *_: 1 / 0, "broke: ZeroDivisionError: division by zero (test_train.py, line"),
+    ],
+)
+def test_what_the_loss_of_a_plugins_task_does_wrong_is_the_plugins_and_no_bug_of_ours(
+    bench: Bench, loss: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"wrong {said[:12]}"
+    data = bench.store(name, {"train": [(ids, None) for ids, _ in learnable(24, 4, VOCABULARY, 0)]}, task="ending")
+    context = bench.context(data, f"{name} run", **ONE_STEP)
+    context.plugins._add(Endings(), "endings", "test", "0")
+    monkeypatch.setattr(Ending, "loss", loss)
+    with pytest.raises(PluginError, match="loss of the task ending of plugin 'endings'") as refused:
+        run(context)
+    assert said in refused.value.message
+    assert "a tensor of one number" in refused.value.hint
+
+
 # -- plugins -----------------------------------------------------------------------------------------------------------
 
 

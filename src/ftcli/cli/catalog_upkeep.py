@@ -27,7 +27,7 @@ SETTINGS = CommandSpec(
             "import: which trainer the file is from; default: detected from its keys.",
             "text",
             ("--from",),
-            choices=("axolotl", "llama-factory", "trl"),
+            choices=("axolotl", "llama-factory", "trl", "trainer"),
         ),
         Own("output", "import: .toml file to write; default: print it.", "path", ("--output",)),
         Own("show_all", "Defaults too.", "switch", ("--all",), False),

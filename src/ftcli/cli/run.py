@@ -190,11 +190,7 @@ class Invocation:
     def _named(self, settings: Settings) -> Settings:
         """With the model that a command takes as an argument: the hub may have it, or its base."""
         word = self.parsed.arguments.get("model") or self.parsed.arguments.get("adapter")
-        if word is None:
-            return settings
-        from ftcli.core.models.adapter_base import base_of
-
-        return update(settings, {"model.name_or_path": base_of(str(word))})
+        return settings if word is None else update(settings, {"model.name_or_path": str(word)})
 
     def _planned(self, settings: Settings, machine: Machine) -> Plan | None:
         """The job that this process is to start, whose ranks then set up their environment each for itself."""

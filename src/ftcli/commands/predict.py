@@ -159,7 +159,7 @@ def _policy(details: Mapping[str, Any]) -> LengthPolicy | None:
 
 
 def _unlike(learned: str | None, asked: Sequence[Asked]) -> str:
-    """Words on rows of one text where a classifier learned pairs, or of two where it did not."""
+    """Words on rows of one text where a classifier learned pairs, or of two where it did not, and on pairs of which one text is empty."""
     pairs = sum(isinstance(one, tuple) for one in asked)
     if learned == "pairs" and pairs < len(asked):
         return (
@@ -168,4 +168,5 @@ def _unlike(learned: str | None, asked: Sequence[Asked]) -> str:
         )
     if learned == "texts" and pairs:
         return f"the model was trained on single texts, but {pairs:,} of {len(asked):,} are pairs, so their predictions mean little"
-    return ""
+    empty = sum(isinstance(one, tuple) and not all(map(str.strip, one)) for one in asked)
+    return f"{empty:,} of {pairs:,} pairs have an empty text" if empty else ""

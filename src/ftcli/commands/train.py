@@ -65,7 +65,8 @@ def _run(context: Context, claim: Claim) -> Report:
     if outcome.status == "interrupted":
         resume = "Resume with the same command plus --resume-from-checkpoint auto, without --overwrite."
         step = outcome.metrics["steps"]
-        error = InterruptedRun(f"stopped by {signals.received} after step {step}; {_left(outcome.paths.get('checkpoint'), step)}", resume)
+        who = "the end of its launcher" if rank is not None and rank.orphan else signals.received
+        error = InterruptedRun(f"stopped by {who} after step {step}; {_left(outcome.paths.get('checkpoint'), step)}", resume)
     report = context.report(
         "train",
         outcome.metrics,

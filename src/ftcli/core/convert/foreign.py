@@ -20,7 +20,7 @@ from ftcli.errors import UsageError
 from ftcli.settings import get, walk
 from ftcli.sources import resolve
 
-KINDS = {"axolotl": "axolotl", "llama-factory": "llamafactory", "trl": "trl"}
+KINDS = {"axolotl": "axolotl", "llama-factory": "llamafactory", "trl": "trl", "trainer": "trainer"}
 """Name on the command line → name of the table."""
 Outcome = Literal["mapped", "no effect", "no counterpart"]
 UNKNOWN = "ftcli does not know this key of {name}"
@@ -155,7 +155,7 @@ def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, contex
     if rule.get("as") == "fsdp" and isinstance(value, Mapping):
         value, unread = sharded(value, context.get("fsdp_version"))
         yield from (Line(f"{key}.{name}", "no counterpart", why) for name, why in unread.items())
-    yield _line(found, key, rule, value, context)
+    yield _line(found, key, rule, value, {**context, "": key})
 
 
 def _counting(rule: Any, context: Mapping[str, Any]) -> dict[str, Any]:

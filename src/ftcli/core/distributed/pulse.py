@@ -6,6 +6,7 @@ import errno
 import faulthandler
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -189,7 +190,14 @@ class Pulse:
             write(end_file(self.folder, self.rank), End(self.rank, code, error, told))
         except OSError:  # the launcher is gone, or there is no room for a word: the code has to do
             return code
+        if self.orphan and all(read(path, End) for path in self.folder.glob("end-*.json")):  # the last one tidies up
+            shutil.rmtree(self.folder, ignore_errors=True)
         return 0
+
+    @property
+    def orphan(self) -> bool:
+        """Whether the launcher that started this rank was killed."""
+        return self.folder is not None and os.getppid() != self._parent
 
     def _run(self, look: Callable[[float], None]) -> None:
         def loop() -> None:
@@ -211,7 +219,7 @@ class Pulse:
             self._done.set()
         except OSError:  # no room, or no descriptor, at this moment: the next beat may have it
             pass
-        if os.getppid() != self._parent:  # the launcher was killed: a run that nobody waits for ends with a checkpoint
+        if self.orphan:  # the launcher was killed: a run that nobody waits for ends with a checkpoint
             self._done.set()
             os.kill(os.getpid(), signal.SIGTERM)
 

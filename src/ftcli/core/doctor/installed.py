@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from ftcli.core.doctor.part import Found
+from ftcli.errors import MissingExtraError, adding
 from ftcli.markers import PROJECT
 
 ALSO = ("huggingface_hub", "numpy", "packaging", "pydantic", "safetensors")
@@ -119,6 +120,23 @@ def needs() -> Iterator[Need]:
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", marker)
         if name is not None:
             yield Need(name[0], extra[1] if extra else "", text)
+
+
+def require(extra: str, what: str) -> None:
+    """
+    Args:
+        extra: of one package with its own name.
+        what: needs it, for the message.
+
+    Raises:
+        MissingExtraError: it is not installed, or older than ftcli's metadata ask for.
+    """
+    if find_spec(extra) is None:
+        raise MissingExtraError(f"{what} needs the package {extra}", adding(extra))
+    here = installed(extra)
+    asked = needs() if installed(PROJECT) else ()
+    if old := next((need for need in asked if need.extra == extra and here is not None and not need.met(here)), None):
+        raise MissingExtraError(f"{what} needs the package {old.text.partition(';')[0].strip()}, but {here} is installed", adding(extra))
 
 
 def installed(name: str) -> str | None:

@@ -18,6 +18,12 @@ HUNG_SECONDS, HUNG_BYTES = 300.0, 20_000
 """An engine hangs where a batch takes 300 s and 1 s for every 20,000 bytes: 8.5 minutes of 4 MB. The slowest of 4 MB, one word of random letters,
 took gigatoken 8 s with Mistral's tokenizer (one core of an AMD EPYC)."""
 
+NO_UNKNOWN = (
+    "The tokenizer has no unknown token, and its vocabulary lacks something in this text: name one in tokenizer.json "
+    "(unk_token of WordLevel and WordPiece, unk_id of Unigram), or use another tokenizer."
+)
+"""What to do where the `tokenizers` library says that a model has none."""
+
 
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
@@ -68,7 +74,8 @@ def encode_named(encoder: Encoder, texts: pa.Array, name: str, id_limit: int = 2
                 texts = texts.slice(len(half))
             except EngineError:
                 texts = half
-        raise EngineError(f"{error.message}; on the text {str(texts[0])[:200]!r}", error.hint) from error
+        hint = NO_UNKNOWN if any(words in error.message for words in ("Missing [UNK] token", "`unk_id` is missing")) else error.hint
+        raise EngineError(f"{error.message}; on the text {str(texts[0])[:200]!r}", hint) from error
 
 
 @contextmanager

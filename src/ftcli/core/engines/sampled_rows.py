@@ -75,7 +75,9 @@ class SampledRows:
         try:
             return encode_named(encoder, texts, "the tokenizer itself")
         except EngineError as error:
-            raise TokenizerError(error.message, "Correct that row of the data or leave it out, or use another tokenizer.") from error
+            raise TokenizerError(
+                error.message, error.hint or "Correct that row of the data or leave it out, or use another tokenizer."
+            ) from error
 
     def difference(self, encoder: Encoder, name: str, excluded: str = "", doubled: int | None = None) -> tuple[int, Difference] | None:
         """The first row whose ids are not the tokenizer's, with its number; rows that go to the reference are passed over.

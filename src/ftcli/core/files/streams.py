@@ -6,6 +6,7 @@ import hashlib
 import lzma
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ftcli.contracts import Reject
+from ftcli.core.files.compressed import decompressed
 from ftcli.errors import DataError
 from ftcli.records import BadRow
 
@@ -78,13 +80,6 @@ def open_stream(path: str) -> pa.NativeFile:
     return decompressed(pa.OSFile(path), codec_of(path))
 
 
-def decompressed(file: pa.NativeFile, codec: str | None) -> pa.NativeFile:
-    """The content of a compressed file; of several streams one after the other, all of them. Whoever reads it turns errors by `data_errors`."""
-    if codec == "xz":  # the one that Arrow does not know
-        return pa.PythonFile(lzma.LZMAFile(file), mode="r")
-    return file if codec is None else pa.CompressedInputStream(file, codec)
-
-
 @contextmanager
 def data_errors(path: str) -> Iterator[None]:
     """Turn what the operating system, a decompressor or pyarrow raises about `path` into a DataError that names it."""
@@ -94,13 +89,13 @@ def data_errors(path: str) -> Iterator[None]:
         reason = error.strerror or str(error)
         if "Truncated compressed stream" in reason:
             raise DataError(f"{path}: the compressed data end too early", "Copy or download the file again.") from error
-        if codec_of(path) and ("inflate" in reason or "decompress" in reason):
+        if codec_of(path) and any(word in reason for word in ("inflate", "decompress", "Invalid data stream", "CRC check", "gzipped file")):
             raise DataError(f"{path}: damaged or not {codec_of(path)} data ({reason})", "Copy it again, or correct its suffix.") from error
         raise DataError(f"{path}: cannot be read: {reason}", "Check that the file is complete, and its permissions.") from error
     except EOFError as error:
         raise DataError(f"{path}: the compressed data end too early", "Copy or download the file again.") from error
-    except lzma.LZMAError as error:
-        raise DataError(f"{path}: damaged or not xz data ({error})", "Copy it again, or correct its suffix.") from error
+    except (lzma.LZMAError, zlib.error) as error:
+        raise DataError(f"{path}: damaged or not {codec_of(path)} data ({error})", "Copy it again, or correct its suffix.") from error
     except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter for names of columns
         raise DataError(f"{path}: {str(error).splitlines()[0]}", "Check that the file is complete and that its suffix is right.") from error
 
@@ -323,6 +318,12 @@ def natural(name: str) -> list[Any]:
     parts: list[Any] = _DIGITS.split(name.casefold())
     parts[1::2] = map(int, parts[1::2])
     return [parts, name]
+
+
+def skip(stream: pa.NativeFile, size: int) -> None:
+    """Read so many bytes, of a stream that may give fewer at a time."""
+    for _ in _chunks(stream, size):
+        pass
 
 
 def _chunks(stream: pa.NativeFile, size: int | None) -> Iterator[bytes]:

@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 
 from ftcli.context import Context
 from ftcli.contracts import Task
+from ftcli.core.doctor.installed import require
 from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of
 from ftcli.core.models.frozen import commit_of, refuse_other_base
-from ftcli.errors import MissingExtraError, ModelError, UsageError, adding
+from ftcli.errors import MissingExtraError, ModelError, UsageError
 from ftcli.settings import Settings
 
 HEADS = ("score", "classifier", "classification_head", "pre_classifier", "pooler")
@@ -38,7 +39,7 @@ def check_choice(settings: Settings, task: Task | None) -> None:
 
     Raises:
         UsageError: they do.
-        MissingExtraError: peft is not installed, or bitsandbytes for 4 bits.
+        MissingExtraError: peft is not installed or too old, or bitsandbytes for 4 bits.
     """
     model = settings.model
     lora = model.lora_r is not None or is_adapter(settings)
@@ -50,8 +51,8 @@ def check_choice(settings: Settings, task: Task | None) -> None:
             f"{model.name_or_path} is already an adapter, and --lora-r asks for a new one",
             "Remove --lora-r to continue training it, or merge it first: ftcli merge ADAPTER --output-dir DIR.",
         )
-    if lora and importlib.util.find_spec("peft") is None:
-        raise MissingExtraError("LoRA needs the package peft", adding("peft"))
+    if lora:
+        require("peft", "LoRA")
     if model.lora_r is not None and model.config is not None:
         raise UsageError(
             "LoRA on random weights learns almost nothing, and the base would not be saved",

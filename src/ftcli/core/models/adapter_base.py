@@ -21,6 +21,8 @@ NOWHERE = (
     "outgoing traffic has been disabled",
 )
 """Words of transformers and huggingface_hub."""
+UNCACHED = "does not appear to have a file named"
+"""What transformers says of weights that a repository lacks, and of those that its cache lacks where the hub is not to be asked."""
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def only_here(name: str) -> bool:
 def unavailable(name: str, error: Exception) -> ModelError | None:
     """What to say where neither this machine nor the hub has a model; None where it is something else that transformers says."""
     text = " ".join(str(error).split())
-    if Path(name).exists() or not any(words in text for words in NOWHERE):
+    if Path(name).exists() or not any(words in text for words in (*NOWHERE, *([UNCACHED] if hub.offline() else ()))):
         return None
     return ModelError(
         f"{name} is neither a local folder nor available on the hub: {text[:200]}",

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, refuse_absent, revision_of
+from ftcli.core.doctor.installed import require
+from ftcli.core.models.adapter_base import ADAPTER_CONFIG, as_peft_asks, base_of, refuse_absent, revision_of, unavailable
 from ftcli.core.models.frozen import refuse_other_base, stored_type
 from ftcli.core.models.model import OWN_CODE
 from ftcli.core.publishing import staging
-from ftcli.errors import MissingExtraError, ModelError, PublishError, UsageError, adding
+from ftcli.errors import ModelError, PublishError, UsageError
 
 ALIKE = 5e-5
 """Largest difference of a logit, beside the largest logit, that rounding may make in float32: 1.1e-5 was seen on Gemma 4, whose layers scale what they give."""
@@ -30,12 +31,11 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
 
     Raises:
         ModelError: adapter and base cannot be loaded, do not fit, or the base is another than it was.
-        MissingExtraError: peft is not installed.
+        MissingExtraError: peft is not installed or too old.
     """
-    try:
-        from peft import PeftConfig, PeftModel
-    except ImportError as error:
-        raise MissingExtraError("an adapter needs the package peft", adding("peft")) from error
+    require("peft", "an adapter")
+    from peft import PeftConfig, PeftModel
+
     refuse_absent(str(folder))
     base = base_of(str(folder))
     try:
@@ -50,7 +50,7 @@ def load_adapted(folder: Path, *, trust: bool = False) -> Any:
         with as_peft_asks():
             return PeftModel.from_pretrained(model, str(folder)).eval()
     except (ValueError, RuntimeError, OSError, KeyError, ImportError) as error:
-        raise ModelError(
+        raise unavailable(base, error) or ModelError(
             f"the adapter {folder} cannot be loaded on its base {base}: {' '.join(str(error).split())[:300]}",
             OWN_CODE if "trust_remote_code" in str(error) else "Check that the base is at the path in adapter_config.json.",
         ) from error
@@ -72,7 +72,7 @@ def tokenizer_of(folder: Path, *, trust: bool) -> Any:
         if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes an empty one by the model's type
             raise ValueError("it has no vocabulary")
     except (ValueError, OSError, KeyError, ImportError) as error:
-        raise ModelError(
+        raise unavailable(source, error) or ModelError(
             f"no tokenizer can be loaded from {source}: {' '.join(str(error).split())[:300]}",
             OWN_CODE
             if "trust_remote_code" in str(error)

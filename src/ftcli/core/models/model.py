@@ -12,7 +12,7 @@ from ftcli.context import Context
 from ftcli.contracts import Task
 from ftcli.core.files.pointers import refuse_pointer
 from ftcli.core.models.adapter import check_choice, loading
-from ftcli.core.models.adapter_base import base_of, refuse_absent, revision_of
+from ftcli.core.models.adapter_base import base_of, refuse_absent, revision_of, unavailable
 from ftcli.core.models.config import from_file, override
 from ftcli.core.models.head_labels import learned_for, settle
 from ftcli.core.storage.store import Store
@@ -133,7 +133,7 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
     source = base_of(str(settings.model.name_or_path))
     revision = settings.model.revision or revision_of(str(settings.model.name_or_path))
     where: dict[str, Any] = {"revision": revision, "trust_remote_code": settings.tokenizer.trust_remote_code}
-    config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where))
+    config = _guarded(f"{source} has no usable configuration", lambda: AutoConfig.from_pretrained(source, **where), source)
     override(config, settings.model.config_overrides)
     before = learned_for(str(settings.model.name_or_path), config) if task.needs_labels else []
     _configure(config, task, store, tokenizer)
@@ -150,6 +150,7 @@ def _from_weights(context: Context, task: Task, store: Store, tokenizer: PreTrai
             **_options(settings),
             **loading(settings),
         ),
+        source,
     )
     _check_loaded(context, source, model, loaded)
     model.ftcli_loaded = {
@@ -215,13 +216,14 @@ def _dtype(settings: Settings, automatic: Any) -> Any:
     return (automatic or torch.float32) if name == "auto" else getattr(torch, name)
 
 
-def _guarded(what: str, make: Any) -> Any:
+def _guarded(what: str, make: Any, source: str | None = None) -> Any:
     try:
         return make()
     except FtcliError:
         raise
     except Exception as error:  # transformers raises a dozen kinds here, all caused by files and flags of the user
-        raise ModelError(f"{what}: {' '.join(str(error).split())[:400]}", _hint(str(error))) from error
+        absent = None if source is None else unavailable(source, error)
+        raise absent or ModelError(f"{what}: {' '.join(str(error).split())[:400]}", _hint(str(error))) from error
 
 
 def _hint(message: str) -> str:

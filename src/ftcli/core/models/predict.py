@@ -170,6 +170,8 @@ def _prompt(loaded: Loaded, asked: Asked, number: int, *, chat: bool) -> tuple[s
     if isinstance(asked, tuple):
         if not loaded.classifies:
             raise UsageError(f"row {number} holds two texts, but a language model continues a single text", "Leave out the second.")
+        if not any(map(str.strip, asked)):
+            raise UsageError(f"both texts of row {number} are empty", "Leave it out.")
         return asked[0], True
     if isinstance(asked, str) and not asked.strip():
         raise UsageError(f"text {number} is empty", "Leave it out.")

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from ftcli.context import Context
 from ftcli.core.arrays import numbers
 from ftcli.core.engines.guard import guarded
+from ftcli.core.files.compressed import decompressed
 from ftcli.core.files.durable import free_bytes, size_of
-from ftcli.core.files.streams import codec_of, data_errors, decompressed
+from ftcli.core.files.streams import codec_of, data_errors
 from ftcli.core.prepare.beginning import first_batches
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.errors import PublishError

@@ -182,7 +182,8 @@ class _Child:
     def _load(self, file: io.FileIO) -> Any:
         import pyarrow as pa
 
-        from ftcli.core.files.streams import codec_of, data_errors, decompressed
+        from ftcli.core.files.compressed import decompressed
+        from ftcli.core.files.streams import codec_of, data_errors
 
         path, codec = self.order.path, codec_of(self.order.path)
         stream = io.BufferedReader(_Source(file if codec is None else decompressed(pa.PythonFile(file), codec), self), 1 << 20)

@@ -17,6 +17,7 @@ from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler
 from ftcli.core.batches.collating import made
 from ftcli.core.batches.order import ORDERS, padded
 from ftcli.core.batches.slots import TokenBatches, rows_a_batch, token_batches
+from ftcli.core.batches.watched_task import watched
 from ftcli.core.distributed.sharding import undivided
 from ftcli.core.models.adapter import adapt
 from ftcli.core.models.held_out import figures_of
@@ -165,7 +166,9 @@ def prepare(context: Context, claim: Claim | None = None, before_model: Callable
 def _task(context: Context, store: Store) -> Task:
     asked = context.settings.train.mode
     mode = asked or store.task_name
-    task: Task = context.plugins.registry("task").get(mode, "train.mode" if asked else f"the task of {store.path}")()
+    task: Task = watched(
+        context.plugins.registry("task").get(mode, "train.mode" if asked else f"the task of {store.path}")(), mode, context.plugins
+    )
     if asked is None:
         why = {
             "classify": "have labels",

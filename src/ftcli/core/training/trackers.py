@@ -22,8 +22,9 @@ MLFLOW_BATCH = 100
 """Parameters that it takes at a time."""
 PATIENCE_SECONDS = 5.0
 """After which it is said that a tracker is waited for."""
-BRIEF = {"mlflow": {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}}
-"""While a tracker begins. Of itself mlflow asks a server that cannot be reached for 4 minutes."""
+BRIEF = {"mlflow": {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}}
+"""Set from a tracker's begin on, where the user has not set them; mlflow asks its server as Python exits, too. Of itself mlflow asks a server that cannot be reached for 4 minutes, with 4
+retries for 28 s."""
 TRACKED = "trackers.json"
 """File in the run's folder: tracker → what its run is called there, so that a run that is resumed goes on in it."""
 
@@ -45,7 +46,7 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self.name = name
         self.note = note
-        self.variables: dict[str, str] = {"WANDB_DIR": str(output)} if output is not None and name == "wandb" else {**BRIEF.get(name, {})}
+        self.variables: dict[str, str] = {"WANDB_DIR": str(output)} if output is not None and name == "wandb" else {}
         """Set while the tracker begins, where the user has not set them."""
         self._output = output
         self._settings = settings or {}
@@ -56,7 +57,11 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
         """Hand an event on; what the callback answers changes nothing in the run."""
         self._last = args, state, control, {key: value for key, value in parts.items() if key != "logs"}
         if name == "on_train_begin":
-            with _unless_set(self.variables), self._told_if_slow():
+            os.environ.update({name: value for name, value in BRIEF.get(self.name, {}).items() if not os.environ.get(name)})
+            with (
+                _unless_set(self.variables),
+                self._told_if_slow("the run starts when it answers or gives up; remove --report-to to start at once"),
+            ):
                 self._tell(name, args, state, control, **parts)
                 if self._callback is not None:
                     self._guarded(state.global_step, self._begun)
@@ -86,6 +91,9 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
             module.config.update(self._settings, allow_val_change=True)
         elif self.name == "mlflow" and module is not None and (run := module.active_run()) is not None:
             name = run.info.run_id
+            self._callback._async_log = (
+                False  # it tells nobody what failed, and at the end tries every line again: 80 lines took over 16 minutes
+            )
             if "MLFLOW_RUN_ID" not in self.variables:
                 settings = iter(self._settings.items())
                 while some := [*islice(settings, MLFLOW_BATCH)]:
@@ -100,8 +108,9 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
             return
         args, state, control, parts = self._last
         numbers = {name: value for name, value in figures.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
-        self._tell("on_log", args, state, control, logs=numbers, **parts)
-        self._tell("on_train_end", args, state, control, **parts)
+        with self._told_if_slow("the command ends when it answers or gives up"):
+            self._tell("on_log", args, state, control, logs=numbers, **parts)
+            self._tell("on_train_end", args, state, control, **parts)
         if self.name == "wandb" and (end := getattr(sys.modules.get("wandb"), "finish", None)) is not None:
             self._guarded(state.global_step, lambda: end(exit_code=exit_code))  # else when Python exits, on stdout behind the report
 
@@ -110,8 +119,8 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
             self._guarded(state.global_step, lambda: getattr(self._callback, event)(args, state, copy(control), **parts))
 
     @contextmanager
-    def _told_if_slow(self) -> Iterator[None]:
-        words = f"the tracker {self.name} has not answered for {PATIENCE_SECONDS:g} s: the run starts when it answers or gives up; remove --report-to to start at once"
+    def _told_if_slow(self, then: str) -> Iterator[None]:
+        words = f"the tracker {self.name} has not answered for {PATIENCE_SECONDS:g} s: {then}"
         timer = Timer(PATIENCE_SECONDS, self.note, [words])
         timer.daemon = True
         timer.start()
@@ -124,7 +133,11 @@ class Tracker(TrainerCallback):  # type: ignore[misc]
         try:
             told()
         except Exception as error:  # noqa: BLE001 - anything that a library of others may raise
-            failed, self._callback = self._callback is None, None
+            failed = self._callback is None
+            if self.name == "mlflow" and not failed:  # what its callback tries when it goes, and mlflow itself as Python exits
+                self._callback._auto_end_run = False
+                os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] = "0"
+            self._callback = None
             if not failed:
                 self.note(f"the tracker {self.name} failed after step {step} and is no longer used: {type(error).__name__}: {error}")
 

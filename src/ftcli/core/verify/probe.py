@@ -13,13 +13,14 @@ from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, Task
 from ftcli.core.batches.collating import collate, made
 from ftcli.core.batches.slots import TokenBatches, planned
+from ftcli.core.batches.watched_task import watched
 from ftcli.core.storage.store import Rows, SplitData, Store
 from ftcli.core.tokenizer.facts import hash_of, ids_of, loaded
 from ftcli.core.tokenizer.vocabulary import beside_embedding
 from ftcli.core.verify.first_batch import draw, excerpt_of, read_back, require_targets
 from ftcli.core.verify.missing import Missing
 from ftcli.core.verify.planned_data import open_store, read_texts
-from ftcli.errors import FtcliError, ModelError
+from ftcli.errors import FtcliError, ModelError, PluginError
 from ftcli.records import LABELLED
 
 if TYPE_CHECKING:
@@ -223,8 +224,7 @@ class Probe:
 
     def _make_task(self) -> Task:
         said = "train.mode" if self.settings.train.mode else "the task of the prepared data"
-        task: Task = self.context.plugins.registry("task").get(self.task_name, said)()
-        return task
+        return watched(self.context.plugins.registry("task").get(self.task_name, said)(), self.task_name, self.context.plugins)
 
     def _load_tokenizer(self) -> Any:
         if not self.settings.tokenizer.path:
@@ -310,6 +310,8 @@ class Probe:
         require_targets(batch, numbers=self.rows.numbers is not None)
         try:
             return forward(model, batch, task)
+        except PluginError:
+            raise
         except Exception as error:  # models check nothing: what does not fit is an IndexError, a RuntimeError or worse
             words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise ModelError(
