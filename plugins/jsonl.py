@@ -67,13 +67,15 @@ class JsonLines(FileFormat):
         from ftcli.core.files.streams import line_blocks
         from ftcli.core.reading.columns import batch_of
 
+        from .chatlines import documents
+
         start, stop = byte_range(piece)
         for offset, block in line_blocks(piece.path, start, stop, longest=settings.dataset.max_line_bytes, reject=reject):
             if block.isspace():
                 continue
             try:
                 arrays = (
-                    _columns(piece.path, block, columns) if columns.chat is None else _documents(piece.path, offset, block, columns, reject)
+                    _columns(piece.path, block, columns) if columns.chat is None else documents(piece.path, offset, block, columns, reject)
                 )
             except ValueError:
                 arrays = _sifted(piece.path, offset, block, columns, reject)
@@ -214,19 +216,6 @@ def of_chat(columns: Columns) -> Callable[[Object], object]:
     from ftcli.core.reading.conversation import as_document
 
     return (lambda _: None) if columns.chat is None else (lambda row: as_document(row, columns))
-
-
-def _documents(path: str, offset: int, block: bytes, columns: Columns, reject: Reject) -> list[pa.Array]:
-    """The conversations of a block, parsed by Python: their columns differ from row to row, which Arrow's parser does not know."""
-    from ftcli.core.arrays import strings
-    from ftcli.core.reading.conversation import as_document
-
-    texts: list[str] = []
-    for line in _split(offset, block):
-        bad = _fault(path, line, columns, lambda row: texts.append(as_document(row, columns)))
-        if bad is not None:
-            reject(bad)
-    return [strings(texts)] if texts else []
 
 
 def _sifted(path: str, offset: int, block: bytes, columns: Columns, reject: Reject) -> list[pa.Array]:
