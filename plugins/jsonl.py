@@ -46,7 +46,7 @@ class JsonLines(FileFormat):
         from ftcli.core.reading.reject import usable
 
         columns = columns_of(settings)
-        if not usable((_fault(path, line, columns, of_chat(columns)) for line in first_lines(path, settings)), settings):
+        if not usable((line_fault(path, line, columns, of_chat(columns)) for line in first_lines(path, settings)), settings):
             return []
         size = Path(path).stat().st_size
         if codec_of(path):
@@ -60,19 +60,21 @@ class JsonLines(FileFormat):
 
     def label_kind(self, path: str, column: str, settings: Settings) -> Kind | None:
         return kind_of_rows(
-            column, settings, lambda columns, tell: (_fault(path, line, columns, tell) for line in first_lines(path, settings))
+            column, settings, lambda columns, tell: (line_fault(path, line, columns, tell) for line in first_lines(path, settings))
         )
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
         from ftcli.core.files.streams import line_blocks
         from ftcli.core.reading.columns import batch_of
 
+        from .chatlines import documents
+
         path, (start, stop) = piece.path, byte_range(piece)
         for offset, block in line_blocks(path, start, stop, longest=settings.dataset.max_line_bytes, reject=reject):
             if block.isspace():
                 continue
             try:
-                arrays = arrays_of(path, block, columns) if columns.chat is None else _documents(path, offset, block, columns, reject)
+                arrays = arrays_of(path, block, columns) if columns.chat is None else documents(path, offset, block, columns, reject)
             except ValueError:
                 arrays = _sifted(path, offset, block, columns, reject)
             if arrays:
@@ -114,7 +116,7 @@ DECODER = json.JSONDecoder(object_pairs_hook=Object)
 """Made once: `json.loads` makes one a row, a tenth of the whole of a conversation."""
 
 
-def _parsed(text: str) -> object:
+def parse_row(text: str) -> object:
     """As `json.loads` with `Object`."""
     if text.startswith("\ufeff"):
         raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
@@ -150,7 +152,7 @@ def lines(path: str, start: int, stop: int | None, settings: Settings) -> Iterat
     long: list[BadRow] = []
     for offset, block in line_blocks(path, start, stop, longest=settings.dataset.max_line_bytes, reject=long.append):
         yield from drained(long)
-        yield from _split(offset, block)
+        yield from split_lines(offset, block)
     yield from drained(long)
 
 
@@ -168,7 +170,7 @@ def first_lines(path: str, settings: Settings) -> Iterator[tuple[int, bytes] | B
     return lines(path, 0, None, settings)
 
 
-def _split(offset: int, block: bytes) -> Iterator[tuple[int, bytes]]:
+def split_lines(offset: int, block: bytes) -> Iterator[tuple[int, bytes]]:
     for line in block.removesuffix(b"\n").split(b"\n"):
         if line.strip():
             yield offset, line
@@ -214,19 +216,6 @@ def of_chat(columns: Columns) -> Callable[[Object], object]:
     return (lambda _: None) if columns.chat is None else (lambda row: as_document(row, columns))
 
 
-def _documents(path: str, offset: int, block: bytes, columns: Columns, reject: Reject) -> list[pa.Array]:
-    """The conversations of a block, parsed by Python: their columns differ from row to row, which Arrow's parser does not know."""
-    from ftcli.core.arrays import strings
-    from ftcli.core.reading.conversation import as_document
-
-    texts: list[str] = []
-    for line in _split(offset, block):
-        bad = _fault(path, line, columns, lambda row: texts.append(as_document(row, columns)))
-        if bad is not None:
-            reject(bad)
-    return [strings(texts)] if texts else []
-
-
 def _sifted(path: str, offset: int, block: bytes, columns: Columns, reject: Reject) -> list[pa.Array]:
     """The good rows of a refused block; none: an empty list.
 
@@ -238,7 +227,7 @@ def _sifted(path: str, offset: int, block: bytes, columns: Columns, reject: Reje
 
     from ftcli.core.reading.columns import halved
 
-    rows = list(_split(offset, block))
+    rows = list(split_lines(offset, block))
     faults, parts, start = dict[int, BadRow](), list[list[pa.Array]](), 0
 
     def parsed(first: int, last: int) -> list[pa.Array]:
@@ -249,7 +238,7 @@ def _sifted(path: str, offset: int, block: bytes, columns: Columns, reject: Reje
         return result if isinstance(result, ValueError) else None
 
     def examined(number: int) -> BadRow | None:
-        return _fault(path, rows[number], columns, lambda row: check_row_values(row, columns))
+        return line_fault(path, rows[number], columns, lambda row: check_row_values(row, columns))
 
     for _ in range(FEW):
         stop = start + _stopped(parsed, start, len(rows))
@@ -317,7 +306,7 @@ def _verdict(error: ValueError) -> tuple[BadCode, str, str | None]:
     return "surrogate" if "surrogate" in reason.lower() else "not-json", reason, None
 
 
-def _fault(path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], object]) -> BadRow | None:
+def line_fault(path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check: Callable[[Object], object]) -> BadRow | None:
     """What is wrong with a line, as far as Python sees it; `check` raises BadValue."""
     from ftcli.core.files.encodings import utf8_hint
     from ftcli.core.files.streams import bad_utf8
@@ -329,7 +318,7 @@ def _fault(path: str, line: tuple[int, bytes] | BadRow, columns: Columns, check:
     if undecodable is not None:
         return _row(path, line, "not-utf8", undecodable[1], None, utf8_hint(line[1]))
     try:
-        check(check_row(_parsed(line[1].decode()), columns))
+        check(check_row(parse_row(line[1].decode()), columns))
     except BadValue as bad:
         whole = {"wrong-type": table_hint, "missing-field": keyed_hint}.get(bad.code) if columns.chat is None else None
         hint = array_hint(path, line) or (whole(line) if whole else "")

@@ -16,6 +16,7 @@ from ftcli.errors import DataError
 from ftcli.records import BadCode, BadRow
 from ftcli.settings import Settings
 
+from .chatlines import documents
 from .jsonhints import KEYED, SPLIT
 from .jsonl import DECODER, Object, arrays_of, check_row
 
@@ -131,11 +132,13 @@ class Part:
         from ftcli.core.reading.array_chunks import as_lines
         from ftcli.core.reading.uniform_lines import sound
 
-        lines = as_lines(self._chunk, self._longest) if columns.chat is None else None
+        lines = as_lines(self._chunk, self._longest)
         if lines is None or not sound(lines[0]) or not self._ended(lines[1].decode("utf-8", "surrogateescape").strip()):
             return None
         try:
-            return arrays_of(self.path, lines[0], columns)
+            if columns.chat is None:
+                return arrays_of(self.path, lines[0], columns)
+            return documents(self.path, self._chunk.start, lines[0], columns, _refuse)
         except ValueError:
             return None
 
@@ -215,6 +218,10 @@ class Part:
                     raise json.JSONDecodeError("Expecting ',' or ']'", text, position)
             if not self._closed(text[position + 1 :].strip()):
                 raise json.JSONDecodeError("Extra data or a missing end", text, position + 1)
+
+
+def _refuse(bad: BadRow) -> None:
+    raise ValueError(bad.reason)
 
 
 @contextmanager

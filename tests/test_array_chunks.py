@@ -22,9 +22,10 @@ from ftcli.context import Quiet
 from ftcli.contracts import Columns
 from ftcli.core.reading import array_chunks
 from ftcli.core.reading.array_chunks import Chunk, as_lines, chunks, cuts
+from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.core.reading.shards import pieces_of
 from ftcli.errors import DataError
-from reading import accounted, plan, refusal, rows, settings, write
+from reading import accounted, formats, plan, refusal, rows, settings, write
 
 WORDS = st.text(st.sampled_from('ay_[]{}"\\,:\n 글é'), max_size=6)
 VALUES = st.recursive(
@@ -215,3 +216,29 @@ def test_a_missing_quote_is_named_where_it_is_missing_whichever_piece_is_read_fi
         told.append(caught.value.message)
     assert told[0] == told[1]
     assert told[0].startswith(f"{file}:22 (byte ")
+
+
+def test_conversations_in_an_array_are_read_alike_by_the_quick_way_and_by_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chats = [
+        {"conversations": [{"from": "human", "value": f'"{n}" }},'}, {"from": "gpt", "value": f"글\n{n}"}], "id": n} for n in range(30)
+    ]
+    file = write(tmp_path / "a.json", json.dumps(chats, indent=1))
+    chosen, registry = settings(file, mode="sft"), formats()
+    made = make_plan(chosen, registry)
+
+    def texts() -> list[str]:
+        return [
+            text
+            for shard in made.shards
+            for _, batch in read_shard(shard, made.columns, chosen, registry)
+            for text in batch["text"].to_pylist()
+        ]
+
+    looked: list[object] = []
+    monkeypatch.setattr("ftcli.plugins.jsonfile._looked_at", lambda *given: looked.append(given) or iter(()))
+    quick = texts()
+    assert len(quick) == 30
+    assert not looked
+    monkeypatch.undo()
+    monkeypatch.setattr(jsonparts.Part, "arrays", lambda *_: None)
+    assert texts() == quick

@@ -102,7 +102,7 @@ def _compared(tokenizer: Any, template: str, count: int, *, marked: bool = False
     first = [([message | {"content": "zQ"} for message in chat], prompt) for chat, prompt in chats]
     for chat, prompt in [*first, *chats]:
         try:
-            found = renderer._put_together(chat, prompt and not marked, marked)
+            (found,) = renderer._put_together([chat], prompt and not marked, marked)
         except TokenizerError:
             pytest.fail("what was overheard was found by a comparison alone")
         if found is not None:
@@ -198,7 +198,7 @@ def test_the_day_of_a_template_is_that_of_the_run(tokenizer: Any) -> None:
 
     tokenizer.chat_template = EVERY.replace("BODY", "{{ strftime_now('%d') }}{{ m.content }}")
     renderer, chat = Renderer(tokenizer, tokenizer.chat_template, asks_day=True), [{"role": "user", "content": "a"}]
-    assert renderer._put_together(chat, prompt=False, marked=False) is None  # the clock's day may be another in a moment
+    assert renderer._put_together([chat], prompt=False, marked=False) == [None]  # the clock's day may be another in a moment
     for day in ("2026-01-02", "2026-01-03"):
         template_date.write([tokenizer.chat_template], day)
         renderer.day = day

@@ -69,7 +69,8 @@ OTHERWISE = {
     frozenset({"title", "paragraphs"}): jq.SQUAD,
 }
 """Columns of data that hold no conversation a row → what to do."""
-ENCODER = json.JSONEncoder(ensure_ascii=False)
+ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""Writes what pydantic's does."""
 TEXT, CHAT = "text", "chat"
 """Kinds of documents: plain prompt and completion, or messages for a chat template."""
 
@@ -153,11 +154,27 @@ def unread_note(columns: Columns, names: Iterable[str], shapes: Collection[str])
 
 def as_document(row: Mapping[str, Any], columns: Columns) -> str:
     """The conversation of a row as JSON: {"shape", "kind", "messages" | "prompt" and "completion", "tools"?}; raises BadValue (index 0)."""
-    renamed = dict(columns.renamed)
-    given = {renamed.get(name, name): row[name] for name in columns.chat or () if row.get(name) is not None}
+    document = conversation_in(row, columns)
+    try:
+        text = ENCODER.encode(document)
+        text.encode()
+    except UnicodeEncodeError as error:
+        reason = f"the conversation holds the lone surrogate U+{ord(error.object[error.start]):04X}, which no UTF-8 text can"
+        raise BadValue(0, "surrogate", reason, columns.text) from None
+    except (TypeError, ValueError) as error:
+        raise BadValue(0, "wrong-type", f"the conversation holds a value that JSON cannot represent: {error}", columns.text) from None
+    return text
+
+
+def conversation_in(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    """What `as_document` writes."""
+    given = {name: row[name] for name in columns.chat or () if name in row and row[name] is not None}
+    if columns.renamed:
+        renamed = dict(columns.renamed)
+        given = {renamed.get(name, name): value for name, value in given.items()}
     shape = _shape(given, columns, row)
     try:
-        return _document(shape, given, columns)
+        return {"shape": shape, **_document(shape, given, columns)}
     except BadValue as bad:
         for theirs, ours in columns.renamed:
             if bad.field == ours:
@@ -174,7 +191,7 @@ def said(document: str) -> list[str]:
     return [message["content"] for message in row.get("messages") or [*row["prompt"], *row["completion"]] if message.get("content")]
 
 
-def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
+def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
     if shape == "messages":
         document: dict[str, Any] = {"kind": CHAT, "messages": _with_system(row, messages_of(columns.text, row[columns.text]))}
     elif shape == "sharegpt":
@@ -202,15 +219,7 @@ def _document(shape: str, row: Mapping[str, Any], columns: Columns) -> str:
             raise BadValue(0, "wrong-type", f"'tools' is {shown(tools)}, which is not JSON", "tools") from None
     if tools:
         document["tools"] = tools
-    try:
-        text = ENCODER.encode({"shape": shape, **document})
-        text.encode()
-    except UnicodeEncodeError as error:
-        reason = f"the conversation holds the lone surrogate U+{ord(error.object[error.start]):04X}, which no UTF-8 text can"
-        raise BadValue(0, "surrogate", reason, columns.text) from None
-    except (TypeError, ValueError) as error:
-        raise BadValue(0, "wrong-type", f"the conversation holds a value that JSON cannot represent: {error}", columns.text) from None
-    return text
+    return document
 
 
 def _shape(given: Mapping[str, Any], columns: Columns, row: Mapping[str, Any], where: str = "") -> str:

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from pydantic_core import from_json
+
 from ftcli.core.reading.columns import BadValue
 from ftcli.core.reading.conversation import TEXT
 from ftcli.core.targets import Span
 from ftcli.core.tokenizer import template_date
 from ftcli.core.tokenizer.template_answers import Answers, left_out, says, weight_of
-from ftcli.core.tokenizer.template_habits import Habits
-from ftcli.core.tokenizer.template_skeletons import Renderer
+from ftcli.core.tokenizer.template_habits import DEVELOPER, SHOWN, Habits
+from ftcli.core.tokenizer.template_skeletons import Renderer, plain_roles
 from ftcli.errors import TokenizerError
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -88,7 +90,7 @@ class Template:
         if self.day is not None:
             template_date.write(self._asking, self.day)
         self._renderer.day = self.day
-        rows = [json.loads(document) for document in documents]
+        rows = _parsed(documents)
         out = Rendered([""] * len(rows), [()] * len(rows), shapes=[row["shape"] for row in rows])
         chats: dict[str, list[int]] = {}
         for number, row in enumerate(rows):
@@ -125,7 +127,11 @@ class Template:
                 "Give the tokenizer of an instruction-tuned model, put a chat_template.jinja into its folder, or prepare prompt and completion "
                 "as plain text.",
             )
-        whole = [self.habits.suited(conversation_of(rows[number])) for number in numbers]
+        whole = [conversation_of(rows[number]) for number in numbers]
+        roles = [plain_roles(conversation) for conversation in whole]
+        for place, who in enumerate(roles):
+            if not who or DEVELOPER in who:
+                whole[place] = self.habits.suited(whole[place])
         by_speaker = [place for place, number in enumerate(numbers) if "messages" in rows[number] and self.assistant_only]
         marked = self.generation and bool(by_speaker)
         texts, marks = self.rendered(whole, tools, numbers, out, marked=marked)
@@ -134,7 +140,8 @@ class Template:
             out.texts[number] = texts[place] or ""
             if texts[place] is None:
                 continue
-            if hidden := self.habits.hidden(whole[place]):
+            shown = roles[place] and SHOWN.issuperset(roles[place])
+            if not shown and (hidden := self.habits.hidden(whole[place])):
                 out.faults[number] = f"the chat template leaves out {hidden} silently"
                 continue
             out.spans[number] = ((0, len(texts[place] or "")),)
@@ -166,7 +173,8 @@ class Template:
                     for i, message in enumerate(whole[place])
                     if message["role"] == "assistant" and weight_of(message)
                 ]
-        told = self._answers.at_once(whole, texts, {place for place, which, _ in prompts if "messages" in rows[numbers[place]]}, tools)
+        several = {place for place, *_ in prompts if roles[place].count("assistant") != 1 and "messages" in rows[numbers[place]]}
+        told = self._answers.at_once(whole, texts, several, tools)
         for place, spans in told.items():
             out.spans[numbers[place]] = spans
         prompts = [entry for entry in prompts if entry[0] not in told]
@@ -185,7 +193,7 @@ class Template:
                 continue
             out.spans[number] = (span,) if "prompt" in rows[number] else (*out.spans[number], span)
         for number in numbers:
-            if any(stop > start for (_, stop), (start, _) in pairwise(out.spans[number])):
+            if len(out.spans[number]) > 1 and any(stop > start for (_, stop), (start, _) in pairwise(out.spans[number])):
                 out.faults.setdefault(number, "the chat template renders its answers so that they cannot be told apart")
             if number in out.faults:
                 out.texts[number], out.spans[number] = "", ()
@@ -216,6 +224,13 @@ class Template:
                 texts.append(None)
             marks += own
         return texts, marks
+
+
+def _parsed(documents: Sequence[str]) -> list[Any]:
+    try:
+        return list(from_json(f"[{','.join(documents)}]"))
+    except ValueError:  # nested deeper than pydantic's parser goes
+        return [json.loads(document) for document in documents]
 
 
 def conversation_of(row: Mapping[str, Any]) -> list[Any]:

@@ -66,7 +66,7 @@ class Renderer:
             TokenizerError: what was put together is not what transformers renders.
             Exception: whatever the template raises.
         """
-        found = [None if tools else self._put_together(conversation, prompt, marked) for conversation in conversations]
+        found = [None] * len(conversations) if tools else self._put_together(conversations, prompt, marked)
         rest = [conversation for conversation, each in zip(conversations, found, strict=True) if each is None]
         rendered = iter(self._apply(rest, tools, prompt, marked) if rest else ())
         whole = [next(rendered) if each is None else each for each in found]
@@ -88,33 +88,54 @@ class Renderer:
         )
         return [*zip(*rendered, strict=True)]
 
-    def _put_together(self, conversation: Any, prompt: bool, marked: bool) -> Rendered | None:
-        """None where it has to be rendered."""
-        if not self._follows or not conversation or not all(map(_simple, conversation)) or (self._asks_day and self.day is None):
-            return None
-        key = (self.day, prompt, marked, *(message["role"] for message in conversation))
-        forms = self._forms.get(key) or (self._forms.setdefault(key, _Forms()) if len(self._forms) < ROLES else None)
-        if forms is None:
-            return None
-        said = [message["content"] for message in conversation]
-        for skeleton in forms.skeletons:
-            if found := skeleton.filled(said):
+    def _put_together(self, conversations: Sequence[Any], prompt: bool, marked: bool) -> list[Rendered | None]:
+        """None for those that have to be rendered."""
+        found: list[Rendered | None] = [None] * len(conversations)
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for place, conversation in enumerate(conversations):
+            if roles := plain_roles(conversation):
+                alike.setdefault(roles, []).append(place)
+        for roles, places in alike.items():
+            key = (self.day, prompt, marked, *roles)
+            forms = self._forms.get(key) or (self._forms.setdefault(key, _Forms()) if len(self._forms) < ROLES else None)
+            if forms is not None and self._follows and not (self._asks_day and self.day is None):
+                put = self._alike(forms, [conversations[place] for place in places], prompt, marked)
+                for place, one in zip(places, put, strict=True):
+                    found[place] = one
+        return found
+
+    def _alike(self, forms: _Forms, conversations: Sequence[Any], prompt: bool, marked: bool) -> list[Rendered | None]:
+        """Conversations of the same roles: by the forms that are known of these, and by those that what is left has."""
+        found: list[Rendered | None] = [None] * len(conversations)
+        said = [[message["content"] for message in conversation] for conversation in conversations]
+        rest = [*range(len(said))]
+
+        def put(skeleton: Skeleton) -> None:
+            met = [rest[row] for row in skeleton.met([said[place] for place in rest])]
+            for place, one in zip(met, skeleton.filled([said[place] for place in met]), strict=True):
+                found[place] = one
                 forms.made += 1
-                if forms.made & (forms.made - 1) == 0 and [found] != self._apply([conversation], None, prompt, marked):
+                if forms.made & (forms.made - 1) == 0 and [one] != self._apply([conversations[place]], None, prompt, marked):
                     raise TokenizerError(
                         "the chat template renders a conversation otherwise than others of the same form",
                         "This is a defect of ftcli: please report it with the chat template.",
                     )
-                return found
-        if forms.traces < TRACES:
+            rest[:] = [place for place in rest if found[place] is None] if len(met) < len(rest) else []
+
+        for skeleton in forms.skeletons:
+            put(skeleton)
+        while rest and self._follows and forms.traces < TRACES:
             forms.traces += 1
-            if traced := self._traced(conversation, said, prompt, marked):
-                found = traced.filled(said)
-                if found and [found] == self._apply([conversation], None, prompt, marked):
-                    forms.skeletons.append(traced)
-                    return found
+            place = rest[0]
+            traced = self._traced(conversations[place], said[place], prompt, marked)
+            if traced is None:
+                rest.remove(place)
+            elif not traced.met([said[place]]) or traced.filled([said[place]]) != self._apply([conversations[place]], None, prompt, marked):
                 self._follows = False  # a tokenizer that renders in its own way
-        return None
+            else:
+                forms.skeletons.append(traced)
+                put(traced)
+        return found
 
     def _traced(self, conversation: Any, said: Sequence[str], prompt: bool, marked: bool) -> Skeleton | None:
         if self._template is None:
@@ -138,5 +159,11 @@ class Renderer:
             return None
 
 
-def _simple(message: Any) -> bool:
-    return type(message) is dict and message.keys() == PLAIN and type(message["content"]) is str and type(message["role"]) is str
+def plain_roles(conversation: Any) -> tuple[str, ...]:
+    """Who speaks, message by message; nobody where a message is more than a role and words."""
+    roles = [
+        message["role"]
+        for message in conversation
+        if type(message) is dict and message.keys() == PLAIN and type(message["role"]) is str and type(message["content"]) is str
+    ]
+    return tuple(roles) if len(roles) == len(conversation) else ()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import accumulate, chain, pairwise
+from operator import contains, eq, itemgetter
 from typing import Any, NoReturn
 
 from ftcli.core.targets import Span
@@ -55,17 +56,24 @@ class Skeleton:
     marks: tuple[Span, ...]
     """What stands in {% generation %}: parts start … stop - 1."""
 
-    def filled(self, said: Sequence[str]) -> tuple[str, list[Span]] | None:
-        """The conversation with these words, and the characters of what is marked; None where they do not meet the conditions."""
+    def met(self, said: Sequence[Sequence[str]]) -> list[int]:
+        """Which of several conversations, given as the words of each, meet the conditions."""
+        rows = [*range(len(said))]
         for of, question, arguments, answer in self.conditions:
-            if ASKED[question](_value(of, said), *arguments) != answer:
-                return None
-        pieces = [part if isinstance(part, str) else said[part] if isinstance(part, int) else _value(part, said) for part in self.parts]
-        text = "".join(pieces)
+            ask, values = ASKED[question], _values(of, [said[row] for row in rows])
+            rows = [row for row, value in zip(rows, values, strict=True) if ask(value, *arguments) == answer]
+        return rows
+
+    def filled(self, said: Sequence[Sequence[str]]) -> list[tuple[str, list[Span]]]:
+        """Conversations that meet the conditions with their words in place, and the characters of each that are marked."""
+        rows = zip(*(_values(("said", part) if isinstance(part, int) else part, said) for part in self.parts), strict=True)
         if not self.marks:
-            return text, []
-        at = [0, *accumulate(map(len, pieces))]
-        return text, [(at[start], at[stop]) for start, stop in self.marks]
+            return [(text, []) for text in map("".join, rows)]
+        found = []
+        for pieces in rows:
+            at = [0, *accumulate(map(len, pieces))]
+            found.append(("".join(pieces), [(at[start], at[stop]) for start, stop in self.marks]))
+        return found
 
 
 @dataclass(slots=True)
@@ -88,7 +96,8 @@ class Trace:
         """The answer for the words that were said, noted as a condition; raises Unfollowed where other words are asked about."""
         if _hold_words(arguments):
             raise Unfollowed
-        answer = ASKED[question](_value(of, self.said), *arguments)
+        (value,) = _values(of, [self.said])
+        answer = ASKED[question](value, *arguments)
         self.conditions[of, question, arguments] = answer
         return answer
 
@@ -108,7 +117,7 @@ class Trace:
             parts += [part[1] if not isinstance(part, str) and part[0] == "said" else part for part in flat]
             part_at[stop] = len(parts)
         conditions = tuple((*asked, answer) for asked, answer in self.conditions.items())
-        return Skeleton(conditions, tuple(parts), tuple((part_at[start], part_at[stop]) for start, stop in marks))
+        return Skeleton(conditions, tuple(parts) or ("",), tuple((part_at[start], part_at[stop]) for start, stop in marks))
 
     def followed(self, value: Any) -> Any:
         """A string that was made of words, as words again."""
@@ -163,8 +172,8 @@ class _Words(str):  # noqa: PLW1641, SLOT000 - below, for mypy; a string's slots
 
 ASKED: Mapping[str, Callable[..., Any]] = {
     "bool": bool,
-    "in": lambda said, part: part in said,
-    "==": lambda said, other: said == other,
+    "in": contains,
+    "==": eq,
     "startswith": str.startswith,
     "endswith": str.endswith,
     "pieces": lambda said, *arguments: len(said.split(*arguments)),
@@ -184,17 +193,18 @@ def _changed(words: _Words, method: str, arguments: tuple[Any, ...]) -> Any:
     return words.trace.new((method, words.expression, arguments, None))
 
 
-def _value(expression: str | Expression, said: Sequence[str]) -> str:
+def _values(expression: str | Expression, said: Sequence[Sequence[str]]) -> Sequence[str]:
+    """Of several conversations, given as the words of each."""
     if isinstance(expression, str):
-        return expression
+        return [expression] * len(said)
     kind = expression[0]
     if kind == "said":
-        return said[expression[1]]
+        return [*map(itemgetter(expression[1]), said)]
     if kind == "+":
-        return "".join(_value(part, said) for part in expression[1:])
+        return [*map("".join, zip(*(_values(part, said) for part in expression[1:]), strict=True))]
     _, of, arguments, number = expression
-    found = getattr(_value(of, said), kind)(*arguments)
-    return str(found if number is None else found[number])
+    found = [getattr(words, kind)(*arguments) for words in _values(of, said)]
+    return found if number is None else [pieces[number] for pieces in found]
 
 
 def _flat(parts: Sequence[str | Expression]) -> Iterator[str | Expression]:
