@@ -265,6 +265,13 @@ def test_answers_in_a_row_are_told_where_the_template_writes_the_last_one_otherw
     ]
 
 
+def test_plain_prompts_stand_beside_conversations(folders: dict[str, Path], tmp_path: Path) -> None:
+    """It ended as a bug: what the note about roles asks of messages was asked of texts, too."""
+    source = _write(tmp_path / "a.jsonl", [{"prompt": "Hi", "completion": " Ho"}, {"messages": CHATS[0]}])
+    report = _sft(folders["plain"], source, tmp_path / "out")
+    assert report.metrics["rows_written"] == 2
+
+
 def test_everything_is_learned_where_that_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
     source = _write(tmp_path / "chats.jsonl", [{"messages": chat} for chat in CHATS])
     _sft(folders["plain"], source, tmp_path / "all", dataset__assistant_only_loss=False)

@@ -14,7 +14,7 @@ from ftcli.context import Context
 from ftcli.core.prepare.beginning import first_batches
 from ftcli.core.prepare.dialogue import template_of
 from ftcli.core.reading import jq
-from ftcli.core.reading.conversation import unread_note
+from ftcli.core.reading.conversation import TEXT, unread_note
 from ftcli.core.reading.file_notes import OwnFormat
 from ftcli.core.reading.read import Plan, read_shard
 from ftcli.core.tokenizer.template import Template, conversation_of
@@ -55,9 +55,10 @@ def proved_template(context: Context, plan: Plan, tokenizer: Any) -> dict[str, A
         context.note(
             f"{bad:,} rows have label false, as data for KTO mark bad answers, and theirs are learned as all are: {way} leaves them out of JSON, Dataset.filter of a table"
         )
-    if found["mask"] is not None and any(template.habits.renames(conversation_of(json.loads(document))) for document in documents):
+    rows = [json.loads(document) for document in documents]
+    if found["mask"] is not None and any(template.habits.renames(conversation_of(row)) for row in rows if row["kind"] != TEXT):
         context.note("messages of 'developer' are passed to the chat template as 'system', because it only knows that role")
-    offering = sum("tools" in json.loads(document) for document in documents)
+    offering = sum("tools" in row for row in rows)
     if offering and found["mask"] is not None and template.habits.hides_tools():
         context.note(f"{offering} of them offer tools, which the chat template does not render: the model does not learn what it may call")
     return found
