@@ -50,7 +50,8 @@ class Json(FileFormat):
         if not usable(_faults(path, columns, of_chat(columns), settings), settings):
             return []
         size, opening = Path(path).stat().st_size, opening_of(path)
-        wanted = [] if opening is None or codec_of(path) else [stop for _, stop in cut_evenly(size, target_bytes)[:-1]]
+        cut = opening is not None and opening.first in {"{", "["} and codec_of(path) is None
+        wanted = [stop for _, stop in cut_evenly(size, target_bytes)[:-1]] if cut else []
         if opening is None or not wanted:
             return [Piece(path, "json", 0, size, "file", size)]
         with data_errors(path), open_stream(path) as stream:

@@ -63,3 +63,12 @@ def line_hint(line: Line) -> str:
     if text.startswith((b"#", b"//")):
         return "JSON lines cannot contain comments: remove the line."
     return "Each line must hold one complete JSON object. If this is the last line, the file was not completely written or copied."
+
+
+def objects_hint(rest: str, objects: int) -> str:
+    """What to do about a document of objects alone."""
+    if rest.lstrip()[:1] == "{":
+        return "The file holds several objects, one after another. Write one per line: jq -c . OLD > NEW.jsonl"
+    if objects > 1:
+        return KEYED
+    return "Write the rows as a JSON array of objects, or as JSON lines."

@@ -17,7 +17,7 @@ from ftcli.records import BadCode, BadRow
 from ftcli.settings import Settings
 
 from .chatlines import documents
-from .jsonhints import KEYED, SPLIT
+from .jsonhints import SPLIT, objects_hint
 from .jsonl import DECODER, Object, arrays_of, check_row
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 HEAD = 1 << 20
 """Bytes of a document that are looked at to find its array."""
-SPACE = re.compile(r"\s*")
+BLANKS = " \t\r\n"
+SPACE = re.compile(f"[{BLANKS}]*")
 BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 ESCAPED = re.compile("[\udc80-\udcff]")
 NO_ARRAY = "Expected an array of objects, or an object that holds one. A file that breaks off was not completely written or copied: make or copy it again."
@@ -88,7 +89,7 @@ def parts(path: str, start: int, stop: int | None, settings: Settings) -> Iterat
         return
     offset, data = content(path)
     text = data.decode("utf-8", "surrogateescape")
-    if text.strip():
+    if text.strip(BLANKS):
         with _named(path, text, offset):
             bracket, closing, _ = _array(text, _skip(text, 0))
         opening = _begun(text, offset, bracket, closing)
@@ -120,7 +121,7 @@ class Part:
     @cached_property
     def _text(self) -> str:
         text = self._chunk.data.decode("utf-8", "surrogateescape")
-        behind = text.rstrip()
+        behind = text.rstrip(BLANKS)
         return text if self._chunk.last or not behind.endswith(",") else behind[:-1] + "]"
 
     @cached_property
@@ -133,7 +134,7 @@ class Part:
         from ftcli.core.reading.uniform_lines import sound
 
         lines = as_lines(self._chunk, self._longest)
-        if lines is None or not sound(lines[0]) or not self._ended(lines[1].decode("utf-8", "surrogateescape").strip()):
+        if lines is None or not sound(lines[0]) or not self._ended(lines[1].decode("utf-8", "surrogateescape").strip(BLANKS)):
             return None
         try:
             if columns.chat is None:
@@ -144,11 +145,18 @@ class Part:
 
     def _ended(self, rest: str) -> bool:
         """Whether this may stand behind the last element."""
-        return rest == "," if not self._chunk.last else rest[:1] == "]" and self._closed(rest[1:].strip())
+        return rest == "," if not self._chunk.last else rest[:1] == "]" and self._closed(rest[1:].strip(BLANKS))
 
     def _closed(self, rest: str) -> bool:
+        """Whether this may stand behind the array: further keys of its object, if it is in one, and nothing else."""
         closing = self._opening.closing if self._chunk.last else ""
-        return rest == closing or (closing != "" and rest.startswith(",") and rest.endswith(closing))
+        if rest == closing or not closing or not rest.startswith(","):
+            return rest == closing
+        try:
+            further, end = DECODER.raw_decode("{" + rest[1:])
+        except (ValueError, RecursionError):
+            return False
+        return end == len(rest) and bool(further) and "data" not in further
 
     def place(self, element: Element) -> tuple[int, bytes]:
         """(byte, bytes) of an element, which is not before the last one asked for."""
@@ -200,6 +208,8 @@ class Part:
 
     def _elements(self) -> Iterator[Element]:
         text, first = self._text, self._opening.first
+        if not self._chunk.last and not text.strip(BLANKS):  # before the first element
+            return
         with _named(self.path, text, self._chunk.start):
             position = _skip(text, 0)
             more = text[position : position + 1] != "]"
@@ -216,7 +226,7 @@ class Part:
                     position = _skip(text, position + 1)
                 elif text[position : position + 1] != "]":
                     raise json.JSONDecodeError("Expecting ',' or ']'", text, position)
-            if not self._closed(text[position + 1 :].strip()):
+            if not self._closed(text[position + 1 :].strip(BLANKS)):
                 raise json.JSONDecodeError("Extra data or a missing end", text, position + 1)
 
 
@@ -321,22 +331,13 @@ def _array(text: str, position: int) -> tuple[int, str, bool]:
     if len(found) == 1:
         return next(iter(found.values())), "}", True
     if not names:
-        raise _NoArrayError("an object that holds no array of rows", _objects_hint(text[position + 1 :], objects))
+        raise _NoArrayError("an object that holds no array of rows", objects_hint(text[position + 1 :], objects))
     what = "several arrays of objects" if found else "no array of objects"
     shown = ", ".join(map(repr, names[:10])) + (" …" if len(names) > 10 else "")
     raise _NoArrayError(
         f"{what} among {shown}, and none is named data",
         f"Write the array of rows to its own file, for example: jq .{names[0]} OLD > {names[0]}.json",
     )
-
-
-def _objects_hint(rest: str, objects: int) -> str:
-    """What to do about a document of objects alone."""
-    if rest.lstrip()[:1] == "{":
-        return "The file holds several objects, one after another. Write one per line: jq -c . OLD > NEW.jsonl"
-    if objects > 1:
-        return KEYED
-    return "Write the rows as a JSON array of objects, or as JSON lines."
 
 
 def _skip(text: str, position: int) -> int:

@@ -41,6 +41,7 @@ def chunked(data: bytes, start: int, stop: int | None, block: int) -> list[Chunk
     stream.seek(start)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(array_chunks, "BLOCK", block)
+        patch.setattr(array_chunks, "WINDOW", max(1, block // 8))
         return list(chunks(stream, start, stop))
 
 
@@ -168,7 +169,9 @@ def test_rows_are_read_alike_by_the_quick_way_and_by_python(tmp_path: Path, monk
     assert rows(file, label_column="label") == quick == [(record["text"], record["label"]) for record in RECORDS]
 
 
-@pytest.mark.parametrize("odd", ["[" * 3000 + "]" * 3000, '"\xff"', '"a\nb"', "NaN"], ids=["deep", "not UTF-8", "control", "NaN"])
+@pytest.mark.parametrize(
+    "odd", ["[" * 3000 + "]" * 3000, '"\xff"', '"a\nb"', "NaN", "9" * 5000], ids=["deep", "not UTF-8", "control", "NaN", "digits"]
+)
 def test_whether_a_row_is_good_does_not_depend_on_its_neighbours(tmp_path: Path, odd: str) -> None:
     """Arrow's parser takes some of what Python's refuses, in a key that nobody asked for."""
     told = []
@@ -242,3 +245,64 @@ def test_conversations_in_an_array_are_read_alike_by_the_quick_way_and_by_python
     monkeypatch.undo()
     monkeypatch.setattr(jsonparts.Part, "arrays", lambda *_: None)
     assert texts() == quick
+
+
+def test_what_is_nested_deeply_is_marked_where_its_element_is_carried_over() -> None:
+    """The depth is in a window before the one with which the chunk before it ends."""
+    deep = '{"n": ' + "[" * 150 + "]" * 150 + f', "b": "{"y" * 400}"}}'
+    found = chunked(f'{{"a": 1}}, {deep}, {{"c": 1}}]'.encode(), 0, None, 400)
+    assert [chunk.deep for chunk in found if b"[[" in chunk.data] == [True]
+
+
+def test_blanks_before_the_first_element_are_no_piece_that_lacks_one(tmp_path: Path) -> None:
+    """A cut near their end made one of them alone."""
+    expected = [record["text"] for record in RECORDS]
+    for text in (json.dumps({"info": "x" * 500, "data": RECORDS}, indent=2), "[" + " " * 900 + json.dumps(RECORDS)[1:]):
+        for shard_bytes in (1, 300, 509, 600):
+            assert rows(write(tmp_path / "a.json", text), shard_bytes=shard_bytes) == expected
+
+
+def test_whole_numbers_to_predict_are_the_nearest_there_are_whichever_way_they_are_read(tmp_path: Path) -> None:
+    """Python's way ended as a bug from 2^53 on, and refused what does not fit into 64 bits; Arrow's takes both."""
+    odd = [{"text": "a", "label": 0.5}, {"text": "b", "label": 2**60}, {"text": "c", "label": 2**64}]
+    told = []
+    for records in (odd, [*odd, {"text": 3, "label": 1.5}]):
+        file = write(tmp_path / "a.json", json.dumps(records))
+        chosen, registry = settings(file, mode="regress", label_column="label", on_bad="quarantine"), formats()
+        made = make_plan(chosen, registry)
+        told.append(
+            [
+                label
+                for shard in made.shards
+                for _, batch in read_shard(shard, made.columns, chosen, registry)
+                for label in batch["label"].to_pylist()
+            ]
+        )
+    assert told[0] == told[1] == [0.5, 2.0**60, 2.0**64]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"data": [{"text": "a"}], "v": 1}\n{"data": [{"text": "b"}], "v": 1}',
+        '{"data": [{"text": "a"}], "data": [{"text": "b"}]}',
+        '{"data": [{"text": "a"}], garbage ]] }',
+        '{"data": [{"text": "a"}], }',
+        '[{"text": "a"},\u00a0{"text": "b"}]',
+        '[{"text": "a"}]\u3000',
+    ],
+    ids=["two documents", "data twice", "garbage", "comma", "space between", "space behind"],
+)
+def test_what_stands_around_the_elements_is_read_as_well(tmp_path: Path, text: str) -> None:
+    """Rows of a second document were lost without a word."""
+    assert "not JSON" in refusal(write(tmp_path / "a.json", text)).message
+    kept = text.replace("\u00a0", " ").replace("\u3000", "\t").partition("\n")[0]
+    if kept != text:
+        assert len(rows(write(tmp_path / "a.json", kept))) == kept.count("text")
+
+
+def test_a_byte_order_mark_is_no_character_of_its_line(tmp_path: Path) -> None:
+    text = '[{"text": "글"} {"text": "b"}]'
+    with pytest.raises(json.JSONDecodeError) as caught:
+        json.loads(text)
+    assert f"at column {caught.value.colno}" in refusal(write(tmp_path / "a.json", "\ufeff" + text)).message

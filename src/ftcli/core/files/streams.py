@@ -268,8 +268,9 @@ def line_of(path: str, offset: int) -> int:
 
 
 def column_of(path: str, offset: int) -> int:
-    """Which character of its line (from 1) byte `offset` of the decompressed content is. Reads the file: for error paths only."""
-    characters = 0
+    """Which character of its line (from 1) byte `offset` of the decompressed content is, a byte order mark not counted. Reads the file: for error paths
+    only."""
+    characters = -1 if content(path, len(BOM))[0] else 0
     with data_errors(path), open_stream(path) as stream:
         for chunk in _chunks(stream, offset):
             line = chunk.rfind(b"\n") + 1

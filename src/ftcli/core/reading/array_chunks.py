@@ -7,6 +7,7 @@ passes, and one that is has no other elements than those that the chunks give.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ TO_CURLY = np.uint8(0x20)
 BLANKS = tuple(b" \t\r\n")
 WINDOW = 1 << 19
 """Bytes looked at at a time: what numpy lists of them stays in the cache. 2.5 to 4 ms a MB, 4 to 8 with `BLOCK` bytes."""
+DIGITS = 4_300
+"""Of a whole number that Python reads, at most; Arrow's parser passes over longer ones in keys that nobody asked for."""
+NUMBER = re.compile(rb"[0-9]{%d}" % (DIGITS + 1))
 DEEP = 100
 """Python's parser, which has the last word on what is nested too deeply, goes deeper in any version."""
 
@@ -125,26 +129,32 @@ def _ends_escaping(window: bytes, *, escaped: bool) -> bool:
 def chunks(stream: pa.NativeFile, start: int, stop: int | None) -> Iterator[Chunk]:
     """What lies from byte `start`, behind the array's bracket or where an element begins, to `stop`, where another begins; None: to the document's end.
 
-    Memory is bounded by a block and the longest element, where elements are objects or arrays; of others all are one chunk.
+    Memory is bounded by a block and the longest element, where elements are objects or arrays; of others all are one chunk. What stands behind the array
+    comes with its last element.
     """
     scan, held, size, deep = _Scan(), list[bytes](), 0, False
-    opens = closes = breaks = np.zeros(0, np.int64)
+    opens, closes, breaks = list[Ints](), list[Ints](), list[Ints]()
+    """By window: joined once a chunk, however many windows it has."""
+    number = last = 0
     for window in _windows(stream, None if stop is None else stop - start):
         held.append(window)
         if scan.ended:
             continue
         found = scan.feed(window)
-        opens, closes, breaks = (
-            np.concatenate([before, more + size]) for before, more in ((opens, found.opens), (closes, found.closes), (breaks, found.breaks))
-        )
+        for places, more in ((opens, found.opens), (closes, found.closes), (breaks, found.breaks)):
+            places.append(more + size)
+        number, last = number + len(found.opens), int(opens[-1][-1]) if len(found.opens) else last
         size, deep = size + len(window), deep | found.deep
-        if size >= BLOCK and len(opens) > 1 and not scan.ended:
-            data, cut = b"".join(held), int(opens[-1])
-            yield Chunk(start, data[:cut], False, opens[:-1], closes[closes < cut], breaks[breaks < cut], deep)
-            start, held, size, deep = start + cut, [data[cut:]], size - cut, found.deep
-            opens, closes, breaks = opens[-1:] - cut, closes[closes >= cut] - cut, breaks[breaks >= cut] - cut
+        if size >= BLOCK and number > 1 and not scan.ended:
+            data, begun, ended, broken = b"".join(held), *map(np.concatenate, (opens, closes, breaks))
+            yield Chunk(start, data[:last], False, begun[:-1], ended[ended < last], broken[broken < last], deep)
+            deep &= found.deep or last < size - len(window)  # what is carried over has begun before this window
+            opens, closes, breaks = [begun[-1:] - last], [ended[ended >= last] - last], [broken[broken >= last] - last]
+            start, held, size, number, last = start + last, [data[last:]], size - last, 1, 0
     if held or stop is None:
-        yield Chunk(start, b"".join(held), stop is None, opens, closes, breaks, deep)
+        none = np.zeros(0, np.int64)
+        begun, ended, broken = (np.concatenate([none, *places]) for places in (opens, closes, breaks))
+        yield Chunk(start, b"".join(held), stop is None, begun, ended, broken, deep)
 
 
 def _windows(stream: pa.NativeFile, size: int | None) -> Iterator[bytes]:
@@ -181,9 +191,11 @@ def as_lines(chunk: Chunk, longest: int) -> tuple[bytes, bytes] | None:
     opens, closes, data = chunk.opens, chunk.closes, np.frombuffer(chunk.data, np.uint8)
     if chunk.deep or not len(opens) or len(opens) != len(closes):
         return None
+    if (closes - opens >= DIGITS).any() and NUMBER.search(chunk.data):
+        return None
     start, stop = int(opens[0]), int(closes[-1]) + 1
     gaps, widths = closes[:-1] + 1, opens[1:] - closes[:-1] - 1
-    if chunk.data[:start].strip() or (data[opens] != OPEN).any() or (closes - opens >= longest).any() or (widths < 1).any():
+    if chunk.data[:start].strip(bytes(BLANKS)) or (data[opens] != OPEN).any() or (closes - opens >= longest).any() or (widths < 1).any():
         return None
     offsets = to_offsets(widths)
     places = np.arange(offsets[-1]) + np.repeat(gaps - offsets[:-1], widths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
@@ -227,11 +228,19 @@ def check_values(role: Role, name: str, kind: Kind, values: list[Any]) -> pa.Arr
         for index, value in enumerate(values):
             check_value(role, name, kind, value, index)
     try:
-        return pa.array(values, target_type(kind))
+        return pa.array([*map(_float, values)] if kind == "float" else values, target_type(kind))
     except (UnicodeEncodeError, OverflowError, pa.ArrowException):
         for index, value in enumerate(values):
             check_value(role, name, kind, value, index)
         raise
+
+
+def _float(value: Any) -> float:
+    """As Arrow reads it: whole numbers as the nearest there is, infinite beyond; whoever takes labels says what is too large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def check_value(role: Role, name: str, kind: Kind, value: object, index: int) -> bool:
@@ -245,7 +254,7 @@ def check_value(role: Role, name: str, kind: Kind, value: object, index: int) ->
         code: BadCode = "null" if value is None else "wrong-type"
         way = jq.text_in(name, value) if role != "label" else ""
         raise BadValue(index, code, f"{name!r} is {shown(value)}; {_must(role, kind)}", name, way)
-    if isinstance(value, Integral) and not LEAST <= int(value) <= MOST:
+    if isinstance(value, Integral) and ONE[kind] != "float" and not LEAST <= int(value) <= MOST:
         raise BadValue(index, "out-of-range", f"{name!r} is {shown(value)}, which does not fit into a signed 64-bit integer", name)
     if isinstance(value, str):
         try:
