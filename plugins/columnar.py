@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import accumulate, count, groupby, pairwise
 from pathlib import Path
@@ -14,6 +14,7 @@ from ftcli.records import BadRow, Piece
 from ftcli.settings import Settings
 
 from .fileformat import FileFormat
+from .rowrange import RowRange, going_on
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,8 +26,8 @@ PARQUET_ROWS = 8192
 BATCH_BYTES = 32 << 20
 """About what a batch may hold of the columns that are read: with rows of up to 4 kB it has `PARQUET_ROWS`. 300 rows of 1 MB as one batch took 7.2 GB to
 tokenize, in batches of 16 rows 2.1, of which 1 is pyarrow's for the one page that they are in."""
-MOST_PARTS = 8
-"""Of one row group, which every part decodes from its beginning."""
+MOST_PARTS = 64
+"""Of one row group: cores of a large machine, each of which decodes it once."""
 PARTITIONED = (
     'Combine the partitions into one table: python -c "import pyarrow.dataset as d, pyarrow.parquet as p; '
     "p.write_table(d.dataset('FOLDER', partitioning='hive').to_table(), 'NEW.parquet')\""
@@ -84,8 +85,11 @@ class Parquet(Columnar):
             inside = [i for i, (start, stop) in enumerate(pairwise(bounds)) if start < piece.stop and piece.start < stop]
             for most, groups in groupby(inside, lambda i: _rows_of_group(metadata[i], names)):
                 read = list(groups)
-                batches = file.iter_batches(most, row_groups=read, columns=names, use_threads=False)
-                for row, batch in _within(piece, bounds[read[0]], batches):
+                first, last = bounds[read[0]], bounds[read[-1] + 1]
+                begin = partial(_decoded, path, first, batch_size=most, row_groups=read, columns=names, use_threads=False)
+                cut = first < piece.start or piece.stop < last
+                rows = going_on((*names, *read), piece, begin) if cut else begin(file).rows(piece)
+                for row, batch in rows:
                     yield from _checked(path, columns, batch, row, settings, reject)
 
 
@@ -120,7 +124,8 @@ class ArrowIpc(Columnar):
             return class_names(_ipc_schema(path).metadata, column)
 
     def read(self, piece: Piece, columns: Columns, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:
-        for row, batch in _within(piece, 0, _ipc_batches(piece.path, columns)):
+        rows = going_on((columns,), piece, lambda: RowRange(0, _ipc_batches(piece.path, columns)))
+        for row, batch in rows:
             most = _rows_at_a_time(batch.nbytes, batch.num_rows, batch.num_rows)
             for start in range(0, batch.num_rows, most):
                 yield from _checked(piece.path, columns, batch.slice(start, most), row + start, settings, reject)
@@ -134,6 +139,11 @@ def _parquet(path: str) -> Any:
     _refuse_compressed(path)
     with data_errors(path):
         return reader.ParquetFile(path)
+
+
+def _decoded(path: str, row: int, file: Any = None, **options: Any) -> RowRange:
+    """Batches that begin behind `row` rows of a file, which is opened anew where it is not given: then it stays open as long as the batches are."""
+    return RowRange(row, (file or _parquet(path)).iter_batches(**options))
 
 
 def _rows_of_group(group: Any, names: list[str]) -> int:
@@ -251,17 +261,6 @@ def _pieces(path: str, name: str, rows: list[int], weights: list[int], target_by
     places = [size * place // total for _, place in ends]
     starts = [next(group) for _, group in groupby(range(len(ends) - 1), lambda i: (places[i] + target_bytes // 16) // target_bytes)]
     return [Piece(path, name, ends[a][0], ends[b][0], "rows", places[b] - places[a]) for a, b in pairwise([*starts, len(ends) - 1])]
-
-
-def _within(piece: Piece, row: int, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Of batches the first of which begins behind `row` rows of the file, the piece's rows, each time with how many rows come before."""
-    for batch in batches:
-        start, stop = max(0, piece.start - row), min(piece.stop - row, batch.num_rows)
-        if start < stop:
-            yield row + start, batch.slice(start, stop - start)
-        row += batch.num_rows
-        if row >= piece.stop:
-            return
 
 
 def _checked(path: str, columns: Columns, batch: pa.RecordBatch, row: int, settings: Settings, reject: Reject) -> Iterator[pa.RecordBatch]:

@@ -7,12 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ftcli.plugins import columnar
+from ftcli.plugins import columnar, rowrange
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ftcli.contracts import Columns
 from ftcli.core.reading.read import read_shard
+from ftcli.records import Piece
 from reading import accounted, formats, labels, plan, refusal, rows, settings, write
 
 TABLE = pa.table({"text": [f"글 {i}" for i in range(1000)], "label": [i % 5 for i in range(1000)], "more": [[i] for i in range(1000)]})
@@ -92,7 +94,7 @@ def test_pieces_follow_the_target(tmp_path: Path, way: str) -> None:
     size = path.stat().st_size
     assert len(plan(path, shard_bytes=size).shards) == 1
     assert len(plan(path, shard_bytes=size // 2).shards) in {2, 3}
-    assert len(plan(path, shard_bytes=1).shards) == 80
+    assert len(plan(path, shard_bytes=1).shards) == 640
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -110,6 +112,36 @@ def test_one_row_group_is_the_work_of_several_workers(tmp_path: Path, way: str) 
     assert [row.row for row in bad] == [1501]
     places = formats().get(pieces[3].format)().places(pieces[3], settings(path))
     assert next(places).row == 1201
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_group_is_decoded_once_by_all_of_its_pieces_that_a_process_reads(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every piece decoded all that lies before it. Pieces that another process read, and those out of order, change nothing of the rows."""
+    table = pa.table({"text": [f"글 {number}" for number in range(2000)]})
+    monkeypatch.setattr(columnar, "BATCH_BYTES", 1000)
+    path = save(tmp_path, way, table, 2000 if way == "parquet" else 50)
+    chosen, read = settings(path), Columns("text")
+    reader = formats().get("parquet" if way == "parquet" else "arrow")()
+    pieces = reader.plan(str(path), path.stat().st_size // 8, chosen)
+    assert len(pieces) == 8
+    begun: list[int] = []
+    begin = rowrange.RowRange.__init__
+    monkeypatch.setattr(rowrange.RowRange, "__init__", lambda self, *given: (begun.append(1), begin(self, *given))[1])
+
+    def texts(piece: Piece) -> list[str]:
+        return [text for batch in reader.read(piece, read, chosen, print) for text in batch["text"].to_pylist()]
+
+    for order, times in (([0, 1, 2, 3, 4, 5, 6, 7], 1), ([0, 2, 5, 7], 1), ([3, 1, 6, 2], 3)):
+        rowrange._kept.clear()
+        begun.clear()
+        for number in order:
+            assert texts(pieces[number]) == table["text"].to_pylist()[pieces[number].start : pieces[number].stop]
+        assert len(begun) == times
+    texts(pieces[0])
+    save(tmp_path, way, pa.table({"text": [f"new {number}" for number in range(2000)]}), 2000)
+    assert texts(pieces[1])[0] == f"new {pieces[1].start}"
 
 
 @pytest.mark.parametrize("way", WAYS)
