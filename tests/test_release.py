@@ -120,7 +120,7 @@ def test_the_inventory_is_held_against_its_schema(release: ModuleType) -> None:
 def test_the_hint_for_an_extra_completes_the_ftcli_that_is_installed_and_needs_no_index_for_it() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     code = "\n".join(path.read_text(encoding="utf-8") for part in ("src", "plugins") for path in (ROOT / part).rglob("*.py"))
-    asked = set(re.findall(r"""\badding\("([^"]+)"\)""", code))
+    asked = set(re.findall(r'\b(?:adding|require)\("([^"]+)"', code))
     assert {"peft", "ray", "s3", "deepspeed"} <= asked <= extras.keys()
     assert not re.findall(r"pip install '?\.", code), "right in the source directory alone"
     command = shlex.split(adding("peft").removeprefix("Run: pip "))

@@ -51,15 +51,18 @@ def points(lines: Sequence[str], output: Path) -> list[Call]:
     writable: set[str] = set()
     found, inside, is_published = [], False, False
     for line in lines:
-        match = re.match(r"(\w+)\((.*)\) += (-?\d+)", line)
-        if match is None:
-            continue
-        name, arguments, result = match.groups()
-        counts[name] += 1
+        if begun := re.match(
+            r"(\w+)\(", line
+        ):  # also of a call that strace tells in two lines, because another thread had its word between
+            counts[begun[1]] += 1
         if publish_driver.START in line:
             inside = True
         elif publish_driver.END in line:
             inside = False
+        match = re.match(r"(\w+)\((.*)\) += (-?\d+)", line)
+        if match is None:
+            continue
+        name, arguments, result = match.groups()
         writes = name not in {"openat", "close"} or (name == "openat" and re.search("O_WRONLY|O_RDWR|O_CREAT", arguments) is not None)
         if name == "openat" and writes:
             writable.add(result)
