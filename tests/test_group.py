@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,8 +81,9 @@ def test_a_rank_that_leaves_its_group_ends_with_zero(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python lets such a thread hang there")
 def test_a_rank_that_does_not_is_aborted_after_its_work(tmp_path: Path) -> None:
-    codes, told = two(tmp_path, "stay")
-    assert codes == [0, -6], told
+    (first, second), told = two(tmp_path, "stay")
+    # The first has waited for its last call; threads of its group may be at work for it all the same.
+    assert second == -signal.SIGABRT and first in (0, -signal.SIGABRT), told
     assert told.startswith("done\n")
 
 
