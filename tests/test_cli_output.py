@@ -180,6 +180,22 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
 
 
 @pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("number", [*SENT.args[1], signal.SIGINT], ids=lambda number: number.name)
+def test_a_command_that_still_starts_is_interrupted_as_one_that_works(number: signal.Signals) -> None:
+    """On a slow disk that takes seconds. SIGTERM had killed it (143), and a Ctrl-C said nothing."""
+    code = (
+        "import os, signal, sys\nfrom ftcli.cli import main\n"
+        f"main._get_ready = lambda _: os.kill(os.getpid(), {int(number)})\n"
+        "sys.argv = ['ftcli', 'settings']\n"
+        "sys.exit(main.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "interrupted: ftcli was interrupted\n  Run the same command again.\n"
+
+
+@pytest.mark.usefixtures("hangup")
 @SENT
 def test_a_forked_child_dies_of_it_as_ever(number: signal.Signals) -> None:
     code = (

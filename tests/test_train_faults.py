@@ -16,6 +16,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
 import short_lean
+from ftcli.cli.signals import termination_interrupts
 from ftcli.commands.train import run
 from ftcli.context import Context
 from ftcli.core.batches.tasks import Classify
@@ -23,6 +24,8 @@ from ftcli.core.distributed.signals import WATCHED, Signals
 from ftcli.core.models.held_out import HeldOut
 from ftcli.core.publishing import staging
 from ftcli.core.training import checkpoints
+from ftcli.core.training import run as running
+from ftcli.core.training import train as training
 from ftcli.errors import TrainError
 from ftcli.records import Report
 from ftcli.testing import run as command_line
@@ -457,3 +460,36 @@ def test_a_second_signal_acts_as_it_always_did() -> None:
         assert signals.received == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.reliability(17, "a signal before the first step")
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("place", ["the model is built", "the lean step is proved"])
+def test_a_signal_before_the_first_step_ends_the_run_at_once(
+    bench: Bench, stores: dict[str, Path], number: signal.Signals, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had waited for the rest of the loading and for a first step, and had saved a checkpoint of that."""
+    module, name = {"the model is built": (running, "build"), "the lean step is proved": (training, "lean")}[place]
+    original = getattr(module, name)
+
+    def struck(*given: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return original(*given, **named)
+
+    monkeypatch.setattr(module, name, struck)
+    output = f"early {number.name} {place}"
+    with termination_interrupts(), pytest.raises(KeyboardInterrupt):
+        run(bench.context(stores["packed"], output, **STEPS, train__verify=False))
+    assert not list(bench.folder.glob(f"{output}/*"))
+
+
+def test_until_a_run_has_begun_a_signal_is_no_wish() -> None:
+    with Signals(begun=False) as signals:
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received is None
+    with Signals(begun=False) as signals:
+        signals.begin()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received == "SIGINT"

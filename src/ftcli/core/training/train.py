@@ -52,7 +52,7 @@ from ftcli.records import Check, RunStatus
 
 
 def fit(run: Run, signals: Signals) -> Outcome:
-    """Train, evaluate and save. A signal ends the run at the next step's end with a complete checkpoint.
+    """Train, evaluate and save. Once it has begun, a signal ends the run at the next step's end with a complete checkpoint.
 
     Raises:
         TrainError: the checkpoint to go on from cannot be used, or the result cannot be written.
@@ -164,6 +164,7 @@ def _whole(
                 if halved:
                     run.context.note(halved)
                 _steps(trainer, checkpoint)
+            trainer.signals.begin()  # a run that had ended took no step
             if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
                 _final_evaluation(trainer)
             if not stopped(trainer.signals) and run.test is not None:
