@@ -196,6 +196,23 @@ def test_a_command_that_still_starts_is_interrupted_as_one_that_works(number: si
 
 
 @pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("number", [*SENT.args[1], signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_to_a_command_that_has_ended_changes_nothing(number: signal.Signals) -> None:
+    """Torch takes a second to leave, and an impatient second Ctrl-C fell into its callbacks: a traceback."""
+    code = (
+        "import atexit, os, signal, sys, time\nfrom ftcli.cli import main\n"
+        f"atexit.register(lambda: [os.kill(os.getpid(), {int(number)}), time.sleep(1)])\n"
+        "sys.argv = ['ftcli', 'plugins', 'no-such-word']\n"
+        "sys.exit(main.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("hangup")
 @SENT
 def test_a_forked_child_dies_of_it_as_ever(number: signal.Signals) -> None:
     code = (

@@ -32,14 +32,20 @@ FASTEST = ("gigatoken", "awkward", "numpy.ma")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ftcli` with these words (default: those of the process) and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None:  # this process ends with the command: to look for cycles once more takes 0.25 s
-        atexit.register(gc.freeze)
-        garbage.later()
-        _heed()
+    if argv is not None:
+        return _main(list(argv), alone=False)
+    atexit.register(gc.freeze)  # this process ends with the command: to look for cycles once more takes 0.25 s
+    garbage.later()
+    _heed()
+    code = _main(sys.argv[1:], alone=True)
+    _leave(code)
+    return code
+
+
+def _main(words: list[str], *, alone: bool) -> int:
     try:
         prepare()
-        if argv is None and COMPLETION_VARIABLE not in os.environ:
+        if alone and COMPLETION_VARIABLE not in os.environ:
             _get_ready(words)
         if COMPLETION_VARIABLE in os.environ:
             from typer.completion import completion_init  # type: ignore[attr-defined]  # public by its place, not by __all__
@@ -54,6 +60,13 @@ def _heed() -> None:
     """What schedulers send ends a command that still starts as Ctrl-C does: to start takes seconds on a slow disk."""
     for number in heeded(set(WATCHED) - {signal.SIGINT}):
         signal.signal(number, signal.default_int_handler)
+
+
+def _leave(code: int) -> None:
+    """All is done and said. The libraries' own end takes a second, and a signal that comes then ends it, with no traceback of theirs."""
+    for number in heeded(WATCHED):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(code))
 
 
 def _interrupted() -> int:
