@@ -439,8 +439,9 @@ def test_a_model_that_cannot_be_written_is_an_error(bench: Bench, stores: dict[s
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Trainer, "save_model", full)
-    with pytest.raises(TrainError, match=r"the model in .*unwritten cannot be written: .*No space left.*bytes are free there"):
+    with pytest.raises(TrainError, match=r"the model in .*unwritten cannot be written: .*No space left.*bytes are free there") as refused:
         run(bench.context(stores["grouped"], "unwritten", **STEPS, train__max_steps=1, train__save_strategy="no"))
+    assert refused.value.hint == "Free space there; then --resume-from-checkpoint auto starts anew: there is no checkpoint yet."
 
 
 def test_too_little_memory_is_answered_with_numbers(bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,9 @@ def fit(run: Run, signals: Signals) -> Outcome:
         details["resumed_step"] = begun
     for tracker in tracked:
         tracker.finish(metrics, {"ok": 0, "interrupted": 3}.get(status, 1))
-    paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}
+    paths = {"output": str(run.output)}
+    if (metrics_file := run.output / METRICS_FILE).exists():  # not where the run's folder was moved away
+        paths["metrics"] = str(metrics_file)
     if status == "interrupted" and (last := checkpoints.newest(run.output, context.note, full=False)):
         paths["checkpoint"] = str(last)
     return Outcome(status, metrics, details, tuple(checks), paths, failure)
