@@ -179,6 +179,36 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+EVERY = pytest.mark.parametrize("number", [*SENT.args[1], signal.SIGINT], ids=lambda number: number.name)
+
+
+def command(prepared: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """`ftcli WORDS` as a process of its own, after a line of Python."""
+    code = f"import atexit, os, sys, time\nfrom ftcli.cli import main\n{prepared}\nsys.argv = {['ftcli', *words]!r}\nsys.exit(main.main())"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+
+
+@pytest.mark.usefixtures("hangup")
+@EVERY
+def test_a_command_that_still_starts_is_interrupted_as_one_that_works(number: signal.Signals) -> None:
+    """On a slow disk that takes seconds. SIGTERM had killed it (143), and a Ctrl-C said nothing."""
+    done = command(f"main._get_ready = lambda _: os.kill(os.getpid(), {int(number)})", "settings")
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "interrupted: ftcli was interrupted\n  Run the same command again.\n"
+
+
+@pytest.mark.usefixtures("hangup")
+@EVERY
+def test_a_signal_to_a_command_that_has_ended_changes_nothing(number: signal.Signals) -> None:
+    """Torch takes a second to leave, and an impatient second Ctrl-C fell into its callbacks: a traceback."""
+    done = command(f"atexit.register(lambda: [os.kill(os.getpid(), {int(number)}), time.sleep(1)])", "plugins", "no-such-word")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.usefixtures("hangup")
 @SENT
 def test_a_forked_child_dies_of_it_as_ever(number: signal.Signals) -> None:

@@ -48,6 +48,16 @@ def test_metrics_and_report_that_cannot_be_written_are_said_and_the_run_goes_on(
     tally(files=2)
 
 
+def test_metrics_that_are_not_there_are_not_among_the_files(bench: Bench) -> None:
+    """As when the run's folder is moved away under it: the saves make it anew."""
+    output = bench.folder / "moved"
+    output.mkdir()
+    (output / "metrics.jsonl").symlink_to("gone/metrics.jsonl")
+    values = {"train__max_steps": 1, "train__logging_steps": 1, "train__verify": False}
+    report = run(bench.context(bench.folder / "store", "moved", **values))
+    assert (report.status, "metrics" in report.paths) == ("ok", False)
+
+
 @pytest.mark.fault
 @pytest.mark.reliability(22, "a loader's worker of train")
 @pytest.mark.parametrize("seen", ["by its signal", "by what it sent"])

@@ -16,6 +16,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
 import short_lean
+from ftcli.cli.signals import termination_interrupts
 from ftcli.commands.train import run
 from ftcli.context import Context
 from ftcli.core.batches.tasks import Classify
@@ -23,6 +24,8 @@ from ftcli.core.distributed.signals import WATCHED, Signals
 from ftcli.core.models.held_out import HeldOut
 from ftcli.core.publishing import staging
 from ftcli.core.training import checkpoints
+from ftcli.core.training import run as running
+from ftcli.core.training import train as training
 from ftcli.errors import TrainError
 from ftcli.records import Report
 from ftcli.testing import run as command_line
@@ -436,8 +439,9 @@ def test_a_model_that_cannot_be_written_is_an_error(bench: Bench, stores: dict[s
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Trainer, "save_model", full)
-    with pytest.raises(TrainError, match=r"the model in .*unwritten cannot be written: .*No space left.*bytes are free there"):
+    with pytest.raises(TrainError, match=r"the model in .*unwritten cannot be written: .*No space left.*bytes are free there") as refused:
         run(bench.context(stores["grouped"], "unwritten", **STEPS, train__max_steps=1, train__save_strategy="no"))
+    assert refused.value.hint == "Free space there; then --resume-from-checkpoint auto starts anew: there is no checkpoint yet."
 
 
 def test_too_little_memory_is_answered_with_numbers(bench: Bench, stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,3 +461,36 @@ def test_a_second_signal_acts_as_it_always_did() -> None:
         assert signals.received == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.reliability(17, "a signal before the first step")
+@pytest.mark.usefixtures("hangup")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("place", ["the model is built", "the lean step is proved"])
+def test_a_signal_before_the_first_step_ends_the_run_at_once(
+    bench: Bench, stores: dict[str, Path], number: signal.Signals, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had waited for the rest of the loading and for a first step, and had saved a checkpoint of that."""
+    module, name = {"the model is built": (running, "build"), "the lean step is proved": (training, "lean")}[place]
+    original = getattr(module, name)
+
+    def struck(*given: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return original(*given, **named)
+
+    monkeypatch.setattr(module, name, struck)
+    output = f"early {number.name} {place}"
+    with termination_interrupts(), pytest.raises(KeyboardInterrupt):
+        run(bench.context(stores["packed"], output, **STEPS, train__verify=False))
+    assert not list(bench.folder.glob(f"{output}/*"))
+
+
+def test_until_a_run_has_begun_a_signal_is_no_wish() -> None:
+    with Signals(begun=False) as signals:
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received is None
+    with Signals(begun=False) as signals:
+        signals.begin()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received == "SIGINT"

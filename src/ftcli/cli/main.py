@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ftcli.cli.streams import prepare
+from ftcli.core.distributed.signals import WATCHED, heeded
 from ftcli.core.processes import garbage
 
 if TYPE_CHECKING:
@@ -30,13 +32,20 @@ FASTEST = ("gigatoken", "awkward", "numpy.ma")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `ftcli` with these words (default: those of the process) and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None:  # this process ends with the command: to look for cycles once more takes 0.25 s
-        atexit.register(gc.freeze)
-        garbage.later()
+    if argv is not None:
+        return _main(list(argv), alone=False)
+    atexit.register(gc.freeze)  # this process ends with the command: to look for cycles once more takes 0.25 s
+    garbage.later()
+    _heed()
+    code = _main(sys.argv[1:], alone=True)
+    _leave(code)
+    return code
+
+
+def _main(words: list[str], *, alone: bool) -> int:
     try:
         prepare()
-        if argv is None and COMPLETION_VARIABLE not in os.environ:
+        if alone and COMPLETION_VARIABLE not in os.environ:
             _get_ready(words)
         if COMPLETION_VARIABLE in os.environ:
             from typer.completion import completion_init  # type: ignore[attr-defined]  # public by its place, not by __all__
@@ -44,7 +53,31 @@ def main(argv: Sequence[str] | None = None) -> int:
             completion_init()
         return _run(words)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return _interrupted()
+
+
+def _heed() -> None:
+    """What schedulers send ends a command that still starts as Ctrl-C does: to start takes seconds on a slow disk."""
+    for number in heeded(set(WATCHED) - {signal.SIGINT}):
+        signal.signal(number, signal.default_int_handler)
+
+
+def _leave(code: int) -> None:
+    """All is done and said. The libraries' own end takes a second, and a signal that comes then ends it, with no traceback of theirs."""
+    for number in heeded(WATCHED):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(code))
+
+
+def _interrupted() -> int:
+    """Say it of a command that has not begun, or whose report is being written."""
+    with suppress(KeyboardInterrupt):  # a second one
+        from ftcli.cli import output
+        from ftcli.errors import InterruptedRun
+        from ftcli.masking import as_dict
+
+        output.write_error(as_dict(InterruptedRun("ftcli was interrupted", "Run the same command again.")), sys.stderr)
+    return INTERRUPTED
 
 
 def _run(words: list[str]) -> int:
@@ -61,7 +94,7 @@ def _run(words: list[str]) -> int:
         return _without(error, words)
     except SystemExit as end:  # completion ends this way
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return INTERRUPTED if code == 130 else int(code or 0)  # Typer's code for an interruption while parsing
+    return _interrupted() if code == 130 else int(code or 0)  # Typer's code for an interruption
 
 
 def _decodable(words: list[str]) -> None:

@@ -53,7 +53,8 @@ def run(context: Context) -> Report:
 def _run(context: Context, claim: Claim) -> Report:
     threads = compute_threads(context.settings.runtime.threads, context.machine.cores)
     rank = pulse.current()
-    with libraries(threads.value), Signals(apart=0.0 if rank is None else SAME_WISH_SECONDS) as signals:
+    apart, several = 0.0 if rank is None else SAME_WISH_SECONDS, rank is not None or group.world() > 1
+    with libraries(threads.value), Signals(apart, begun=several) as signals:  # one of several ranks leaves with the others only
         prepared = prepare(context, claim, partial(refuse_without_model, context))
         checks = preflight(context, prepared)
         outcome = fit(prepared, signals)

@@ -48,16 +48,19 @@ def put_back(before: Mapping[signal.Signals, Any]) -> None:
 class Signals:
     """Inside the `with` block the first of these signals is remembered in `received`; the second acts as it always did.
 
+    Before the run has begun there is nothing to save, and the first acts as it always did: a large model is loaded for minutes.
     Outside the main thread nothing is installed, since Python allows it nowhere else.
 
     Args:
         apart: seconds within which another signal is the same wish: a scheduler signals the launcher and every rank, and the launcher
             hands it on.
+        begun: False: it has not, until `begin` is called.
     """
 
-    def __init__(self, apart: float = 0.0) -> None:
+    def __init__(self, apart: float = 0.0, *, begun: bool = True) -> None:
         self.received: str | None = None
         self.apart = apart
+        self._begun = begun
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
@@ -69,13 +72,20 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         self._restore()
 
+    def begin(self) -> None:
+        """From now on a signal is remembered."""
+        self._begun = True
+
     def hear(self, of: str) -> None:
         """Remember a wish that came by another way, unless there is one: a signal that follows it soon is the same wish."""
         if self.received is None:
             self.received, self._since = of, time.monotonic()
 
     def _remember(self, number: int, _: FrameType | None) -> None:
-        if self.received is None:
+        if not self._begun:
+            self._restore()
+            signal.raise_signal(number)
+        elif self.received is None:
             self.hear(signal.Signals(number).name)
             if number == signal.SIGHUP:
                 hung_up()

@@ -55,6 +55,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._begun = True
+        self.signals.begin()
         self.on_length(state.max_steps)
         self.context.progress.start("train", state.max_steps, "steps", state.global_step)
         if state.is_world_process_zero:

@@ -108,7 +108,7 @@ def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[st
     except REFUSALS as error:
         failure = error
     if anyone(failure is not None, args.device):
-        hint = f"{_what_to_do(failure)}, then --resume-from-checkpoint auto."
+        hint = _how_to_go_on(failure, output)
         raise staging.refused("model in", output, staged, failure or RuntimeError(ELSEWHERE), hint) from failure
     if args.push_to_hub:
         hub_upload.finish(trainer, note)
@@ -119,13 +119,14 @@ def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[st
 def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None:
     """Raise on every rank when one could not write."""
     if anyone(failure is not None, trainer.args.device):
-        before = (
-            "continues from the previous checkpoint"
-            if any(final.parent.glob("checkpoint-*"))
-            else "starts anew: there is no checkpoint yet"
-        )
-        hint = f"{_what_to_do(failure)}; then --resume-from-checkpoint auto {before}."
+        hint = _how_to_go_on(failure, final.parent)
         raise staging.refused("checkpoint", final, staging.aside(final), failure or RuntimeError(ELSEWHERE), hint) from failure
+
+
+def _how_to_go_on(failure: BaseException | None, run: Path) -> str:
+    saved = any(run.glob("checkpoint-*"))
+    before = "continues from the previous checkpoint" if saved else "starts anew: there is no checkpoint yet"
+    return f"{_what_to_do(failure)}; then --resume-from-checkpoint auto {before}."
 
 
 def _what_to_do(failure: BaseException | None) -> str:

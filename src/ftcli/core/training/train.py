@@ -52,7 +52,7 @@ from ftcli.records import Check, RunStatus
 
 
 def fit(run: Run, signals: Signals) -> Outcome:
-    """Train, evaluate and save. A signal ends the run at the next step's end with a complete checkpoint.
+    """Train, evaluate and save. Once it has begun, a signal ends the run at the next step's end with a complete checkpoint.
 
     Raises:
         TrainError: the checkpoint to go on from cannot be used, or the result cannot be written.
@@ -143,7 +143,9 @@ def fit(run: Run, signals: Signals) -> Outcome:
         details["resumed_step"] = begun
     for tracker in tracked:
         tracker.finish(metrics, {"ok": 0, "interrupted": 3}.get(status, 1))
-    paths = {"output": str(run.output), "metrics": str(run.output / METRICS_FILE)}
+    paths = {"output": str(run.output)}
+    if (metrics_file := run.output / METRICS_FILE).exists():  # not where the run's folder was moved away
+        paths["metrics"] = str(metrics_file)
     if status == "interrupted" and (last := checkpoints.newest(run.output, context.note, full=False)):
         paths["checkpoint"] = str(last)
     return Outcome(status, metrics, details, tuple(checks), paths, failure)
@@ -164,6 +166,7 @@ def _whole(
                 if halved:
                     run.context.note(halved)
                 _steps(trainer, checkpoint)
+            trainer.signals.begin()  # a run that had ended took no step
             if not stopped(trainer.signals) and run.held_out is not None and run.arguments.eval_strategy != "no":
                 _final_evaluation(trainer)
             if not stopped(trainer.signals) and run.test is not None:
