@@ -17,18 +17,41 @@ ZEROS = np.uint64(0x3030303030303030)
 HIGH = np.uint64(0x8080808080808080)
 
 
-def words(data: Bytes) -> NDArray[np.uint64]:
-    """The eight bytes from every place on, as one number; the first is its lowest."""
-    return np.ndarray((max(0, len(data) - 7),), "<u8", data, strides=(1,))
+def aligned(data: Bytes) -> NDArray[np.uint64]:
+    """The bytes as whole words of eight; the first byte is a word's lowest. What is left at the end is not among them."""
+    return data[: len(data) // 8 * 8].view("<u8")
+
+
+def words_from(whole: NDArray[np.uint64], place: Ints, count: int) -> Iterator[NDArray[np.uint64]]:
+    """The eight bytes from each place on, the next eight, and so on: `count` words of each, put together from two neighbours in `whole`.
+
+    numpy looks words up four times as fast where they are aligned. What lies behind the last word of `whole` comes out as anything.
+    """
+    index, low = place >> 3, ((place & 7) << 3).view(np.uint64)
+    high = np.uint64(64) - low  # a shift by all 64 gives 0
+    first = whole.take(index, mode="clip")
+    for number in range(1, count + 1):
+        second = whole.take(index + number, mode="clip")
+        yield (first >> low) | (second << high)
+        first = second
+
+
+def _words(data: Bytes, place: Ints) -> NDArray[np.uint64]:
+    """The eight bytes from each place on, all of them within the data, of which there are eight or more."""
+    whole = aligned(data)
+    (found,) = words_from(whole, place, 1)
+    if len(late := np.flatnonzero(place > 8 * (len(whole) - 1))):
+        found[late] = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))[place[late]]
+    return found
 
 
 def _eights(data: Bytes, start: Ints, stop: Ints) -> Iterator[NDArray[np.uint64]]:
     """The digits from `start` to `stop`, eight at a time from the last, with zeros before the first."""
-    every, width = words(data), stop - start
+    width = stop - start
     for done in range(0, int(width.max()), 8):
         place = stop - 8 - done
         inside = np.maximum(place, 0)
-        word = every[inside] << (8 * (inside - place)).astype(np.uint64)
+        word = _words(data, inside) << (8 * (inside - place)).astype(np.uint64)
         kept = (~np.uint64(0)) << (8 * (8 - np.clip(width - done, 0, 8))).astype(np.uint64)
         yield np.where(width > done, (word & kept) | (ZEROS & ~kept), ZEROS)
 
@@ -69,11 +92,13 @@ def texts(block: bytes, data: Bytes, starts: Ints, lengths: Ints, plain: NDArray
 
 
 def _views(data: Bytes, starts: Ints, lengths: Ints, buffer: int) -> NDArray[np.int32]:
-    """Arrow's string views: length, first four bytes, buffer and place there; or, of twelve bytes at most, length and the bytes."""
+    """Arrow's string views: length, first four bytes, buffer and place there; or, of twelve bytes at most, length and the bytes.
+
+    The first four bytes of longer ones are left out: they serve comparing views, and these are copied together at once.
+    """
     fours = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     views = np.empty((len(starts), 4), np.int32)
-    views[:, 0], views[:, 2], views[:, 3] = lengths, buffer, starts
-    views[:, 1] = fours[np.minimum(starts, len(data) - 4)].view(np.int32)
+    views[:, 0], views[:, 1], views[:, 2], views[:, 3] = lengths, 0, buffer, starts
     short = np.flatnonzero(lengths <= 12)
     for part in range(3):
         place, kept = starts[short] + 4 * part, np.clip(lengths[short] - 4 * part, 0, 4)

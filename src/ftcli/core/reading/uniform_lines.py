@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ftcli.contracts import Columns
 from ftcli.core.arrays import numbers, values
 from ftcli.core.reading.columns import wanted
-from ftcli.core.reading.cut_values import Bytes, Ints, are_whole, texts, whole_numbers, words
+from ftcli.core.reading.cut_values import Bytes, Ints, aligned, are_whole, texts, whole_numbers, words_from
 
 Parse = Callable[[bytes], list[pa.Array]]
 
@@ -221,8 +221,9 @@ def _fields(data: Bytes, form: _Form, quotes: Ints, starts: Ints, ends: Ints) ->
     """Where each key's value begins and ends in every line, given where lines and quotes are; None where a line is written otherwise."""
     if len(quotes) != form.quotes * len(ends) or not len(ends):
         return None
-    anchors = [*np.ascontiguousarray(quotes.reshape(-1, form.quotes).T), ends]
-    begins = [anchors[piece.quote] - piece.before for piece in form.pieces]
+    used = sorted({piece.quote for piece in form.pieces} - {form.quotes})
+    anchors = dict(zip(used, quotes.reshape(-1, form.quotes).take(used, axis=1).T, strict=True))
+    begins = [anchors.get(piece.quote, ends) - piece.before for piece in form.pieces]
     stops = [begin + len(piece.text) for begin, piece in zip(begins, form.pieces, strict=True)]
     if not np.array_equal(begins[0], starts) or not np.array_equal(stops[-1], ends + 1):
         return None
@@ -237,9 +238,14 @@ def _fields(data: Bytes, form: _Form, quotes: Ints, starts: Ints, ends: Ints) ->
 
 
 def _stand(data: Bytes, text: bytes, places: Ints) -> bool:
-    """Whether `text` stands at all of the places."""
-    if len(text) < 8:
-        return all(bool((data[places + offset] == byte).all()) for offset, byte in enumerate(text))
-    every = words(data)
-    steps = [*range(0, len(text) - 8, 8), len(text) - 8]
-    return all(bool((every[places + step] == int.from_bytes(text[step : step + 8], "little")).all()) for step in steps)
+    """Whether `text` stands at all of the places, which ascend."""
+    whole, count = aligned(data), -(-len(text) // 8)
+    sure = int(np.searchsorted(places, 8 * (len(whole) - count)))  # of the places behind, words are not whole
+    if any(data[place : place + len(text)].tobytes() != text for place in places[sure:].tolist()):
+        return False
+    for number, word in enumerate(words_from(whole, places[:sure], count)):
+        part = text[8 * number : 8 * number + 8]
+        kept = word if len(part) == 8 else word & np.uint64((1 << 8 * len(part)) - 1)
+        if not (kept == np.uint64(int.from_bytes(part, "little"))).all():
+            return False
+    return True
