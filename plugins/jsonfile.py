@@ -16,7 +16,8 @@ from ftcli.settings import Settings
 
 from .fileformat import FileFormat, byte_range
 from .jsonl import JsonLines, Object, check_row_values, first_lines, keys_of, kind_of_rows, of_chat
-from .jsonparts import Part, opening_of, parts
+from .jsonopening import opening_of
+from .jsonparts import Part, parts
 
 if TYPE_CHECKING:
     import pyarrow as pa

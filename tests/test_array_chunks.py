@@ -288,10 +288,14 @@ def test_whole_numbers_to_predict_are_the_nearest_there_are_whichever_way_they_a
         '{"data": [{"text": "a"}], "data": [{"text": "b"}]}',
         '{"data": [{"text": "a"}], garbage ]] }',
         '{"data": [{"text": "a"}], }',
+        '{"version": [007], "data": [{"text": "a"}]}',
+        '{"version": [1,], "more": 1, "rows": [{"text": "a"}]}',
+        '{"version": [{"a": [1}]}], "data": [{"text": "a"}]}',
+        '{"version": ["a\tb"], "data": [{"text": "a"}]}',
         '[{"text": "a"},\u00a0{"text": "b"}]',
         '[{"text": "a"}]\u3000',
     ],
-    ids=["two documents", "data twice", "garbage", "comma", "space between", "space behind"],
+    ids=["two documents", "data twice", "garbage", "comma", "number", "comma before", "brackets", "control", "space between", "space behind"],
 )
 def test_what_stands_around_the_elements_is_read_as_well(tmp_path: Path, text: str) -> None:
     """Rows of a second document were lost without a word."""
