@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from ftcli.errors import DataError
 
@@ -17,7 +19,8 @@ HEAD = 1 << 20
 """Bytes of a document that are looked at to find its array."""
 BLANKS = " \t\r\n"
 SPACE = re.compile(f"[{BLANKS}]*")
-BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
+"""Or a string; one that ends with the text nowhere holds no brackets either."""
 NO_ARRAY = "Expected an array of objects, or an object that holds one. A file that breaks off was not completely written or copied: make or copy it again."
 
 
@@ -35,17 +38,58 @@ class Opening:
     """Columns are named before it, as pandas does."""
 
 
-def opening_of(path: str) -> Opening | None:
-    """Where the first megabyte tells it: the document is an array, or an object whose "data" is one."""
+def opening_of(path: str, start: int = 0, stop: int | None = None) -> Opening | None:
+    """Where the array begins, if that is in the first megabyte: the document is an array, or an object whose "data" is one, or, of a larger object, whose
+    only one it is.
+
+    Args:
+        start: of a piece that was cut; where it is not the first of an object with an only array, nothing of what is before the rows is known.
+        stop: where a piece ends whose array goes on there; None: the document's end is in it.
+
+    Raises:
+        DataError: a larger object holds several arrays, or none, and is no JSON lines.
+    """
     from ftcli.core.files.streams import content
 
     offset, data = content(path, HEAD)
     text = data.decode("utf-8", "surrogateescape")
+    place = skip_blanks(text, 0)
     with suppress(ValueError, RecursionError, NoArrayError):
-        bracket, closing, sure = array_of(text, skip_blanks(text, 0))
-        opening = begun(text, offset, bracket, closing)
-        return opening if sure and opening.first else None
-    return None
+        bracket, closing, sure = array_of(text, place)
+        if sure:
+            opening = begun(text, offset, bracket, closing)
+            return opening if opening.first else None
+    if offset + len(data) < HEAD or text[place : place + 1] != "{":
+        return None
+    stamp = Path(path).stat()
+    return Opening(start, "}", "{", False) if start else _only(path, stop, (stamp.st_size, stamp.st_mtime_ns))
+
+
+@lru_cache(maxsize=16)
+def _only(path: str, stop: int | None, _stamp: tuple[int, int]) -> Opening | None:
+    """The only array of an object, from the object's outline; cached, since the planner asks several times and each is a pass over the file."""
+    from ftcli.core.files.streams import content, data_errors, open_stream, skip
+    from ftcli.core.reading.array_chunks import outline
+
+    offset, data = content(path, HEAD)
+    begins = offset + len(data) - len(data.lstrip(BLANKS.encode()))
+    with data_errors(path), open_stream(path) as stream:
+        skip(stream, begins + 1)
+        found = outline(stream, begins + 1, stop, HEAD)
+    if found is None:
+        return None
+    outlined = "{" + found[0].decode("utf-8", "surrogateescape")
+    try:
+        bracket = array_of(outlined, 0)[0]
+        byte = found[1][len(outlined[1:bracket].encode("utf-8", "surrogateescape"))] - offset
+        before = data[:byte].decode("utf-8", "surrogateescape")
+        DECODER.raw_decode(before.lstrip(BLANKS) + "[]}")
+    except NoArrayError as error:
+        raise DataError(f"{path}: {error}", error.hint) from None
+    except (ValueError, RecursionError):  # said by whoever reads all of it
+        return None
+    opening = begun(data.decode("utf-8", "surrogateescape"), offset, len(before), "}")
+    return opening if byte < len(data) and opening.first == "{" else None
 
 
 def begun(text: str, offset: int, bracket: int, closing: str) -> Opening:

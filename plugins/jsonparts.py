@@ -40,9 +40,9 @@ def parts(path: str, start: int, stop: int | None, settings: Settings) -> Iterat
     from ftcli.core.files.streams import content, data_errors, open_stream, skip
     from ftcli.core.reading.array_chunks import chunks
 
-    opening = opening_of(path)
+    stop = None if stop == Path(path).stat().st_size else stop
+    opening = opening_of(path, start, stop)
     if opening is not None:
-        stop = None if stop == Path(path).stat().st_size else stop
         with data_errors(path), open_stream(path) as stream:
             stream.seek(start) if start else skip(stream, opening.start)
             for chunk in chunks(stream, start or opening.start, stop):
