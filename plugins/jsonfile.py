@@ -16,7 +16,8 @@ from ftcli.settings import Settings
 
 from .fileformat import FileFormat, byte_range
 from .jsonl import JsonLines, Object, check_row_values, first_lines, keys_of, kind_of_rows, of_chat
-from .jsonparts import Part, opening_of, parts
+from .jsonopening import opening_of
+from .jsonparts import Part, parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ class Json(FileFormat):
     """.json, plain (an array is cut between its elements) or compressed (one piece), read in chunks of whole elements.
 
     Objects are read as JSON lines are, where every one of a chunk is as it should be; else Python looks at each. What is held in memory: an object
-    whose array is not called "data" (whether it is the only one is known at its end), an array of texts, and what stands behind an array.
+    whose array begins behind the first megabyte, an array of texts, and what stands behind an array.
     """
 
     name = "json"

@@ -1,11 +1,10 @@
-"""A JSON document as Python reads it: where its array begins, and the elements of its parts with what is wrong with each."""
+"""A JSON document as Python reads it: the elements of its parts, with what is wrong with each."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +16,9 @@ from ftcli.records import BadCode, BadRow
 from ftcli.settings import Settings
 
 from .chatlines import documents
-from .jsonhints import SPLIT, objects_hint
+from .jsonhints import SPLIT
 from .jsonl import DECODER, Object, arrays_of, check_row
+from .jsonopening import BLANKS, Opening, array_of, begun, end_of, named, opening_of, skip_blanks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,46 +26,7 @@ if TYPE_CHECKING:
     from ftcli.core.reading.array_chunks import Chunk
     from ftcli.core.reading.columns import BadValue
 
-HEAD = 1 << 20
-"""Bytes of a document that are looked at to find its array."""
-BLANKS = " \t\r\n"
-SPACE = re.compile(f"[{BLANKS}]*")
-BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 ESCAPED = re.compile("[\udc80-\udcff]")
-NO_ARRAY = "Expected an array of objects, or an object that holds one. A file that breaks off was not completely written or copied: make or copy it again."
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """Where the array of a document begins."""
-
-    start: int
-    """Of what stands behind its bracket, in the decompressed content."""
-    closing: str
-    """What must close the document after it."""
-    first: str
-    """The first character of its first element."""
-    split: bool
-    """Columns are named before it, as pandas does."""
-
-
-def opening_of(path: str) -> Opening | None:
-    """Where the first megabyte tells it: the document is an array, or an object whose "data" is one."""
-    from ftcli.core.files.streams import content
-
-    offset, data = content(path, HEAD)
-    text = data.decode("utf-8", "surrogateescape")
-    with suppress(ValueError, RecursionError, _NoArrayError):
-        bracket, closing, sure = _array(text, _skip(text, 0))
-        opening = _begun(text, offset, bracket, closing)
-        return opening if sure and opening.first else None
-    return None
-
-
-def _begun(text: str, offset: int, bracket: int, closing: str) -> Opening:
-    first = _skip(text, bracket + 1)
-    start = offset + len(text[: bracket + 1].encode("utf-8", "surrogateescape"))
-    return Opening(start, closing, text[first : first + 1], '"columns"' in text[:bracket])
 
 
 def parts(path: str, start: int, stop: int | None, settings: Settings) -> Iterator[Part]:
@@ -79,9 +40,9 @@ def parts(path: str, start: int, stop: int | None, settings: Settings) -> Iterat
     from ftcli.core.files.streams import content, data_errors, open_stream, skip
     from ftcli.core.reading.array_chunks import chunks
 
-    opening = opening_of(path)
+    stop = None if stop == Path(path).stat().st_size else stop
+    opening = opening_of(path, start, stop)
     if opening is not None:
-        stop = None if stop == Path(path).stat().st_size else stop
         with data_errors(path), open_stream(path) as stream:
             stream.seek(start) if start else skip(stream, opening.start)
             for chunk in chunks(stream, start or opening.start, stop):
@@ -90,9 +51,9 @@ def parts(path: str, start: int, stop: int | None, settings: Settings) -> Iterat
     offset, data = content(path)
     text = data.decode("utf-8", "surrogateescape")
     if text.strip(BLANKS):
-        with _named(path, text, offset):
-            bracket, closing, _ = _array(text, _skip(text, 0))
-        opening = _begun(text, offset, bracket, closing)
+        with named(path, text, offset):
+            bracket, closing, _ = array_of(text, skip_blanks(text, 0))
+        opening = begun(text, offset, bracket, closing)
         stream = pa.BufferReader(data)
         stream.seek(opening.start - offset)
         del text
@@ -210,8 +171,8 @@ class Part:
         text, first = self._text, self._opening.first
         if not self._chunk.last and not text.strip(BLANKS):  # before the first element
             return
-        with _named(self.path, text, self._chunk.start):
-            position = _skip(text, 0)
+        with named(self.path, text, self._chunk.start):
+            position = skip_blanks(text, 0)
             more = text[position : position + 1] != "]"
             while more:
                 element = _element(text, position)
@@ -220,10 +181,10 @@ class Part:
                 elif first == "[" and isinstance(element.value, list):
                     element = replace(element, value=Object([(str(number), value) for number, value in enumerate(element.value)]))
                 yield element
-                position = _skip(text, element.stop)
+                position = skip_blanks(text, element.stop)
                 more = text[position : position + 1] == ","
                 if more:
-                    position = _skip(text, position + 1)
+                    position = skip_blanks(text, position + 1)
                 elif text[position : position + 1] != "]":
                     raise json.JSONDecodeError("Expecting ',' or ']'", text, position)
             if not self._closed(text[position + 1 :].strip(BLANKS)):
@@ -232,27 +193,6 @@ class Part:
 
 def _refuse(bad: BadRow) -> None:
     raise ValueError(bad.reason)
-
-
-@contextmanager
-def _named(path: str, text: str, start: int) -> Iterator[None]:
-    """Turn what is wrong with a text, which begins at byte `start` of the content, into a DataError with its place."""
-    from ftcli.core.files.streams import column_of, line_of
-
-    try:
-        yield
-    except json.JSONDecodeError as error:
-        byte = start + len(text[: error.pos].encode("utf-8", "surrogateescape"))
-        reason = f"not JSON: {error.msg.removesuffix(' at')} at column {column_of(path, byte):,}"
-        raise DataError(f"{path}:{line_of(path, byte)} (byte {byte:,}): {reason}", NO_ARRAY) from None
-    except _NoArrayError as error:
-        raise DataError(f"{path}: {error}", error.hint) from None
-    except RecursionError:
-        raise DataError(f"{path}: nested too deeply", "Reduce the nesting, or write the rows as JSON lines.") from None
-    except ValueError as error:
-        raise DataError(
-            f"{path}: {str(error).partition(';')[0]}", "No data row holds a number this long: check that this is the right file."
-        ) from None
 
 
 def _element(text: str, position: int) -> Element:
@@ -265,82 +205,9 @@ def _element(text: str, position: int) -> Element:
     except json.JSONDecodeError:
         raise
     except (RecursionError, ValueError) as error:
-        stop = _end(text, position)
+        stop = end_of(text, position)
         if stop is None:
             raise
         deep = isinstance(error, RecursionError)
         code: BadCode = "too-deep" if deep else "out-of-range"  # a number of more digits than Python reads
         return Element(position, stop, None, BadValue(0, code, "nested too deeply" if deep else str(error).partition(";")[0]))
-
-
-def _end(text: str, position: int) -> int | None:
-    """Where the array or object at `position` ends, by its brackets."""
-    depth = 0
-    if text[position : position + 1] not in {"[", "{"}:
-        return None
-    for match in BRACKET.finditer(text, position):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
-        if not depth:
-            return match.end()
-    return None
-
-
-class _NoArrayError(Exception):
-    """The document is sound, and which of its arrays holds the rows is not known."""
-
-    def __init__(self, reason: str, hint: str) -> None:
-        super().__init__(reason)
-        self.hint = hint
-
-
-def _array(text: str, position: int) -> tuple[int, str, bool]:
-    """(where the array opens, what must close the document after it, whether nothing that follows can change that): of an object's arrays "data", or
-    the only one. Raises _NoArrayError."""
-    if text[position : position + 1] != "{":
-        if text[position : position + 1] != "[":
-            raise json.JSONDecodeError("Expecting an array of objects", text, position)
-        return position, "", True
-    found: dict[str, int] = {}
-    names: list[str] = []
-    objects = 0
-    while text[position : position + 1] in {"{", ","}:
-        position = _skip(text, position + 1)
-        if text[position : position + 1] == "}":
-            break
-        key, position = DECODER.raw_decode(text, position)
-        position = _skip(text, position)
-        if text[position : position + 1] != ":":
-            raise json.JSONDecodeError("Expecting ':'", text, position)
-        position = _skip(text, position + 1)
-        if text[position : position + 1] != "[":
-            objects += text[position : position + 1] == "{"
-            _, position = DECODER.raw_decode(text, position)
-        else:
-            if key == "data":
-                return position, "}", True
-            names.append(key)
-            first, stop = _skip(text, position + 1), _end(text, position)
-            if stop is None:  # whoever reads on says where it breaks off
-                return position, "}", False
-            if text[first : first + 1] == "{":
-                found[key] = position
-            position = stop
-        position = _skip(text, position)
-    if text[position : position + 1] != "}":
-        raise json.JSONDecodeError("Expecting ',' or '}'", text, position)
-    if len(found) == 1:
-        return next(iter(found.values())), "}", True
-    if not names:
-        raise _NoArrayError("an object that holds no array of rows", objects_hint(text[position + 1 :], objects))
-    what = "several arrays of objects" if found else "no array of objects"
-    shown = ", ".join(map(repr, names[:10])) + (" …" if len(names) > 10 else "")
-    raise _NoArrayError(
-        f"{what} among {shown}, and none is named data",
-        f"Write the array of rows to its own file, for example: jq .{names[0]} OLD > {names[0]}.json",
-    )
-
-
-def _skip(text: str, position: int) -> int:
-    found = SPACE.match(text, position)
-    assert found is not None
-    return found.end()

@@ -288,10 +288,25 @@ def test_whole_numbers_to_predict_are_the_nearest_there_are_whichever_way_they_a
         '{"data": [{"text": "a"}], "data": [{"text": "b"}]}',
         '{"data": [{"text": "a"}], garbage ]] }',
         '{"data": [{"text": "a"}], }',
+        '{"version": [007], "data": [{"text": "a"}]}',
+        '{"version": [1,], "more": 1, "rows": [{"text": "a"}]}',
+        '{"version": [{"a": [1}]}], "data": [{"text": "a"}]}',
+        '{"version": ["a\tb"], "data": [{"text": "a"}]}',
         '[{"text": "a"},\u00a0{"text": "b"}]',
         '[{"text": "a"}]\u3000',
     ],
-    ids=["two documents", "data twice", "garbage", "comma", "space between", "space behind"],
+    ids=[
+        "two documents",
+        "data twice",
+        "garbage",
+        "comma",
+        "number",
+        "comma before",
+        "brackets",
+        "control",
+        "space between",
+        "space behind",
+    ],
 )
 def test_what_stands_around_the_elements_is_read_as_well(tmp_path: Path, text: str) -> None:
     """Rows of a second document were lost without a word."""
@@ -306,3 +321,74 @@ def test_a_byte_order_mark_is_no_character_of_its_line(tmp_path: Path) -> None:
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads(text)
     assert f"at column {caught.value.colno}" in refusal(write(tmp_path / "a.json", "\ufeff" + text)).message
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(document=st.dictionaries(WORDS, VALUES | OBJECTS, max_size=5), layout=LAYOUTS, window=st.sampled_from([1, 2, 5, 64, 4000]))
+def test_an_outline_is_the_object_with_its_parts_emptied(document: dict[str, Any], layout: dict[str, Any], window: int) -> None:
+    data = json.dumps(document, **layout).encode()
+    stream = pa.BufferReader(data)
+    stream.seek(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(array_chunks, "WINDOW", window)
+        found = array_chunks.outline(stream, 1, None, 10**6)
+    assert found is not None
+    text, places = found
+    emptied = {
+        key: ([{}] if value[:1] and isinstance(value[0], dict) else [])
+        if isinstance(value, list)
+        else {}
+        if isinstance(value, dict)
+        else value
+        for key, value in document.items()
+    }
+    assert json.JSONDecoder().raw_decode("{" + text.decode())[0] == emptied
+    assert [json.JSONDecoder().raw_decode(data[byte:].decode())[0] for byte in places.values()] == [
+        value for value in document.values() if isinstance(value, (list, dict))
+    ]
+    assert all(text[place] == data[byte] for place, byte in places.items())
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_the_only_array_of_a_large_object_is_read_a_part_at_a_time(
+    tmp_path: Path, name: str, indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was held in memory: whether it is the only one is known at its end."""
+    monkeypatch.setattr(array_chunks, "BLOCK", 200)
+    monkeypatch.setattr("ftcli.plugins.jsonopening.HEAD", 300)
+    document = {
+        "판": [1, {"a": "]"}],
+        "info": {"train": [{"text": "no"}]},
+        "train": [*RECORDS, {"text": 3}],
+        "more": {"b": ["c"]},
+        "z": None,
+    }
+    data = b"\xef\xbb\xbf " + json.dumps(document, indent=indent, ensure_ascii=False).encode()
+    file = write(tmp_path / name, gzip.compress(data) if name.endswith("gz") else data)
+    opening = jsonparts.opening_of(str(file))
+    assert opening is not None
+    assert data[opening.start - 1 :].startswith(b"[")
+    expected = [record["text"] for record in RECORDS]
+    for shard_bytes in (500, 10**6):
+        good, bad = accounted(file, on_bad="quarantine", shard_bytes=shard_bytes)
+        assert good == expected
+        assert [(row.code, data[row.start or 0 :].startswith(row.raw or b"-")) for row in bad] == [("wrong-type", True)]
+    made = [piece for shard in plan(file, on_bad="quarantine", shard_bytes=500).shards for piece in shard.pieces]
+    assert len(made) > 5 or name.endswith("gz")
+    for broken, words in (
+        ({**document, "test": [{"text": "a"}]}, "several arrays of objects among '판', 'train', 'test'"),
+        ({**document, "train": ["a" * 400]}, "no array of objects among '판', 'train'"),
+    ):
+        assert words in refusal(write(tmp_path / "b.json", json.dumps(broken, indent=1))).message
+    for old, new in (("[1,", "[01,"), ('"z": null', '"z": nul'), ("null}", "null}}"), (', "z": null}', "")):
+        text = json.dumps({**document, "train": RECORDS}, ensure_ascii=False)
+        assert old in text
+        assert "not JSON" in refusal(write(tmp_path / "c.json", text.replace(old, new))).message
+
+
+def test_brackets_in_a_text_at_the_end_of_what_is_looked_at_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ended the array and the object, and the rows of another were lost."""
+    text = json.dumps({"x": [{"text": "}]} " * 40}], "data": [{"text": "a"}]})
+    monkeypatch.setattr("ftcli.plugins.jsonopening.HEAD", 60)
+    assert rows(write(tmp_path / "a.json", text)) == ["a"]

@@ -122,7 +122,9 @@ def raising(error: BaseException) -> Callable[[Encoded], Encoded]:
 BROKEN: dict[str, tuple[Callable[[Encoded], Any], str]] = {
     "panic": (raising(Panic("slice index")), "failed while encoding: Panic: slice index"),
     "no memory": (raising(MemoryError("8 GB")), "failed while encoding: MemoryError: 8 GB"),
-    "nothing": (lambda encoded: None, "failed while encoding: AttributeError"),
+    "nothing": (lambda encoded: None, "returned NoneType, not Encoded"),
+    "lists": (lambda encoded: [[1], [2]], "returned list, not Encoded"),
+    "lists inside": (lambda encoded: Encoded(encoded.ids.tolist(), encoded.offsets), "returned ids as list, not as an array"),
     "a row too few": (lambda encoded: Encoded(encoded.ids, encoded.offsets[:-1]), "returned 1 rows and"),
     "ids left over": (lambda encoded: Encoded(np.append(encoded.ids, np.int32(1)), encoded.offsets), "that do not fit 2 texts"),
     "offsets that go back": (lambda encoded: Encoded(encoded.ids, encoded.offsets[[0, 2, 1]]), "that do not fit 2 texts"),
@@ -197,3 +199,18 @@ def test_texts_with_an_unknown_token_twice_go_to_the_reference_where_that_is_all
     routed = load_encoder(choice.spec, offered)
     assert rows_of(routed.encode_whole(array(texts))) == expected(tokenizer, texts)
     assert routed.rows_by_reference == 2
+
+
+def test_an_engine_that_returns_something_else_is_told_what_is_expected_without_a_search_for_the_text() -> None:
+    """It took two minutes of an engine in Python, and named an attribute of a list."""
+    calls: list[int] = []
+
+    class Lists:
+        def encode(self, texts: pa.Array) -> Any:
+            calls.append(len(texts))
+            return [[1] for _ in texts]
+
+    with pytest.raises(EngineError, match=r"^mine 1 returned list, not Encoded$") as raised:
+        guard.encode_named(Lists(), array(["a", "b", "c", "d"]), "mine 1")
+    assert "ftcli.contracts.Encoded" in raised.value.hint
+    assert calls == [4]

@@ -573,6 +573,15 @@ def test_labels_that_stand_in_the_names_of_folders_are_said_not_to_be_read(tmp_p
     assert not [note for note in plan(tmp_path / "other").notes if "no labels" in note]
 
 
+def test_a_column_that_is_in_the_file_and_in_the_name_of_its_folder_is_said_to_be_the_file_s(tmp_path: Path) -> None:
+    """As Arrow and Spark lay data out it is the folder's alone; here both may differ."""
+    for value in "01":
+        write(tmp_path / "data" / f"label={value}" / "year=2020" / "a.jsonl", '{"text": "a", "label": 1}\n')
+    said = [note for note in plan(tmp_path / "data", label_column="label").notes if "folder" in note]
+    assert said == [f"{tmp_path}/data/label=0/year=2020/a.jsonl: 'label' is read from the file; its folder's name (label=0) is not"]
+    assert not [note for note in plan(tmp_path / "data", label_column=None).notes if "is read from the file" in note]
+
+
 # -- what lies there and is no data -------------------------------------------------------------------------------------
 
 

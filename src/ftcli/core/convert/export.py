@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 SHARD = "export"
 VERSION = 1
 """Raised when a built-in exporter would write other bytes for the same store."""
-REPORT = "Report it to its author."
+FORM = "ftcli.contracts_export.Exporter says what an exporter does; docs/hooks.md has a small one."
+REPORT = f"If the plugin is yours: {FORM} Otherwise report it to its author."
 MADE = frozenset({"schema", "fingerprint", "content_hash", "files", "seal"})
 """Keys of a manifest that publishing fills in."""
 
@@ -47,6 +48,8 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
     make, owner = context.plugins.registry("exporter").get(kind, "--format"), context.plugins.outsider("exporter", kind)
     with named(f"exporter {kind}", owner, REPORT):
         exporter: Exporter = make()
+    if not callable(getattr(exporter, "export", None)):
+        raise PluginError(f"the exporter {kind} of plugin {owner!r} has no method export", FORM)
     whole = bool(getattr(exporter, "is_store", False))
     if whole and (splits or tokens_only):
         raise UsageError(f"{kind} is a copy of the whole store", "Remove --split and --tokens-only.")
@@ -84,7 +87,7 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
                 _refuse_damaged(store, wanted)
             context.progress.start("export", figures["rows"], "rows")
             job = ExportJob(wanted, tokens_only, decode, lambda rows: _advance(context, attempt, rows))
-            published = _write(attempt, exporter, owner, store, job, manifest)
+            published = _write(attempt, exporter, (kind, owner), store, job, manifest)
             context.progress.close()
         else:
             published, figures["reused"] = attempt.ready, True
@@ -112,14 +115,16 @@ def _refuse_prepared(store: Store, output: Path, mark: str) -> None:
 
 
 def _write(
-    attempt: Attempt, exporter: Exporter, owner: str | None, store: Store, job: ExportJob, manifest: Mapping[str, Any]
+    attempt: Attempt, exporter: Exporter, offer: tuple[str, str | None], store: Store, job: ExportJob, manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """`offer`: under which name it was asked for, and the plugin it is of."""
+    kind, owner = offer
     try:
-        with named(f"exporter {exporter.name}", owner, REPORT), attempt.shard(SHARD) as shard:
+        with named(f"exporter {kind}", owner, REPORT), attempt.shard(SHARD) as shard:
             folder = shard.path(SHARD).parent
             paths = list(exporter.export(store, folder, job))
             if any(not path.is_relative_to(folder) or not path.is_file() for path in paths):
-                raise PluginError(f"the exporter {exporter.name} lists files that it did not write into its folder", REPORT)
+                raise PluginError(f"the exporter {kind} lists files that it did not write into its folder", REPORT)
             made = shard.commit(sorted({path.relative_to(folder).as_posix() for path in paths}), {})
         if getattr(exporter, "is_store", False):
             _refuse_damage(store, {entry["path"]: entry["xxh3"] for entry in made["files"]})

@@ -23,6 +23,8 @@ NO_UNKNOWN = (
     "(unk_token of WordLevel and WordPiece, unk_id of Unigram), or use another tokenizer."
 )
 """What to do where the `tokenizers` library says that a model has none."""
+FORM = "ftcli.contracts.Encoded says what an engine returns; docs/hooks.md has a small one."
+"""What to do where it returns something else, whatever the texts."""
 
 
 @contextmanager
@@ -48,13 +50,15 @@ def encode_checked(encoder: Encoder, texts: pa.Array, name: str, id_limit: int =
     """
     with guarded(f"{name} failed while encoding"):
         encoded = encoder.encode(texts)
-        ids, offsets = encoded.ids, encoded.offsets
-        typed = ids.dtype == np.int32 and offsets.dtype == np.int64 and ids.ndim == offsets.ndim == 1
-        fits = typed and len(offsets) == len(texts) + 1 and offsets[0] == 0 and offsets[-1] == len(ids)
-        sound = fits and bool((np.diff(offsets) >= 0).all())
-        largest = int(ids.view(np.uint32).max(initial=0)) if sound else 0  # a negative id becomes a large one
+    if other := _other(encoded):
+        raise EngineError(f"{name} returned {other}", FORM)
+    ids, offsets = encoded.ids, encoded.offsets
+    typed = ids.dtype == np.int32 and offsets.dtype == np.int64 and ids.ndim == offsets.ndim == 1
+    fits = typed and len(offsets) == len(texts) + 1 and offsets[0] == 0 and offsets[-1] == len(ids)
+    sound = fits and bool((np.diff(offsets) >= 0).all())
+    largest = int(ids.view(np.uint32).max(initial=0)) if sound else 0  # a negative id becomes a large one
     if not typed:
-        raise EngineError(f"{name} returned ids of {ids.dtype}{list(ids.shape)} and offsets of {offsets.dtype}{list(offsets.shape)}")
+        raise EngineError(f"{name} returned ids of {ids.dtype}{list(ids.shape)} and offsets of {offsets.dtype}{list(offsets.shape)}", FORM)
     if not sound:
         raise EngineError(f"{name} returned {len(offsets) - 1} rows and {len(ids)} ids that do not fit {len(texts)} texts")
     if largest >= id_limit:
@@ -62,11 +66,21 @@ def encode_checked(encoder: Encoder, texts: pa.Array, name: str, id_limit: int =
     return encoded
 
 
+def _other(encoded: object) -> str | None:
+    """What it is in words, where it is nothing like an `Encoded`."""
+    if not hasattr(encoded, "ids") or not hasattr(encoded, "offsets"):
+        return f"{type(encoded).__name__}, not Encoded"
+    odd = next((part for part in ("ids", "offsets") if not isinstance(getattr(encoded, part), np.ndarray)), None)
+    return odd and f"{odd} as {type(getattr(encoded, odd)).__name__}, not as an array"
+
+
 def encode_named(encoder: Encoder, texts: pa.Array, name: str, id_limit: int = 2**31) -> Encoded:
-    """As `encode_checked`; an error names one of the texts, found by halving."""
+    """As `encode_checked`; an error that has to do with one of the texts names it, found by halving."""
     try:
         return encode_checked(encoder, texts, name, id_limit)
     except EngineError as error:
+        if error.hint == FORM:
+            raise
         while len(texts) > 1:
             half = texts.slice(0, len(texts) // 2)
             try:

@@ -21,7 +21,7 @@ from ftcli.core.ragged import Ints, to_offsets
 
 Bytes = NDArray[np.uint8]
 QUOTE, BACKSLASH, COMMA, LINE_END, SPACE = b'"\\,\n '
-OPEN, CLOSE = ord("{"), ord("}")
+OPEN, CLOSE, SQUARE = ord("{"), ord("}"), ord("[")
 ALIKE, BRACKETS = np.uint8(0x26), np.uint8(0x7F)
 """Every bracket is 0x7F with these bits set; so are y, Y, _ and DEL, which are left out afterwards."""
 TO_CURLY = np.uint8(0x20)
@@ -181,6 +181,40 @@ def cuts(stream: pa.NativeFile, start: int, wanted: Iterable[int], tell: Callabl
         if scan.ended or not waiting:
             break
     return sorted(set(found))
+
+
+def outline(stream: pa.NativeFile, start: int, stop: int | None, most: int) -> tuple[bytes, dict[int, int]] | None:
+    """An object's text from behind its first bracket, with every array and object in it emptied, but for a {} in an array whose first element is an
+    object; and place in this text → byte, of every bracket that opens one. None where the text is longer than `most`.
+
+    Args:
+        start: where the stream stands.
+        stop: the text ends there, else some way behind the object.
+    """
+    scan, text, places, waiting, inside = _Scan(), bytearray(), dict[int, int](), False, False
+    for window in _windows(stream, None if stop is None else stop - start):
+        found = scan.feed(window)
+        at = 0
+        for place in [*map(int, np.sort(np.concatenate([found.opens, found.closes]))), len(window)]:
+            part, edge = window[at:place], place == len(window)
+            if not inside:
+                text += part
+            elif waiting and (first := part.lstrip(bytes(BLANKS))[:1] or (b"" if edge else b"]")):
+                text += b"{}" * (first == b"{")
+                waiting = False
+            at = place
+            if edge:
+                break
+            inside = not inside
+            if inside:
+                places[len(text)] = start + place
+                waiting = window[place] == SQUARE
+                text += window[place : place + 1]
+                at += 1
+        start += len(window)
+        if scan.ended or len(text) > most:
+            break
+    return None if len(text) > most else (bytes(text), places)
 
 
 def as_lines(chunk: Chunk, longest: int) -> tuple[bytes, bytes] | None:

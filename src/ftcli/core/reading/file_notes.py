@@ -58,7 +58,7 @@ class Tables(OwnFormat, Protocol):
 
 
 def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], settings: Settings) -> list[str]:
-    """Of tables without a header, of delimiters and quotes that may be none, of lines that end in CR alone, and of those that part documents."""
+    """Of tables without a header, of delimiters and quotes that may be none, of columns that folders name as well, of lines that end in CR alone, and of those that part documents."""
     notes = []
     tables = [file.path for file in files if file.format == "csv"]
     if isinstance(reader := formats["csv"], Tables):
@@ -71,6 +71,7 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
         for path in lines[:LOOKED_AT]
         if ends_in_cr(path)
     ]
+    notes += _twice_named(files, settings)
     notes += [f"{path}: read as it stands. {FASTTEXT}" for path in lines[:LOOKED_AT] if head(path, 1 << 16).startswith(b"__label__")][:1]
     notes += [
         f"{path}: every line is a text, although each seems to hold a word and its tag (CoNLL). {ADVICE['.conll']}"
@@ -87,6 +88,19 @@ def notes_on_files(files: Sequence[Found], formats: Mapping[str, SourceFormat], 
         for path in lines[:LOOKED_AT]
         if (mark := separator(path))
     ]
+
+
+def _twice_named(files: Sequence[Found], settings: Settings) -> list[str]:
+    """Of a column that is asked for and stands in the name of a folder as well, as in label=1/part.parquet: a file that lacks it is refused."""
+    dataset = settings.dataset
+    asked = [name for name in (dataset.text_column, dataset.text_pair_column, dataset.label_column, *(dataset.label_columns or ())) if name]
+    return [
+        f"{file.path}: {name!r} is read from the file; its folder's name ({part}) is not"
+        for file in files[:LOOKED_AT]
+        for part in Path(file.path).parent.parts
+        for name in asked
+        if part.startswith(f"{name}=")
+    ][:1]
 
 
 def _lines_a_file(paths: Sequence[str]) -> int:
