@@ -34,6 +34,14 @@ def test_a_part_of_the_weights_is_verified_as_it_is_trained(world: World, how: d
     assert checks["FT503"].evidence["dtype"] == "float32"
 
 
+@pytest.mark.parametrize("how", ["model.lora_r", "model.freeze_backbone"])
+def test_what_checkpoints_ask_of_frozen_embeddings_is_no_tensor_that_the_optimizer_lacks(world: World, how: str) -> None:
+    """Their output wants a gradient then, and was said to be one."""
+    values = _run(world, "classify", **{how: 4 if how == "model.lora_r" else True, "train.gradient_checkpointing": True})
+    check = world.verify(values, stages=("steps",), select=("FT504",))["FT504"]
+    assert check.status == "pass", check
+
+
 def test_lora_on_a_language_model_is_quiet_but_for_what_its_weights_know(world: World) -> None:
     checks = world.verify(_run(world, "pretrain", **{"model.lora_r": 4}), stages=STAGES)
     assert {name for name, check in checks.items() if check.status in {"warn", "fail", "error"}} == {

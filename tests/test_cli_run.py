@@ -318,6 +318,13 @@ def test_a_benchmark_that_has_nothing_to_report_yet_does_not_promise_to_go_on(mo
     assert result.report["error"]["message"] == "ftcli benchmark batch was interrupted"
 
 
+@pytest.mark.parametrize("options", [(), ("--nope", "3")])
+def test_a_sweep_that_fails_has_the_name_of_one_that_succeeds(options: tuple[str, ...]) -> None:
+    result = run("benchmark", "sweep", "tokenize", *options, "--json")
+    assert result.exit_code == 2
+    assert result.report["command"] == "benchmark sweep tokenize"
+
+
 @pytest.mark.parametrize(
     ("words", "command"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -381,3 +382,39 @@ def test_plugins_are_asked_once_a_kind() -> None:
 def test_an_unknown_kind_is_our_own_mistake() -> None:
     with pytest.raises(AssertionError, match="gizmo"):
         Plugins(allow=()).registry("gizmo")
+
+
+@pytest.mark.parametrize("hooks", ["__init__", "hooks.here"])
+@pytest.mark.parametrize("installed", [False, True])
+def test_what_breaks_in_another_folder_of_a_plugins_package_is_the_plugins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hooks: str, installed: bool
+) -> None:
+    """It was a bug of ftcli."""
+    package = tmp_path / "src" / f"demo_{hooks[:5]}_{installed}".lower()
+    for name in ("hooks", "losses"):
+        (package / name).mkdir(parents=True)
+        (package / name / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / f"{hooks.replace('.', '/')}.py").write_text("")
+    (package / "losses" / "own.py").write_text("def broken():\n    return {}['key']\n")
+    monkeypatch.syspath_prepend(package.parent)
+    if installed:
+        monkeypatch.setattr("ftcli.pluginfaults._LIBRARIES", (str(package.parent),))
+    module = importlib.import_module(package.name + ("" if hooks == "__init__" else f".{hooks}"))
+    loaded = Plugins(allow=())
+    loaded._add(module, "demo", "entry point demo", "1.0")
+    with pytest.raises(KeyError) as broken:
+        importlib.import_module(f"{package.name}.losses.own").broken()
+    assert loaded.blamed(broken.value) == "plugin 'demo'"
+
+
+def test_a_plugin_of_one_file_does_not_own_what_is_installed_beside_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "onefile.py").write_text("")
+    (tmp_path / "beside_onefile.py").write_text("def broken():\n    return {}['key']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("ftcli.pluginfaults._LIBRARIES", (str(tmp_path),))
+    loaded = Plugins(allow=())
+    loaded._add(importlib.import_module("onefile"), "onefile", "entry point onefile", "1.0")
+    with pytest.raises(KeyError) as broken:
+        importlib.import_module("beside_onefile").broken()
+    assert loaded.blamed(broken.value) is None

@@ -172,6 +172,18 @@ def test_the_audit_fails_where_nothing_could_be_looked_up() -> None:
     assert "pip-audit --strict --requirement constraints.txt" in recipe
 
 
+def test_the_package_names_every_folder_that_it_holds() -> None:
+    """One that it does not name still gets into the wheel, with a warning of setuptools that it would be ignored."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    found = {
+        ".".join((package, *path.parent.relative_to(ROOT / folder).parts))
+        for package, folder in settings["package-dir"].items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.parent.name != "__pycache__"
+    }
+    assert sorted(settings["packages"]) == sorted(found)
+
+
 def test_an_issue_begins_with_what_the_doctor_says() -> None:
     form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / "bug.yml").read_text(encoding="utf-8"))
     asked = {field["id"]: field for field in form["body"] if "id" in field}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 import yaml
+from transformers import TrainingArguments
 
 from ftcli.commands.settings_import import as_lines
 from ftcli.core.convert.foreign import KINDS, Imported, _table, read_foreign, recognise
@@ -863,7 +864,7 @@ def test_where_two_keys_mean_one_setting_the_second_is_listed() -> None:
         ("load_in_8bit", False, "no effect: false: the same in ftcli"),
         ("load_in_8bit", True, "no counterpart: only 4-bit quantisation: model.load_in_4bit"),
         ("trust_remote_code", True, "no counterpart: it runs code, so only the command line can set it: --trust-remote-code"),
-        ("accelerator_config", {"split_batches": None}, "no counterpart: it holds a null, which TOML cannot represent"),
+        ("lr_scheduler_kwargs", {"min_lr": None}, "no counterpart: it holds a null, which TOML cannot represent"),
         ("pretraining_dataset", [{"path": "a.jsonl"}, "b.jsonl"], "mapped: dataset.sources, train.mode"),
         (
             "pretraining_dataset",
@@ -915,6 +916,59 @@ def test_the_arguments_of_a_script_around_trainer_are_none_of_trl_or_llama_facto
     assert {key: found.values.get(key) for key in ours} == ours
     assert not {"train.mode", "model.lora_r"} & set(found.values) - set(ours)
     assert not found.of("no counterpart")
+
+
+OLD = {  # written by transformers 4.46, where no script has set it
+    "output_dir": "out", "overwrite_output_dir": False, "evaluation_strategy": None, "per_gpu_train_batch_size": None, "lr_scheduler_kwargs": {},
+    "warmup_ratio": 0.0, "logging_dir": "out/runs/Nov30_10-00-00_host", "save_safetensors": True, "no_cuda": False, "use_cpu": False,
+    "use_mps_device": False, "jit_mode_eval": False, "use_ipex": False, "fp16_opt_level": "O1", "half_precision_backend": "auto", "local_rank": 0,
+    "tpu_num_cores": None, "tpu_metrics_debug": False, "past_index": -1, "run_name": "out", "disable_tqdm": False, "fsdp": [],
+    "fsdp_min_num_params": 0, "fsdp_config": {"min_num_params": 0, "xla": False, "xla_fsdp_v2": False, "xla_fsdp_grad_ckpt": False},
+    "fsdp_transformer_layer_cls_to_wrap": None, "adafactor": False, "group_by_length": False, "use_legacy_prediction_loop": False,
+    "include_inputs_for_metrics": False, "fp16_backend": "auto", "push_to_hub_model_id": None, "push_to_hub_organization": None,
+    "push_to_hub_token": "<PUSH_TO_HUB_TOKEN>", "hub_token": "<HUB_TOKEN>", "mp_parameters": "", "torchdynamo": None, "ray_scope": "last",
+    "dispatch_batches": None, "split_batches": None, "include_tokens_per_second": False, "include_num_input_tokens_seen": False, "tp_size": 0,
+    "_n_gpu": 1, "sharded_ddp": [], "debug": [], "report_to": ["tensorboard"], "save_total_limit": 2,
+    "accelerator_config": {"split_batches": False, "dispatch_batches": None, "even_batches": True, "use_seedable_sampler": True,
+                           "non_blocking": False, "gradient_accumulation_kwargs": None},
+}  # fmt: skip
+
+
+def test_of_a_dump_only_what_somebody_has_set_is_lost(tmp_path: Path) -> None:
+    trl = pytest.importorskip("trl")
+    new = json.loads(TrainingArguments(output_dir=str(tmp_path), use_cpu=True).to_json_string())
+    sft = json.loads(trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False).to_json_string())
+    for dump, kind in ((new, "trainer"), (OLD, "trainer"), (sft, "trl")):
+        found = read_foreign(dump, kind, Path("theirs.json"))
+        assert {line.key for line in found.of("no counterpart")} <= {"save_total_limit"}
+        assert "train.accelerator_config" not in found.values
+    set_by_hand = {**OLD, "logging_dir": "elsewhere", "use_ipex": True, "past_index": 2, "tp_size": 4, "disable_tqdm": True}
+    set_by_hand["accelerator_config"] = {**OLD["accelerator_config"], "even_batches": False}  # type: ignore[dict-item]
+    found = read_foreign(set_by_hand, "trainer", Path("theirs.json"))
+    assert {line.key for line in found.of("no counterpart")} == {"logging_dir", "use_ipex", "past_index", "tp_size", "disable_tqdm"}
+    assert found.values["train.accelerator_config"] == {"even_batches": False}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("max_source_length", 512, "no counterpart: prompt and answer have one limit together: packing.max_length"),
+        ("checkpoint_dir", "lora", "no counterpart: to continue from an adapter, give its folder as model.name_or_path"),
+        ("sft_packing", True, "mapped: packing.strategy (packed texts do not attend to each other, as with neat_packing)"),
+        ("flash_attn", True, "mapped: model.attn_implementation"),
+        ("flash_attn", False, "no effect: false: the same in ftcli"),
+        ("neft_alpha", 5.0, "mapped: train.neftune_noise_alpha"),
+        ("neft_alpha", 0, "no effect: 0: the same in ftcli"),
+        ("num_layer_trainable", 3, "no counterpart: all weights, LoRA, or the head alone: model.freeze_backbone"),
+        ("temperature", 0.95, "no effect: for chatting only"),
+        ("image_max_pixels", 589824, "no effect: text models only"),
+        ("dpo_beta", 0.1, "no effect: stage sft and pt have no use for it"),
+        ("hf_auth_token", "hf_secret", "no counterpart: tokens are not stored in files: set the environment variable HF_TOKEN"),
+    ],
+)
+def test_older_keys_of_llama_factory_are_known(key: str, value: Any, told: str) -> None:
+    found = read({"stage": "sft", "do_train": True, "finetuning_type": "lora", "template": "qwen", key: value})
+    assert words(found, key) == told
 
 
 def test_a_dump_of_a_trl_script_is_for_conversations() -> None:

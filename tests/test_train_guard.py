@@ -109,8 +109,16 @@ def test_a_run_of_nothing_but_skipped_steps_has_no_mean_loss(bench: Bench, monke
 def test_what_cannot_go_on_stops_with_the_step(bench: Bench, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]) -> None:
     with monkeypatch.context() as patch:
         _damaged(patch, NAN, 2)
-        with pytest.raises(TrainError, match=r"step 2: .* rows .* there is no checkpoint to go back to"):
+        with pytest.raises(TrainError, match=r"step 2: .* rows .* there is no checkpoint to go back to") as stopped:
             _run(bench, "nowhere", train__on_nonfinite="rollback", train__save_strategy="no")
+        assert "--save-steps 1)" in stopped.value.hint
+    with monkeypatch.context() as patch:
+        _damaged(patch, NAN, 1)
+        with pytest.raises(TrainError, match=r"step 1: .* there is no checkpoint to go back to") as stopped:
+            _run(bench, "at_once", train__on_nonfinite="rollback", train__save_steps=1)
+        assert "--on-nonfinite skip" in stopped.value.hint
+        assert "the learning rate is not the cause" in stopped.value.hint
+        assert "save" not in stopped.value.hint.lower()  # nothing can be saved before the first step
     with monkeypatch.context() as patch:
         _damaged(patch, NAN, *range(3, 99))
         with pytest.raises(TrainError, match=r"step 8: .*, as in the 5 steps before"):

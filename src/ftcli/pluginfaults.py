@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
@@ -79,17 +80,33 @@ def culprit(error: BaseException, owners: Mapping[Path, str]) -> str | None:
     """Whose code an error is laid on: that of the deepest frame that is no library's. None: ftcli's own.
 
     Args:
-        owners: files of plugins, and their folders, with the plugin's name in words.
+        owners: files of plugins, and folders with all that is in them, with the plugin's name in words; a name of "" is ftcli's.
     """
+    libraries, named_so = {Path(folder) for folder in _LIBRARIES}, {_OURS: "", **owners}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if name := owners.get(path) or owners.get(path.parent):
-            return name
-        if REMOTE in path.parts:
+        if path not in owners and REMOTE in path.parts:
             return "the model's own code"
-        if path.is_relative_to(_OURS) or not (frame.filename.startswith("<") or _of_a_library(frame.filename)):
+        near = next((place for place in (path, *path.parents) if place in libraries or place in named_so), None)
+        if near is None and not frame.filename.startswith("<"):
             return None
+        if near is not None and near not in libraries:
+            return named_so[near] or None
     return None
+
+
+def places(plugin: Any) -> Iterator[Path]:
+    """Its file, the folder of that, and the folder of its package, whatever module of it the plugin is."""
+    module = sys.modules.get(_module_of(plugin)) or plugin
+    if file := getattr(module, "__file__", None):
+        yield Path(file)
+        yield Path(file).parent
+    parts = module.__name__.split(".") if isinstance(module, ModuleType) else []
+    for parent in (sys.modules.get(".".join(parts[:count])) for count in range(1, len(parts) + 1)):
+        if file := getattr(parent, "__file__", None):  # a folder that distributions share has none
+            if hasattr(parent, "__path__"):
+                yield Path(file).parent
+            return
 
 
 def reason_of(error: BaseException) -> str:

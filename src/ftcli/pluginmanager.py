@@ -19,7 +19,7 @@ from ftcli.contracts import CheckKind, CollatorKind
 from ftcli.errors import FtcliError, PluginError
 from ftcli.markers import PROJECT
 from ftcli.plugincode import source_hash
-from ftcli.pluginfaults import culprit, misuse, reason_of
+from ftcli.pluginfaults import culprit, misuse, places, reason_of
 from ftcli.records import PluginInfo
 from ftcli.registry import AnyRegistry, Registry
 from ftcli.versions import version
@@ -140,9 +140,7 @@ class Plugins:
         """In words, whose code an error is laid on: a plugin's, or that of a model which brought it; None where it is a bug of ftcli."""
         owners: dict[Path, str] = {}
         for name, plugin in self.objects().items():
-            file = getattr(plugin if isinstance(plugin, ModuleType) else sys.modules.get(type(plugin).__module__), "__file__", None)
-            if file and self._info[name].origin != BUILT_IN:
-                owners |= {Path(file): f"plugin {name!r}", Path(file).parent: f"plugin {name!r}"}
+            owners |= dict.fromkeys(places(plugin), "" if self._info[name].origin == BUILT_IN else f"plugin {name!r}")
         return culprit(error, owners)
 
     def describe(self) -> tuple[PluginInfo, ...]:

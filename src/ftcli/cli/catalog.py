@@ -203,7 +203,7 @@ BENCHMARK = CommandSpec(
     ),
     shows=(*RUN, "benchmark"),
     hides=("dataset.output_dir", "train.output_dir"),
-    actions=MEASURED,
+    actions=(*MEASURED, "sweep tokenize", "sweep batch", "sweep train"),
     again="A benchmark cannot be resumed: run it again, for example with a --budget in seconds.",
     own=(
         Own("action", "What to measure.", choices=MEASURED, required=True),

@@ -160,7 +160,7 @@ def _refuse(error: FtcliError, words: list[str]) -> int:
     output.write_error(details, sys.stderr)
     if "--json" in words or "--format=json" in words or ("--format", "json") in pairwise(words):
         command = words[0] if words and not words[0].startswith("-") else PROJECT
-        command = COMMANDS[command].named("".join(words[1:2])) if command in COMMANDS else command
+        command = COMMANDS[command].named(*words[1:]) if command in COMMANDS else command
         with suppress(FtcliError):  # stdout takes nothing: stderr and the exit code have said it
             output.write_json(Report(command=command, status="failed", seconds=0.0, metrics={}, error=details), sys.stdout)
     return error.exit_code

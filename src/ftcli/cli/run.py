@@ -225,7 +225,8 @@ class Invocation:
         return arguments
 
     def _name(self) -> str:
-        return self.spec.named(self.parsed.arguments.get("action"))
+        arguments = self.parsed.arguments
+        return self.spec.named(*map(str, (arguments.get("action"), *(arguments.get("what") or ()))))
 
     def _failed(self, error: FtcliError) -> Report:
         status: RunStatus = "interrupted" if isinstance(error, InterruptedRun) else "failed"

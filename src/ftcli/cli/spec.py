@@ -66,11 +66,12 @@ class CommandSpec:
     every_rank: bool = False
     """Whether every rank of a job writes a JSON report: they differ in what each of them did."""
     actions: tuple[str, ...] = ()
-    """Actions that are commands of their own in reports: `benchmark train`."""
+    """Actions that are commands of their own in reports: `benchmark train`, `benchmark sweep train`."""
 
-    def named(self, action: Any) -> str:
-        """Its name in a report."""
-        return f"{self.name} {action}" if action in self.actions else self.name
+    def named(self, *words: str) -> str:
+        """Its name in a report; `words`: the action, and what it is of."""
+        action = next((" ".join(words[:count]) for count in (2, 1) if " ".join(words[:count]) in self.actions), "")
+        return f"{self.name} {action}".rstrip()
 
     @property
     def module(self) -> str:

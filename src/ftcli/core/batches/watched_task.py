@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ftcli.contracts import Task
+from ftcli.core.batches.tasks import Classify, Pretrain, Regress
+from ftcli.core.storage.store import Rows
 from ftcli.errors import PluginError
 from ftcli.pluginfaults import named
 from ftcli.pluginmanager import Plugins
@@ -13,6 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 HINT = "loss(self, logits, labels, items) gives a tensor of one number: the sum over the targets divided by items, or their mean where items is None."
+
+LABELS = "labels(self, rows) gives int64 [rows] for classes, float32 [rows, labels] for any number of them, float32 [rows] for numbers, or int64, one a token."
 
 
 def watched(task: Task, name: str, plugins: Plugins) -> Task:
@@ -34,3 +41,34 @@ def watched(task: Task, name: str, plugins: Plugins) -> Task:
 
     task.loss = loss  # type: ignore[method-assign]
     return task
+
+
+def refuse_labels(task: Task, name: str, owner: str | None, rows: Rows, note: Callable[[str], None]) -> None:
+    """Look at a plugin's labels for these rows once; one with a loss of its own may know what to do with other numbers.
+
+    Raises:
+        PluginError: they have no form of labels, or one that ftcli's loss of the task cannot take.
+    """
+    tokens = len(rows.input_ids.values)
+    if owner is None or tokens == len(rows):  # rows of one token do not tell what is one a row
+        return
+    part = f"labels of the task {name}"
+    with named(part, owner, LABELS):
+        found: Any = task.labels(rows)
+    if not isinstance(found, np.ndarray):
+        raise PluginError(f"the {part} of plugin {owner!r} are a {type(found).__name__}, not an array of numpy", LABELS)
+    floats, whole = found.dtype.kind == "f", found.dtype.kind in "iu"
+    of = "one a row" if found.shape == (len(rows),) else "one a token" if found.shape == (tokens,) else ""
+    several = found.ndim == 2 and len(found) == len(rows) and floats
+    takes: dict[Any, bool] = {
+        Classify.loss: bool(several or (of == "one a row" and found.dtype == np.int64)),
+        Regress.loss: of == "one a row" and floats,
+        Pretrain.loss: of == "one a token" and whole,
+    }
+    if not takes.get(getattr(type(task), "loss", None), (of != "" or several) and (floats or whole)):
+        words = f"{found.dtype} {list(found.shape)}{f', {of},' if of else ''}"
+        raise PluginError(f"the {part} of plugin {owner!r} are {words} for {len(rows)} rows of {tokens:,} tokens", LABELS)
+    if of == "one a token" and floats:
+        note(
+            f"the {part} are {found.dtype}, one a token: they are counted without the shift by one, and evaluated as labels that hold or not"
+        )

@@ -219,7 +219,7 @@ def _wanted(rule: Mapping[str, Any], value: Any, context: Mapping[str, Any]) -> 
         return {}
     wanted = dict.fromkeys(targets, given)
     if convert := CONVERSIONS.get(rule.get("as", "")):
-        wanted = convert(targets[0], given, value, context)
+        wanted = convert(targets[0] if targets else "", given, value, context)
     if any(_has_none(each) for each in wanted.values()):
         raise Lost("it holds a null, which TOML cannot represent")
     if endless := next((each for value in wanted.values() for each in _numbers(value) if not math.isfinite(each)), None):

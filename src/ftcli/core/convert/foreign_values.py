@@ -36,6 +36,14 @@ FIRST = frozenset(["forward_prefetch", "backward_prefetch", "use_orig_params", "
 """Those that it reads with FSDP 1 only."""
 RENAMED = {"offload_params": "cpu_offload", "sharding_strategy": "reshard_after_forward"}
 """Keys of accelerate → those of transformers."""
+ACCELERATE = {
+    "split_batches": False,
+    "even_batches": True,
+    "use_seedable_sampler": True,
+    "non_blocking": False,
+    "use_configured_state": False,
+}
+"""Defaults of transformers' `accelerator_config`."""
 STRATEGIES = {"full_shard": True, "1": True, "true": True, "shard_grad_op": False, "2": False, "false": False}
 """Strategy, or its number → whether weights are divided again after the forward pass."""
 
@@ -160,6 +168,21 @@ def words(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
     return {to: text} if text else {}
 
 
+def changed(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of accelerate that are not what they are without a word; a dump holds them all."""
+    if not isinstance(value, Mapping):
+        return {to: value}
+    said = {name: each for name, each in value.items() if each is not None and ACCELERATE.get(str(name)) is not each}
+    return {to: said} if said else {}
+
+
+def own_place(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The folder of the logs, which a dump always holds."""
+    if str(value).startswith(f"{keys.get('output_dir')}/runs/"):
+        return {}
+    raise Lost("set the environment variable TENSORBOARD_LOGGING_DIR")
+
+
 def sharded(config: Mapping[str, Any], version: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """What transformers reads of a table for FSDP, in its words, and why it does not read the other keys.
 
@@ -195,4 +218,6 @@ CONVERSIONS: dict[str, Conversion] = {
     "overflow": overflow,
     "words": words,
     "names": names,
+    "changed": changed,
+    "own_place": own_place,
 }

@@ -12,6 +12,7 @@ from ftcli.contracts import Task
 from ftcli.core.batches.tasks import any_number, count_targets, measured
 from ftcli.core.models.confusion import Confusion
 from ftcli.core.storage.store import SplitData
+from ftcli.errors import DataError
 
 BY_LABELS = {
     "tokens": ("perplexity",),
@@ -36,6 +37,14 @@ def figures_of(task: Task | None, split: SplitData | None = None) -> tuple[str, 
     else:
         kinds = ("flags" if split.flags is not None else "numbers" if split.numbers is not None else "classes",)
     return tuple(dict.fromkeys(("loss", *(name for kind in kinds for name in BY_LABELS[kind]))))
+
+
+def _unfit(task: Task, words: str, logits: torch.Tensor) -> DataError:
+    outputs = logits.shape[-1]
+    return DataError(
+        f"the labels of the task {task.name} are {words}, but the model has {outputs} output{'s' if outputs != 1 else ''}",
+        "int64 labels are evaluated as classes, floats, one a row, as numbers: change the task's labels, or the outputs that its configure sets.",
+    )
 
 
 class HeldOut:
@@ -63,6 +72,8 @@ class HeldOut:
         sums = torch.stack([loss, count_targets(labels).to(loss.dtype)]).double()
         self._sums = sums if self._sums is None else self._sums + sums
         if measured(labels):
+            if logits.numel() != labels.numel():
+                raise _unfit(self.task, "numbers, one a row", logits)
             center = getattr(self.task, "center", 0.0)  # of years, say, whose squares would hide how they differ
             self._add_numbers(logits.squeeze(-1).double() - center, labels.double() - center)
         elif any_number(labels):
@@ -70,7 +81,10 @@ class HeldOut:
         elif labels.ndim == 1:
             guess, count = logits.argmax(-1), logits.shape[-1]
             hits = guess[guess == labels]
-            counted = torch.stack([torch.bincount(which, minlength=count) for which in (hits, guess, labels)])
+            each = [torch.bincount(which, minlength=count) for which in (hits, guess, labels)]
+            if len(each[2]) > count:
+                raise _unfit(self.task, f"classes up to {len(each[2]) - 1}", logits)
+            counted = torch.stack(each)
             self._classes = counted if self._classes is None else self._classes + counted
             if inputs is not None:
                 self.confusion.add(guess, labels, count, inputs)

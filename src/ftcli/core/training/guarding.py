@@ -70,6 +70,13 @@ class Rollback(Exception):  # noqa: N818 - the run goes on
         self.left_out = left_out
         self.message = message
 
+    @property
+    def without_checkpoint(self) -> str:
+        """What to do where there is nothing to go back to."""
+        if self.before < 1:
+            return f"No step comes before it, so the learning rate is not the cause: if --on-nonfinite skip does not help, no step has a number. {SUSPECTS}"
+        return f"Skip single steps (--on-nonfinite skip), or save before step {self.before + 1} (--save-strategy steps --save-steps {min(self.before, 100)})."
+
 
 class Guard:
     """Judges every step before the weights change, alike on all ranks when it is given what all of them share.

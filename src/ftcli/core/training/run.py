@@ -17,7 +17,7 @@ from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler
 from ftcli.core.batches.collating import made
 from ftcli.core.batches.order import ORDERS, padded
 from ftcli.core.batches.slots import TokenBatches, rows_a_batch, token_batches
-from ftcli.core.batches.watched_task import watched
+from ftcli.core.batches.watched_task import refuse_labels, watched
 from ftcli.core.distributed.sharding import undivided
 from ftcli.core.models.adapter import adapt
 from ftcli.core.models.held_out import figures_of
@@ -34,6 +34,8 @@ from ftcli.errors import SettingsError, UsageError
 
 SAMPLE = 100_000
 """Rows whose lengths stand for all in an estimate."""
+FEW = 8
+"""Rows whose labels show what a plugin's task gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ def prepare(context: Context, claim: Claim | None = None, before_model: Callable
     fits = partial(gate.check_data, store, model=model, tokenizer=tokenizer, fixed=name == "fixed", multiple=multiple)
     fits(["train", *([store.eval_split] if store.eval_split else [])])
     test = that_fits(context, to_score(context, store, arguments), fits)
+    mode = settings.train.mode or store.task_name
+    refuse_labels(task, mode, context.plugins.outsider("task", mode), train.rows([*range(min(FEW, len(train)))]), context.note)
     if not task.needs_labels:
         gate.check_learnable(model, packed=train.packed)
     if kind.packed and arguments.use_cache:

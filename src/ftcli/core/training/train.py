@@ -304,10 +304,7 @@ def _gone_back(trainer: FtcliTrainer, back: Rollback) -> Path:
             "Lower the learning rate or warm up longer: the run goes wrong from the start.",
         )
     if folder is None:
-        raise TrainError(
-            f"{back.message}, and there is no checkpoint to go back to",
-            "Save more often (--save-strategy steps --save-steps 100), or skip single steps: --on-nonfinite skip.",
-        )
+        raise TrainError(f"{back.message}, and there is no checkpoint to go back to", back.without_checkpoint)
     first, last = back.left_out[0], back.left_out[-1]
     left_out = f"step {last} is" if first == last else f"steps {first} to {last} are"
     note(f"{back.message}; gone back to {folder}, and {left_out} left out")

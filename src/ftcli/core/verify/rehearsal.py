@@ -123,6 +123,8 @@ class _Heard:
         self.name = task.name
         self.calls: list[tuple[float, int]] = []
         self.leaves: dict[int, torch.Tensor] = {}
+        self.embedded: list[torch.Tensor] = []
+        """Inputs of the layers, which `enable_input_require_grads` makes leaves where the embeddings are frozen."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
@@ -133,7 +135,9 @@ class _Heard:
         with torch.no_grad():
             self.calls.append((float(loss(logits.detach(), labels, None)), int(count_targets(labels))))
         if not self.leaves:
-            self.leaves = {id(leaf): leaf for leaf in _leaves(found)}
+            inputs = set(map(id, self.embedded))
+            self.leaves = {id(leaf): leaf for leaf in _leaves(found) if id(leaf) not in inputs}
+        self.embedded.clear()
         return found
 
 
@@ -186,7 +190,8 @@ def rehearse(probe: Probe, *, updates: int, accumulation: int, watch_weights: bo
             )
             trainer.reached = [] if watch_weights else None
             before = [parameter.detach().clone() for parameter in model.parameters() if parameter.requires_grad] if watch_weights else []
-            trainer.train()
+            with _listening(model, heard.embedded):
+                trainer.train()
         except FtcliError:
             raise
         except Exception as error:  # whatever a model, an optimizer's library or transformers raise
@@ -246,6 +251,19 @@ def _forgotten(model: PreTrainedModel, leaves: dict[int, torch.Tensor], optimize
     lost = {key: names.get(key, f"a tensor {list(leaf.shape)} that is no parameter of the model") for key, leaf in leaves.items()}
     wanted = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
     return [name for key, name in {**wanted, **lost}.items() if key not in trained]
+
+
+@contextmanager
+def _listening(model: PreTrainedModel, outputs: list[torch.Tensor]) -> Iterator[None]:
+    """Keep what the embeddings give, where checkpoints ask that it wants a gradient."""
+    if not getattr(model, "_require_grads_hook", None):
+        yield
+        return
+    hook = model.get_input_embeddings().register_forward_hook(lambda _, __, output: outputs.append(output))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:
