@@ -95,7 +95,9 @@ def _refuse_pointers(folder: Path, names: frozenset[str] | None = None) -> None:
 
 def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraError:
     text = " ".join(str(error).split())
-    wanted = [package for package, module in PACKAGES.items() if package in text.lower() and not find_spec(module)]
+    wanted = [package for package, module in PACKAGES.items() if package in text.lower() and not _there(module)]
+    if wanted == ["tiktoken"] and not _there("sentencepiece") and _of_sentencepiece(Path(path)):
+        wanted = ["sentencepiece"]  # without it transformers tries tiktoken, which would not help, and asks for that
     if "trust_remote_code" in text:
         return TokenizerError(
             f"the tokenizer {path} brings its own Python code",
@@ -137,6 +139,22 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
             ' Put "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json: then it is read as is.'
         )
     return TokenizerError(f"the tokenizer {path} cannot be loaded: {type(error).__name__}: {text[:200]}", hint)
+
+
+def _there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package that it would be in
+        return False
+
+
+def _of_sentencepiece(folder: Path) -> bool:
+    """Whether a vocabulary is a protobuf message, which begins with its first field; tiktoken's are lines of base64."""
+    for file in folder.glob("*.model"):
+        with file.open("rb") as opened:
+            if opened.read(1) == b"\n":
+                return True
+    return False
 
 
 def _kind(folder: Path) -> tuple[tuple[str, ...], str] | None:

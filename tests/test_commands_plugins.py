@@ -24,6 +24,18 @@ from ftcli.contracts import CheckKind
 def register_checks(register):
     register("x", CheckKind({id!r}, {stage!r}, "title", print))
 """
+MINE = """
+from ftcli import hookimpl
+
+class Mine:
+    name = "mine"
+    splits = False
+    def pack(self, lengths, max_length): ...
+
+@hookimpl
+def register_packers(register):
+    register("mine", Mine)
+"""
 BROKEN = {
     "mark": ("def on_step(step): ...\n", "on_step is not marked as a hook, so it would never be called"),
     "syntax": ("x = 1\ndef on_step(step)\n    pass\n", "SyntaxError: expected ':' (bad.py, line 2)"),
@@ -109,9 +121,7 @@ def test_the_doctor_finds_each_kind_of_damage_and_ends_with_1(tmp_path: Path, ca
 
 
 def test_the_doctor_finds_two_plugins_that_only_clash_together(tmp_path: Path) -> None:
-    text = "from ftcli import hookimpl\n@hookimpl\ndef register_packers(register):\n    register('mine', object)\n"
-
-    found = checks("--plugins-dir", folder_of(tmp_path / "p", one=text, two=text))
+    found = checks("--plugins-dir", folder_of(tmp_path / "p", one=MINE, two=MINE))
 
     assert found["plugin:one"]["status"] == found["plugin:two"]["status"] == "pass"
     assert found["plugin:all together"]["status"] == "fail"
@@ -128,8 +138,7 @@ def test_the_doctor_warns_of_a_plugin_without_a_hook_and_the_list_says_so(tmp_pa
 
 
 def test_the_doctor_says_what_a_plugin_offers(tmp_path: Path) -> None:
-    text = "from ftcli import hookimpl\n@hookimpl\ndef register_packers(register):\n    register('mine', object)\n"
-    found = checks("--plugins-dir", folder_of(tmp_path / "p", one=text, two=GOOD))
+    found = checks("--plugins-dir", folder_of(tmp_path / "p", one=MINE, two=GOOD))
 
     assert found["plugin:one"]["summary"] == "offers packer mine; hooks: register_packers"
     assert found["plugin:two"]["summary"] == "offers no part; hooks: on_step"

@@ -36,6 +36,7 @@ LAYERS = (
         "machine",
         "registry",
         "pluginfaults",
+        "pluginparts",
         "plugincode",
         "pluginmanager",
         "environment",

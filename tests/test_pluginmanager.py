@@ -357,7 +357,7 @@ def test_a_name_that_a_built_in_has_clashes_unless_it_replaces(way: str, tmp_pat
         load(ENGINE.replace('"theirs"', '"hf"')).registry("engine")
     plugins = load(ENGINE.replace('"theirs", object', '"hf", dict, replace=True'), "replacing")
 
-    assert plugins.registry("engine").get("hf") is dict
+    assert plugins.registry("engine").get("hf").factory is dict
     assert plugins.registry("engine").owner("hf") == "replacing"
 
 

@@ -13,7 +13,7 @@ import pytest
 from ftcli.context import Context
 from ftcli.contracts import CheckKind
 from ftcli.core.verify.probe import Missing, Probe
-from ftcli.core.verify.rules import QUICK_STAGES, chosen, run_checks, worst
+from ftcli.core.verify.rules import QUICK_STAGES, _sound, chosen, run_checks, worst
 from ftcli.core.verify.verdict import failed, noted, passed, warned
 from ftcli.errors import DataError, PluginError, StoreError, UsageError
 from ftcli.pluginmanager import Plugins
@@ -247,6 +247,15 @@ def register_checks(register):
     register("FT001", CheckKind("FT001", "env", "Cores", lambda probe: passed("replaced")), replace=True)
     register("XY001", CheckKind("XY001", "data", "Own", broken))
 """
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(object, "evidence 'figure' is a type"), (b"x", "evidence 'figure' is a bytes"), ([{1: object()}], "is a list")]
+)
+def test_evidence_that_no_report_can_hold_is_named(value: Any, words: str) -> None:
+    """Python's own words named neither the evidence nor a line of the plugin."""
+    with pytest.raises(TypeError, match=words):
+        _sound(Check("", "", "pass", "all is well", {"rows": 3, "figure": value}))
 
 
 def test_a_plugin_adds_a_check_and_replaces_another(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from ftcli.plugins.tokenizer import load_tokenizer
+from ftcli.plugins.tokenizer import _explained, load_tokenizer
 
 from bad_corpus import POINTER
 from ftcli.errors import FtcliError, MissingExtraError, TokenizerError, UsageError
@@ -188,6 +189,25 @@ def test_a_sentencepiece_file_alone_names_the_packages_it_needs(real_data: Path)
     with pytest.raises(MissingExtraError) as refused:
         _load(real_data / "tokenizers" / "spm-only-mistral")
     assert "pip install sentencepiece" in refused.value.hint
+
+
+@pytest.mark.skipif(find_spec("sentencepiece") is not None, reason="needs a Python without sentencepiece")
+def test_a_sentencepiece_file_is_not_taken_for_one_of_tiktoken(tmp_path: Path) -> None:
+    """transformers tries tiktoken where sentencepiece is missing, and asks for tiktoken then."""
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02")  # a protobuf message: the first of its pieces
+    with pytest.raises(MissingExtraError, match="cannot be loaded without sentencepiece"):
+        _load(tmp_path)
+
+
+def test_protobuf_is_missing_where_google_has_no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr("ftcli.plugins.tokenizer.find_spec", absent)
+    found = _explained(str(tmp_path), ImportError("requires the protobuf library but it was not found"))
+
+    assert "cannot be loaded without protobuf" in found.message
 
 
 def test_a_vocabulary_alone_is_told_where_its_class_is_named(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def misuse(plugin: Any) -> tuple[str, str] | None:
         if hook not in HOOKS:
             near = difflib.get_close_matches(hook, HOOKS, n=1)
             return f"unknown hook {hook!r}", f"{f'Did you mean {near[0]!r}? ' if near else ''}Hooks are: {', '.join(sorted(HOOKS))}."
+        if unrun := _unrun(function, options):
+            return f"{name} is {unrun}, so its body would never run", "Write a plain function: no async, no yield (except in a wrapper)."
         given = list(inspect.signature(HOOKS[hook]).parameters)
         for argument in inspect.signature(function).parameters.values():
             if argument.kind in _NEEDED and argument.default is argument.empty and argument.name not in given:
@@ -61,6 +63,14 @@ def misuse(plugin: Any) -> tuple[str, str] | None:
                     f"It gives {' and '.join(given)}; take what you need.",
                 )
     return None
+
+
+def _unrun(function: Any, options: Mapping[str, Any]) -> str:
+    """What a function gives, in words, where calling it does not run its body; nothing where it does, and of a wrapper, which pluggy runs."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "a coroutine"
+    wraps = options.get("wrapper") or options.get("hookwrapper")
+    return "a generator" if inspect.isgeneratorfunction(function) and not wraps else ""
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackagePath, entry_points
 from pathlib import Path
 from traceback import walk_tb
@@ -20,6 +21,7 @@ from ftcli.errors import FtcliError, PluginError
 from ftcli.markers import PROJECT
 from ftcli.plugincode import source_hash
 from ftcli.pluginfaults import culprit, misuse, places, reason_of
+from ftcli.pluginparts import CONTRACTS, Made
 from ftcli.records import PluginInfo
 from ftcli.registry import AnyRegistry, Registry
 from ftcli.versions import version
@@ -88,7 +90,8 @@ class Plugins:
             registry: AnyRegistry = Registry(kind, RECORDS.get(kind, Callable))
             hook = f"register_{kind}s"
             for name, caller in self._callers(hook):
-                self._guard(name, hook, caller, register=registry.registrar(name))
+                theirs = kind in CONTRACTS and self._info[name].origin != BUILT_IN
+                self._guard(name, hook, caller, register=registry.registrar(name, partial(Made, kind, name) if theirs else None))
             self._registries[kind] = registry
         return self._registries[kind]
 

@@ -22,10 +22,19 @@ class Registry(Generic[F]):
         self._offers: dict[str, tuple[F, str]] = {}
         self._replacements: dict[str, tuple[F, str]] = {}
 
-    def registrar(self, plugin: str) -> Callable[..., None]:
-        """The callback handed to one plugin's `register_*` hook."""
+    def registrar(self, plugin: str, wrap: Callable[[str, F], F] | None = None) -> Callable[..., None]:
+        """The callback handed to one plugin's `register_*` hook.
+
+        Args:
+            wrap: gives what is kept in place of the plugin's factory.
+        """
 
         def register(name: str, factory: F, *, replace: bool = False) -> None:
+            if not isinstance(name, str) or not name:
+                raise PluginError(
+                    f"plugin {plugin!r} registers {'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind} under {name!r}, which is no name",
+                    'A name is a string: register("name", …).',
+                )
             self._refuse_other(plugin, name, factory)
             where = self._replacements if replace else self._offers
             if name in where and where[name][1] == plugin:
@@ -36,7 +45,7 @@ class Registry(Generic[F]):
                     f"plugins {where[name][1]!r} and {plugin!r} both {verb} the {self.kind} {name!r}",
                     "Uninstall one of them." if replace else "Rename one, or pass replace=True to replace the other.",
                 )
-            where[name] = (factory, plugin)
+            where[name] = (factory if wrap is None else wrap(name, factory), plugin)
 
         return register
 

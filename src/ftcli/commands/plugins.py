@@ -13,6 +13,7 @@ from ftcli.errors import FtcliError, UsageError
 from ftcli.markers import PROJECT
 from ftcli.pluginfaults import HOOKS
 from ftcli.pluginmanager import BUILT_INS, KINDS, Plugins
+from ftcli.pluginparts import CONTRACTS
 from ftcli.records import STAGES, Check, Report, RunStatus
 
 TOGETHER = "all together"
@@ -76,7 +77,7 @@ def candidates(plugins_dir: Path | None, allow: Sequence[str] | None) -> Iterato
 
 
 def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: bool = False) -> Check:
-    """Load it, and ask for everything it registers.
+    """Load it, ask for everything it registers, and make it.
 
     Args:
         own: ask only for the kinds that outside plugins register; the built-in collators and tasks import torch.
@@ -86,7 +87,11 @@ def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: 
         hooks = {hook for info in plugins.describe()[len(BUILT_INS) :] for hook in info.hooks}
         kinds = [kind for kind in KINDS if not own or f"register_{kind}s" in hooks]
         offers = [(kind, name) for kind in kinds for name in plugins.registry(kind).names()]
-        theirs = [f"{kind} {name}" for kind, name in offers if plugins.outsider(kind, name)]
+        outside_parts = [(kind, name) for kind, name in offers if plugins.outsider(kind, name)]
+        for kind, name in outside_parts:
+            if kind in CONTRACTS:
+                plugins.registry(kind).get(name)()
+        theirs = [f"{kind} {name}" for kind, name in outside_parts]
         checks = plugins.registry("check").items() if "check" in kinds else ()
         broken = [problem for name, kind in checks for problem in _check_problems(name, kind)]
     except FtcliError as error:

@@ -176,7 +176,7 @@ def changed(to: str, value: Any, _: Any, __: Mapping[str, Any]) -> dict[str, Any
     return {to: said} if said else {}
 
 
-def own_place(to: str, value: Any, _: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
+def own_place(_: str, value: Any, __: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
     """The folder of the logs, which a dump always holds."""
     if str(value).startswith(f"{keys.get('output_dir')}/runs/"):
         return {}

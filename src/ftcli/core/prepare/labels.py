@@ -17,6 +17,7 @@ from ftcli.context import Context
 from ftcli.contracts import Executor
 from ftcli.core.files.durable import put, writing
 from ftcli.core.files.manifest import seal, unseal
+from ftcli.core.prepare.executed import results
 from ftcli.core.prepare.recipe import Recipe
 from ftcli.core.reading.label_names import by_value, in_id_order
 from ftcli.core.reading.read import Plan
@@ -233,7 +234,8 @@ def _collect(
         beat()
         context.progress.advance(size)
 
-    for split, labels in executor.run(partial(_of_split, collect), recipe.plan.shards, on_progress):
+    given = executor.run(partial(_of_split, collect), recipe.plan.shards, on_progress)
+    for split, labels in results(context, given, recipe.plan.shards, tuple):
         found.setdefault(split, set()).update(labels)
     context.progress.close()
     return found

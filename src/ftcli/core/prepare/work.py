@@ -15,6 +15,7 @@ from ftcli.contracts import Distant, Executor
 from ftcli.core.prepare.dialogue import prepare_worker
 from ftcli.core.prepare.encode import Rescue, collect_labels, encode_shard, shard_name
 from ftcli.core.prepare.engine_trials import Early
+from ftcli.core.prepare.executed import results
 from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.labels import label_map
 from ftcli.core.prepare.recipe import Recipe
@@ -116,7 +117,8 @@ def _encode(
 
     made: list[Record] = []
     shortage = Shortage(desk.directory, left)
-    for made_now in () if over else executor.run(partial(encode_shard, job), waiting, on_progress, Rescue(job, context.note)):
+    found = () if over else executor.run(partial(encode_shard, job), waiting, on_progress, Rescue(job, context.note))
+    for made_now in results(context, found, () if over else waiting, Mapping):
         made.append(made_now)
         shortage.finished(recipe.plan.shards[made_now["shard"]].size, made_now)
         state["shards_done"] += 1

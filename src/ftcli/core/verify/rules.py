@@ -158,7 +158,11 @@ def _sound(verdict: Check) -> Check:
         raise TypeError(f"it returned {verdict!r}, and no ftcli.records.Check")
     if verdict.status not in RANK:
         raise ValueError(f"{verdict.status!r} is no status; those are {', '.join(RANK)}")
-    json.dumps(to_json(verdict.evidence), allow_nan=False)
+    for name, value in verdict.evidence.items():
+        try:
+            json.dumps(to_json(value), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"its evidence {name!r} is a {type(value).__name__} that JSON cannot hold: {error}") from None
     return verdict
 
 

@@ -1,0 +1,77 @@
+"""Parts that plugins register, looked at when they are made: what one lacks is named before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ftcli.contracts import Engine, Executor, Packer, SourceFormat, Task
+from ftcli.contracts_export import Exporter
+from ftcli.errors import FtcliError, PluginError
+from ftcli.pluginfaults import reason_of
+
+CONTRACTS: Mapping[str, Any] = {
+    "source": SourceFormat,
+    "engine": Engine,
+    "packer": Packer,
+    "task": Task,
+    "executor": Executor,
+    "exporter": Exporter,
+}
+"""Kinds of which a factory is registered, called without arguments."""
+BY_OWN_NAME = frozenset({"source", "engine"})
+"""Kinds that are looked up again by the part's own name, which pieces and proofs carry."""
+TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "str": (str, "a string"),
+    "int": ((int, float), "a number"),
+    "tuple[str, ...]": ((tuple, list), "a tuple"),
+}
+"""Type of a part's attribute, as its protocol writes it → what is taken for it, in words."""
+
+
+class Made:
+    """A plugin's factory, which raises nothing but `FtcliError` and gives nothing but parts that have what their protocol names."""
+
+    def __init__(self, kind: str, plugin: str, name: str, factory: Callable[[], Any]) -> None:
+        self.kind = kind
+        self.plugin = plugin
+        self.name = name
+        self.factory = factory
+
+    def __call__(self) -> Any:
+        said = f"the {self.kind} {self.name!r} of plugin {self.plugin!r}"
+        contract = CONTRACTS[self.kind]
+        try:
+            part = self.factory()
+            fault = _fault(part, self.kind, self.name)
+        except FtcliError:
+            raise
+        except (Exception, SystemExit) as error:
+            hint = "Register a class, or a function, that is called without arguments and gives the part."
+            raise PluginError(f"{said} cannot be made: {reason_of(error)}", hint) from error
+        if fault:
+            raise PluginError(f"{said} {fault}", f"{contract.__module__}.{contract.__name__} says what it has.")
+        return part
+
+
+def _fault(part: Any, kind: str, name: str) -> str:
+    """What makes a part useless; nothing where it has all that its protocol names."""
+    values: Mapping[str, str] = CONTRACTS[kind].__annotations__
+    others = {other: value for other, value in vars(CONTRACTS[kind]).items() if not other.startswith("_")}
+    missing = sorted(other for other in values.keys() | others.keys() if not hasattr(part, other))
+    if missing:
+        return f"has no {' or '.join([', '.join(missing[:-1]), missing[-1]] if missing[1:] else missing)}"
+    for other, value in others.items():
+        if callable(value) and not callable(getattr(part, other)):
+            return f"is one whose {other} cannot be called"
+    for other, written in values.items():
+        value = getattr(part, other)
+        form, words = TYPES.get(written, (object, ""))
+        if not isinstance(value, form):
+            return f"is one whose {other} {'are' if other.endswith('s') else 'is'} {value!r}, not {words}"
+    if kind in BY_OWN_NAME and part.name != name:
+        return f"is one whose name is {part.name!r}: both must be the same"
+    for suffix in part.suffixes if kind == "source" else ():
+        if not isinstance(suffix, str) or not suffix.startswith(".") or suffix != suffix.lower():
+            return f"is one whose suffix {suffix!r} is not lower case with a dot in front"
+    return ""
