@@ -309,33 +309,6 @@ def test_what_an_exporter_of_a_plugin_raises_is_named_with_it(store: Path, tmp_p
     assert [path for path in around(tmp_path) if "__pycache__" not in path.parts] == before
 
 
-NO_EXPORTER = """
-from ftcli import hookimpl
-
-class Empty:
-    name = "empty"
-    export = 3
-
-def nothing():
-    return None
-
-@hookimpl
-def register_exporters(register):
-    register("empty", Empty)
-    register("nothing", nothing)
-"""
-
-
-@pytest.mark.parametrize("kind", ["empty", "nothing"])
-def test_an_exporter_without_its_method_is_told_what_it_needs(store: Path, tmp_path: Path, kind: str) -> None:
-    """It may be the user's own file: there is no other author to report it to."""
-    found = plugins(tmp_path / "plugins", NO_EXPORTER, "wall")
-    with pytest.raises(PluginError, match=f"the exporter {kind} of plugin 'wall' has no method export") as raised:
-        command.run(replace(Context.make({}), plugins=found), store, kind, tmp_path / "out", (), False)
-    assert "ftcli.contracts_export.Exporter" in raised.value.hint
-    assert "author" not in raised.value.hint
-
-
 def test_an_export_in_the_way_is_called_one_and_what_is_not_prepared_hints_no_option_that_export_lacks(store: Path, tmp_path: Path) -> None:
     export(store, tmp_path / "out", "jsonl")
     with pytest.raises(PublishError, match="out holds an export in the format jsonl with another fingerprint"):

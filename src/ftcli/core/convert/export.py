@@ -48,8 +48,6 @@ def export(context: Context, store: Store, output: Path, kind: str, splits: Sequ
     make, owner = context.plugins.registry("exporter").get(kind, "--format"), context.plugins.outsider("exporter", kind)
     with named(f"exporter {kind}", owner, REPORT):
         exporter: Exporter = make()
-    if not callable(getattr(exporter, "export", None)):
-        raise PluginError(f"the exporter {kind} of plugin {owner!r} has no method export", FORM)
     whole = bool(getattr(exporter, "is_store", False))
     if whole and (splits or tokens_only):
         raise UsageError(f"{kind} is a copy of the whole store", "Remove --split and --tokens-only.")
