@@ -936,8 +936,9 @@ OLD = {  # written by transformers 4.46, where no script has set it
 
 def test_of_a_dump_only_what_somebody_has_set_is_lost(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
-    new = json.loads(TrainingArguments(output_dir=str(tmp_path), use_cpu=True).to_json_string())
-    sft = json.loads(trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False).to_json_string())
+    usual = {"output_dir": str(tmp_path), "use_cpu": True, "disable_tqdm": False}  # the last is True where logging has been made quiet
+    new = json.loads(TrainingArguments(**usual).to_json_string())
+    sft = json.loads(trl.SFTConfig(**usual, bf16=False).to_json_string())
     for dump, kind in ((new, "trainer"), (OLD, "trainer"), (sft, "trl")):
         found = read_foreign(dump, kind, Path("theirs.json"))
         assert {line.key for line in found.of("no counterpart")} <= {"save_total_limit"}
