@@ -138,7 +138,7 @@ def _parquet(path: str) -> Any:
 
     _refuse_compressed(path)
     with data_errors(path):
-        return reader.ParquetFile(path)
+        return reader.ParquetFile(path, pre_buffer=False)  # 3.1 to 2.6 ms a MB of texts; no later either where the disk has to be read
 
 
 def _decoded(path: str, row: int, file: Any = None, **options: Any) -> RowRange:

@@ -92,7 +92,7 @@ class Part:
     def arrays(self, columns: Columns) -> list[pa.Array] | None:
         """The columns, where all elements are objects as they should be and the part ends as it should; None: they have to be looked at."""
         from ftcli.core.reading.array_chunks import as_lines
-        from ftcli.core.reading.uniform_lines import sound
+        from ftcli.core.reading.soundness import sound
 
         lines = as_lines(self._chunk, self._longest)
         if lines is None or not sound(lines[0]) or not self._ended(lines[1].decode("utf-8", "surrogateescape").strip(BLANKS)):

@@ -16,7 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from ftcli.contracts import Columns
-from ftcli.core.reading import uniform_lines
+from ftcli.core.reading import soundness, uniform_lines
 from ftcli.core.reading.uniform_lines import even_arrays
 from reading import accounted, rows, write
 from reliability import size
@@ -143,12 +143,12 @@ def test_a_parser_whose_words_mean_something_else_proves_nothing(monkeypatch: py
 
     block = b'{"text": "a"}\n' * 9
     assert compared(block, TEXT)
-    uniform_lines._parser.cache_clear()
+    soundness._parser.cache_clear()
     monkeypatch.setattr(simdjson, "Parser", Lazy)
     try:
         assert not compared(block, TEXT)
     finally:
-        uniform_lines._parser.cache_clear()
+        soundness._parser.cache_clear()
 
 
 def test_short_rows_of_a_file_take_it_and_bad_ones_are_told_as_by_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Values cut out of a block of bytes by where they begin and end: whole numbers, and strings as Arrow's."""
+"""Values cut out of a block of bytes by where they begin and end: whole numbers, and strings as Arrow's; and where bytes are."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ HIGH = np.uint64(0x8080808080808080)
 def aligned(data: Bytes) -> NDArray[np.uint64]:
     """The bytes as whole words of eight; the first byte is a word's lowest. What is left at the end is not among them."""
     return data[: len(data) // 8 * 8].view("<u8")
+
+
+def places(marked: NDArray[np.bool_]) -> Ints:
+    """Where it is true. numpy passes over eight falsehoods at a time where they are one word, two to four times as fast where few are true."""
+    whole = aligned(marked.view(np.uint8))
+    index = np.flatnonzero(whole != 0)
+    words = whole.take(index)
+    if (words & (words - np.uint64(1))).any():  # of some eight more than one is true
+        return np.flatnonzero(marked)
+    rest = 8 * len(whole)
+    inside = (words * np.uint64(0x0001020304050607)) >> np.uint64(56)  # which byte of the word holds the 1
+    return np.concatenate([8 * index + inside.view(np.int64), np.flatnonzero(marked[rest:]) + rest])
 
 
 def words_from(whole: NDArray[np.uint64], place: Ints, count: int) -> Iterator[NDArray[np.uint64]]:
