@@ -116,7 +116,6 @@ def _blocks(piece: Piece, settings: Settings, reject: Reject) -> Iterator[tuple[
 
 def _rows(block: bytes, by: str) -> pa.Array:
     """The rows of a block; raises ValueError when it is not UTF-8."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     from ftcli.core.arrays import utf8
