@@ -228,6 +228,19 @@ def test_a_smaller_number_that_the_user_set_is_kept(monkeypatch: pytest.MonkeyPa
     assert list(run(threads, 2, 2)) == [{"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "4"}] * 2
 
 
+def allocator(shard: ShardPlan) -> str | None:
+    return os.environ.get("MIMALLOC_PURGE_DELAY")
+
+
+def test_the_allocator_of_a_worker_keeps_its_pages_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
+    assert list(run(allocator, 2, 2)) == ["-1"] * 2
+    assert "MIMALLOC_PURGE_DELAY" not in os.environ
+
+    monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "50")
+    assert list(run(allocator, 2, 2)) == ["50"] * 2
+
+
 def test_a_script_without_a_main_guard_starts_workers_that_do_not_run_it_again(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -21,13 +21,13 @@ from typing import Any, Protocol
 from ftcli.core import alarm, deferred, progress
 from ftcli.core.processes import garbage
 from ftcli.core.processes.shard_handover import Finishing
+from ftcli.core.processes.variables import of_child
 from ftcli.errors import FtcliError
 
 STOP_SECONDS = 5.0
 """A process that does not end by itself within this time after SIGTERM is killed."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 JEMALLOC = "jemalloc_bg_thd"
-"""The thread of pyarrow's allocator: it has handlers for forks of its own."""
+"""The thread of an allocator that pyarrow may have: it has handlers for forks of its own."""
 _CODE = "import sys; sys.path[:] = {path!r}; from ftcli.core.processes.child import serve; serve({descriptor}, {preload!r})"
 
 
@@ -78,13 +78,13 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a library prints must not end in a report on stdout
-                env={**os.environ, **limits(threads)},
+                env={**os.environ, **of_child(threads)},
             )
 
     def adopt(self, threads: int | None = None) -> None:
         """Give a child that was started before they were settled the variables that one started now would get."""
         with suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send(("variables", {**os.environ, **limits(threads)}))
+            self.pipe.send(("variables", {**os.environ, **of_child(threads)}))
 
     def copy(self) -> Child | None:
         """A copy of the process as it is now, with all that it has loaded; None where there can be none: it has threads, or the system refuses.
@@ -225,14 +225,6 @@ class _Pickler(pickle.Pickler):
             self._kept.append(thing)
             self.fresh.append(place)
         return kept, (place,)
-
-
-def limits(threads: int | None) -> Mapping[str, str]:
-    """Set from outside, because some libraries read them when they are imported."""
-    if threads is None:
-        return {}
-    given = {name: os.environ.get(name, "").partition(",")[0].strip() for name in THREAD_VARIABLES}
-    return {name: str(min(threads, int(value) if value.isdecimal() and int(value) else threads)) for name, value in given.items()}
 
 
 # -- in the child ------------------------------------------------------------------------------------------------------
