@@ -230,15 +230,21 @@ def endings(probe: Probe) -> Check:
     evidence: dict[str, Any] = {"share": round(share, 4), "texts": len(last), "eos": probe.tokenizer.eos_token, "cut": round(lost, 4)}
     if share >= 0.5:
         named = " or ".join(repr(probe.tokenizer.decode([end])) for end in ends if end in last)
-        learned = np.asarray(probe.task.labels(rows))[places[ending]] != IGNORED
+        labels = np.asarray(probe.task.labels(rows))
+        learned = labels[places[ending]] != IGNORED
         evidence["learned"] = round(float(learned.mean()), 4)
-        if not learned.any():
+        within = [
+            end for end in ends if not learned.any() and (labels == end).any()
+        ]  # Phi-3 ends a turn with one and the conversation with another
+        if not learned.any() and not within:
             return failed(
                 f"{share:.1%} of {len(last):,} texts end with {named}, which is never a target: the model would never stop",
                 UNLEARNED_FIX,
                 **evidence,
             )
         if not cut:
+            if within:
+                named += ", their answers with " + " or ".join(repr(probe.tokenizer.decode([end])) for end in within)
             return passed(f"{share:.1%} of {len(last):,} texts end with {named}", **evidence)
     if share and cut:
         return warned(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from datasets import load_from_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -163,6 +164,26 @@ def test_conversations_end_with_eos_whatever_space_the_template_writes_behind_it
     else:
         check = world.caught("turns that end with another token", values, "FT304", words="no answer ends with EOS", stages=STAGE)
         assert "ends most conversations with '!'" in check.fix
+
+
+def test_an_answer_ends_with_one_token_and_the_conversation_with_another(world: World, tmp_path: Path) -> None:
+    """Phi-3's template writes <|end|> behind an answer and <|endoftext|> behind the last one: "the model would never stop", whatever its configuration said."""
+    tokenizer = Path(world.tokenizer(tmp_path / "t"))
+    (tokenizer / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role + ':\\n' + m.content + '!\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant:\n{% else %}{{ eos_token }}{% endif %}"
+    )
+    talk = [{"role": role, "content": f"{role} speaks"} for role in ("user", "assistant") * 2]
+    source = tmp_path / "talks.jsonl"
+    source.write_text((json.dumps({"messages": talk}) + "\n") * 60)
+    talks = world.prepare("two ends", tokenizer, {"train.mode": "sft", "packing.max_length": 256}, sources=[str(source)])
+    values = {"tokenizer.path": str(tokenizer), "dataset.sources": [str(talks)], "train.mode": "sft"}
+    end = next(label for label in reversed(load_from_disk(str(talks / "train"))[0]["labels"]) if label >= 0)
+    both = {**values, "model.config": world.config("qwen3", eos_token_id=[1, end])}
+    check = world.quiet("both are ends", both, stages=STAGE)["FT304"]
+    assert check.evidence["learned"] == 0
+    assert check.summary.startswith("100.0% of 60 texts end with '<|endoftext|>', their answers with '!")
+    world.caught("the answer's is none", values, "FT304", words="which is never a target", stages=STAGE)
 
 
 def _answers(world: World, folder: Path, long: int, **values: Any) -> dict[str, Any]:
