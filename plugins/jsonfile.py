@@ -143,7 +143,9 @@ def _is_lines(path: str, settings: Settings) -> bool:
     if not isinstance(value, dict) or isinstance(value.get("data"), list):
         return False
     arrays = [part for part in value.values() if isinstance(part, list) and part and isinstance(part[0], dict)]
-    if settings.dataset.text_column in value or len(arrays) != 1:
+    if settings.dataset.text_column in value or not arrays:
         return True
     chat = columns_of(settings).chat
-    return chat is not None and (any(name in value for name in chat) or next(lines, None) is not None)
+    if chat is not None and any(name in value for name in chat):
+        return True
+    return (chat is not None or len(arrays) > 1) and next(lines, None) is not None

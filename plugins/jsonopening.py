@@ -21,6 +21,7 @@ BLANKS = " \t\r\n"
 SPACE = re.compile(f"[{BLANKS}]*")
 BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 """Or a string; one that ends with the text nowhere holds no brackets either."""
+DATA = re.compile(rf'"data"[{BLANKS}]*:[{BLANKS}]*\Z')
 NO_ARRAY = "Expected an array of objects, or an object that holds one. A file that breaks off was not completely written or copied: make or copy it again."
 
 
@@ -36,6 +37,8 @@ class Opening:
     """The first character of its first element."""
     split: bool
     """Columns are named before it, as pandas does."""
+    data: bool = False
+    """It is the value of "data"."""
 
 
 def opening_of(path: str, start: int = 0, stop: int | None = None) -> Opening | None:
@@ -95,7 +98,7 @@ def _only(path: str, stop: int | None, _stamp: tuple[int, int]) -> Opening | Non
 def begun(text: str, offset: int, bracket: int, closing: str) -> Opening:
     first = skip_blanks(text, bracket + 1)
     start = offset + len(text[: bracket + 1].encode("utf-8", "surrogateescape"))
-    return Opening(start, closing, text[first : first + 1], '"columns"' in text[:bracket])
+    return Opening(start, closing, text[first : first + 1], '"columns"' in text[:bracket], DATA.search(text[:bracket]) is not None)
 
 
 @contextmanager

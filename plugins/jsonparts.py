@@ -117,7 +117,8 @@ class Part:
             further, end = DECODER.raw_decode("{" + rest[1:])
         except (ValueError, RecursionError):
             return False
-        return end == len(rest) and bool(further) and "data" not in further
+        hides = "data" in further and (self._opening.data or isinstance(further["data"], list))
+        return end == len(rest) and bool(further) and not hides
 
     def place(self, element: Element) -> tuple[int, bytes]:
         """(byte, bytes) of an element, which is not before the last one asked for."""

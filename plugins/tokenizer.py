@@ -40,6 +40,8 @@ def load_tokenizer(settings: Settings) -> PreTrainedTokenizerBase:
             "no tokenizer: --tokenizer-path is missing", "Give a tokenizer folder or hub id, or make one: ftcli train-tokenizer"
         )
     _check_folder(path)
+    if _of_sentencepiece_alone(Path(path)) and not _there("sentencepiece"):  # transformers says so in four lines of its own first
+        raise _lacking(path, ["sentencepiece"])
     from transformers import AutoTokenizer
 
     try:
@@ -109,10 +111,7 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
             f'Put "tokenizer_class": "{kind[1]}" into its tokenizer_config.json, or the class of the model that it belongs to.',
         )
     if wanted:
-        return MissingExtraError(
-            f"the tokenizer {path} cannot be loaded without {' or '.join(wanted)}",
-            f"Run: pip install {' '.join(PACKAGES)} - or use a folder with a tokenizer.json.",
-        )
+        return _lacking(path, wanted)
     if not Path(path).is_dir():
         return TokenizerError(
             f"the tokenizer {path} is neither a local folder nor available on the hub: {text[:200]}",
@@ -139,6 +138,19 @@ def _explained(path: str, error: Exception) -> TokenizerError | MissingExtraErro
             ' Put "tokenizer_class": "PreTrainedTokenizerFast" into tokenizer_config.json: then it is read as is.'
         )
     return TokenizerError(f"the tokenizer {path} cannot be loaded: {type(error).__name__}: {text[:200]}", hint)
+
+
+def _lacking(path: str, wanted: list[str]) -> MissingExtraError:
+    return MissingExtraError(
+        f"the tokenizer {path} cannot be loaded without {' or '.join(wanted)}",
+        f"Run: pip install {' '.join(PACKAGES)} - or use a folder with a tokenizer.json.",
+    )
+
+
+def _of_sentencepiece_alone(folder: Path) -> bool:
+    """Whether there is no other form of the vocabulary, and no code that might read one."""
+    others = any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "vocab.txt")) or any(folder.glob("*.py"))
+    return not others and _of_sentencepiece(folder)
 
 
 def _there(module: str) -> bool:

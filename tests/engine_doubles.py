@@ -142,6 +142,9 @@ class Offers:
         assert kind == "engine"
         return self._registry
 
+    def outsider(self, kind: str, name: str) -> None:
+        return None
+
     def describe(self) -> tuple[PluginInfo, ...]:
         return ()
 

@@ -254,3 +254,7 @@ def test_a_bar_is_redrawn_a_few_times_a_second_on_one_line_without_colour_where_
         bar.advance(10_000, **FIGURES)
     assert len(frames()) <= before + 1, "redrawn by its thread, not by those who work"
     bar.close()
+
+
+def test_one_of_something_has_no_s() -> None:
+    assert [progress.amount(1, "steps"), progress.amount(2, "steps"), progress.amount(0, "rows")] == ["1 step", "2 steps", "0 rows"]

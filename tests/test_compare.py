@@ -246,3 +246,9 @@ def test_figures_that_are_none_are_refused(samples: list[float]) -> None:
     broken["metrics"]["measurements"][0]["samples"] = samples
     with pytest.raises(DataError, match="has invalid figures in real tokens/s"):
         report_comparison.compare(report({"x": [1, 2, 3]}), broken, 0.05)
+
+
+def test_a_report_that_is_not_there_is_told_in_words(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        report_comparison.read_report(tmp_path / "a.json")
+    assert caught.value.message == f"{tmp_path / 'a.json'} cannot be read: No such file or directory"

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from engine_doubles import DoubleEncoder, Panic, Twist, array, double, expected, offers, right, rows_of, unigram, word_piece
+from engine_doubles import DoubleEncoder, Panic, Twist, array, byte_level, double, expected, offers, right, rows_of, unigram, word_piece
 from ftcli.contracts import Encoded
 from ftcli.core.engines import guard
 from ftcli.core.engines.adversarial import CONTEXTS, Run
@@ -214,3 +214,15 @@ def test_an_engine_that_returns_something_else_is_told_what_is_expected_without_
         guard.encode_named(Lists(), array(["a", "b", "c", "d"]), "mine 1")
     assert "ftcli.contracts.Encoded" in raised.value.hint
     assert calls == [4]
+
+
+def test_a_plugins_engine_that_fails_is_named_with_its_plugin(tmp_path: Path) -> None:
+    tokenizer, found, whose = byte_level(tmp_path), plugins(tmp_path / "plugins"), "(the engine double comes with plugin 'other')"
+    encoder = load_encoder(choose_engine(tokenizer, tmp_path, found, requested="double").spec, found)
+    encoder.encode(array(["boom"]))
+    assert encoder.failures == [f"double 1 failed while encoding: RuntimeError: boom {whose}; the reference encoded these 1 texts instead"]
+    with pytest.raises(EngineError) as caught:
+        choose_engine(tokenizer, tmp_path, found, requested="double", sample=["boom"])
+    assert caught.value.message.endswith(whose)
+    (note,) = [note for note in choose_engine(tokenizer, tmp_path, found, sample=["boom"]).notes if "engine double" in note]
+    assert note.endswith(whose)

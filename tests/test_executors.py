@@ -17,15 +17,18 @@ from multiprocessing import Pipe
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 
+from ftcli.context import Context
+from ftcli.contracts import Executor
 from ftcli.core import progress
+from ftcli.core.prepare.executed import ended
 from ftcli.core.processes import hang_detector
 from ftcli.core.processes.child import STOP_SECONDS, Child, ChildDied, portable
-from ftcli.errors import DataError, WorkerDied
+from ftcli.errors import DataError, PluginError, WorkerDied
 from ftcli.machine import usable_cores
 from ftcli.pluginmanager import Plugins
 from ftcli.records import Piece, ShardPlan
@@ -495,3 +498,21 @@ def test_a_worker_that_is_slow_or_stopped_does_not_hang(work: Callable[[ShardPla
     monkeypatch.setattr(hang_detector, "LOOKS", 8)
 
     assert list(run(work, 1, 1)) == [0]
+
+
+@pytest.mark.parametrize("owner", ["theirs", None])
+def test_an_executor_that_cannot_be_closed_does_not_hide_what_failed_before(owner: str | None) -> None:
+    notes: list[str] = []
+
+    def broken() -> None:
+        raise PluginError("cannot end") if owner is None else ZeroDivisionError("cannot end")
+
+    settings = SimpleNamespace(runtime=SimpleNamespace(executor="far"))
+    context = cast("Context", SimpleNamespace(settings=settings, note=notes.append, plugins=SimpleNamespace(outsider=lambda *_: owner)))
+    executor = cast("Executor", SimpleNamespace(close=broken))
+    with pytest.raises(KeyError, match="first"), ended(context, executor):
+        raise KeyError("first")
+    assert len(notes) == 1
+    assert "cannot end" in notes[0]
+    with pytest.raises(PluginError, match="cannot end"), ended(context, executor):
+        pass

@@ -50,3 +50,8 @@ from ftcli.core import figures
 )
 def test_figures_read_well(shown: str, expected: str) -> None:
     assert shown.replace(figures.GAP, " ") == expected
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 step"), (2, "2 steps"), (0, "0 steps"), (0.5, "0.5 steps"), (1400, "1,400 steps")])
+def test_one_has_no_s(count: float, words: str) -> None:
+    assert figures.counted(count, "step").replace("0.500", "0.5") == words

@@ -146,6 +146,17 @@ def test_texts_that_a_packer_cuts_go_on_elsewhere(world: Path, tmp_path: Path) -
         assert bool(told) == (row["ids"][-1] != eos)
 
 
+def test_a_large_array_is_not_gone_through_for_its_first_rows(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    big = tmp_path / "a.json"
+    big.write_text(json.dumps([{"text": f"{row} {TEXTS[row % 8]}"} for row in range(30_000)]), encoding="utf-8")
+    asked: list[int] = []
+    monkeypatch.setattr("ftcli.core.reading.array_chunks.cuts", lambda *_: asked.append(1) or [])
+    look(big, world / "tok", {"dataset__shard_bytes": 100_000}, rows="3")
+    assert not asked
+    look(big, world / "tok", {"dataset__shard_bytes": 100_000, "packing__strategy": "bfd"}, rows="3")  # the end of a shard ends a pack
+    assert asked
+
+
 def test_random_rows_of_sources_are_of_them_and_the_same_for_a_seed(world: Path) -> None:
     values = {"dataset__label_column": "label", "packing__max_length": 400}
     every = {tuple(row["ids"]): row["label"] for row in shown(look(world / "a.jsonl", world / "tok", values, rows="0-119"))}

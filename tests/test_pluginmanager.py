@@ -418,3 +418,12 @@ def test_a_plugin_of_one_file_does_not_own_what_is_installed_beside_it(monkeypat
     with pytest.raises(KeyError) as broken:
         importlib.import_module("beside_onefile").broken()
     assert loaded.blamed(broken.value) is None
+
+
+def test_a_panic_at_a_plugins_import_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text("class Panic(BaseException): ...\nraise Panic('at import')\n")
+    with pytest.raises(PluginError, match=r"plugin 'loud' .* cannot be imported: Panic: at import \(loud.py, line 2\)"):
+        Plugins(plugins_dir=tmp_path, allow=())
+    (tmp_path / "loud.py").write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        Plugins(plugins_dir=tmp_path, allow=())

@@ -20,8 +20,9 @@ from datasets import Dataset
 
 import publish_driver
 from ftcli.core.publishing import publish
+from ftcli.core.publishing.publish import Attempt
 from ftcli.errors import PublishError
-from publish_cases import NEW, OLD, command, seen
+from publish_cases import NEW, OLD, SHARDS, command, prepare, seen, write_shard
 from reliability import size
 from timing import PATIENCE, until
 
@@ -123,6 +124,23 @@ def test_a_stopped_holder_is_reported_after_the_patience_and_the_waiter_leaves(h
     assert waiter.returncode == 1
     assert re.search(rf"no progress for \d+ s from pid {holder.pid} on {os.uname().nodename}", said), said
     assert f"It is suspended. To resume it: kill -CONT {holder.pid}. To end it: kill -9 {holder.pid}" in said
+
+
+def test_who_comes_second_to_an_output_is_told_what_is_kept_of_its_work(tmp_path: Path) -> None:
+    with Attempt.open(tmp_path / "out", "f") as late:
+        write_shard(late, "a", SHARDS["a"])
+        prepare(tmp_path / "out", "g")
+        with pytest.raises(PublishError) as lost:
+            late.publish({}, ["a"])
+    assert lost.value.hint == (
+        "Choose another output directory, or replace it with --overwrite. Running it again uses what this run finished, which is kept in "
+        f"{late.directory}; otherwise remove that folder."
+    )
+    assert late.directory.is_dir()
+    with Attempt.open(tmp_path / "out", "f", replace=True) as again:
+        assert again.done("a") is not None
+        again.publish({}, ["a"])
+    assert not late.directory.exists()
 
 
 @pytest.mark.reliability(9, "a preparer that wakes up after its attempt was taken over cannot publish")

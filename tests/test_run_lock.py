@@ -22,6 +22,8 @@ from ftcli.commands.train import run
 from ftcli.context import Quiet
 from ftcli.core.files import lease_watch
 from ftcli.core.files.lease_holder import Note, this_job
+from ftcli.core.publishing import staging
+from ftcli.core.training import checkpoints
 from ftcli.core.training.run_lock import FOLDER, Claim
 from ftcli.errors import PublishError, StoreError
 from ftcli.testing import tiny_tokenizer
@@ -232,3 +234,68 @@ def test_before_the_ranks_can_speak_the_others_look_whether_another_job_is_at_wo
     _left(output, job="here:2", pid=os.getpid(), rank=0)
     with pytest.raises(PublishError, match=HERE):
         Claim(output, pytest.fail).take_early()
+
+
+def test_a_folder_that_is_moved_away_while_a_run_writes_there_is_held_anew(tmp_path: Path) -> None:
+    notes: list[str] = []
+    output = tmp_path / "run"
+    with Claim(output, notes.append) as claim:
+        claim.take()
+        claim.renew()
+        output.rename(tmp_path / "moved")
+        assert not notes
+        claim.renew()
+        assert notes == [f"{output} was moved or removed while this run writes there: from now on it writes into a new folder of that name"]
+        (output / "checkpoint-1").mkdir()
+        with pytest.raises(PublishError, match=HERE), Claim(output, pytest.fail) as other:
+            other.take()
+    assert [path.name for path in output.iterdir()] == ["checkpoint-1"]
+
+
+def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    with Claim(output, pytest.fail) as claim:
+        claim.take()
+        output.rename(tmp_path / "moved")
+        with Claim(output, pytest.fail) as other:
+            other.take()
+            with pytest.raises(PublishError, match=HERE):
+                claim.renew()
+            assert other.held
+            assert not claim.held
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_run_whose_folder_is_moved_away_goes_on_in_a_new_one_unless_another_has_it(
+    bench: Bench, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = bench.folder / f"moved {taken}"
+    given = {**BRIEF, "train__max_steps": 2, "train__save_strategy": "steps", "train__save_steps": 1}
+    save, saved = checkpoints.seal, list[Path]()
+    with Claim(output, pytest.fail) as other:
+
+        def moving(folder: Path, *parts: Any) -> None:
+            save(folder, *parts)
+            saved.append(folder)
+
+        def appear(staged: Path, final: Path) -> None:
+            published(staged, final)
+            if len(saved) == 1:
+                output.rename(bench.folder / f"moved {taken} away")
+                if taken:
+                    other.take()
+
+        published = staging.appear
+        monkeypatch.setattr(checkpoints, "seal", moving)
+        monkeypatch.setattr(staging, "appear", appear)
+        context = bench.context(bench.folder / "texts", output.name, **given)
+        if taken:
+            with pytest.raises(PublishError, match=HERE):
+                run(context)
+            assert [path.name for path in output.iterdir()] == [FOLDER]
+        else:
+            run(context)
+            assert any("was moved or removed while this run writes there" in note for note in context.notes)
+            assert (output / "checkpoint-2").is_dir()
+            assert not (output / "checkpoint-1").exists()
+            assert not (output / FOLDER).exists()

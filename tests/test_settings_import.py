@@ -728,6 +728,7 @@ def test_checkpoints_that_would_be_kept_are_spoken_of_where_nothing_is_said(tmp_
         done = run("settings", "import", tmp_path / "theirs.yml", "--output", tmp_path / "run.toml", "--overwrite", "--json")
         assert any("that trainer keeps all checkpoints" in note for note in done.report["notes"]) == lost
         assert ("that trainer keeps all checkpoints" in (tmp_path / "run.toml").read_text()) == lost
+    assert "save_total_limit" not in {line.key for line in read({**TRLS, "save_strategy": "no"}).unsaid}
     null = read({**TRLS, "save_total_limit": None})
     assert words(null, "save_total_limit").startswith("no counterpart: that trainer keeps all checkpoints")
 

@@ -173,3 +173,26 @@ def test_a_first_label_that_is_no_label_is_refused(tmp_path: Path) -> None:
 def test_a_document_without_rows_gives_none(tmp_path: Path, content: str) -> None:
     file = write(tmp_path / "a.json", content)
     assert "no rows" in refusal(file, label_column="label").message
+
+
+@pytest.mark.parametrize("further", [{"rows": 3}, "x", None])
+def test_what_is_called_data_and_is_no_array_does_not_hide_the_only_one(further: object, tmp_path: Path) -> None:
+    whole = {"train": [{"text": "a"}, {"text": "b"}], "data": further}
+    for indent in (None, 1):
+        assert rows(write(tmp_path / "a.json", json.dumps(whole, indent=indent))) == ["a", "b"]
+
+
+def test_a_second_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not JSON"):
+        rows(write(tmp_path / "a.json", '{\n"data": [{"text": "a"}], "data": {"rows": 1}}'))
+
+
+@pytest.mark.parametrize("mode", [None, "sft"])
+def test_a_document_of_several_arrays_on_one_line_is_one_of_several_arrays(mode: str | None, tmp_path: Path) -> None:
+    whole = {"questions": [{"text": "a"}], "answers": [{"text": "b"}]}
+    for number, indent in enumerate((None, 1)):
+        path = write(tmp_path / f"{number}.json", json.dumps(whole, indent=indent) + "\n")
+        with pytest.raises(DataError) as caught:
+            make_plan(settings(path, mode=mode), formats())
+        assert caught.value.message == f"{path}: several arrays of objects among 'questions', 'answers', and none is named data"
+        assert caught.value.hint == "Write the array of rows to its own file, for example: jq .questions OLD > questions.json"

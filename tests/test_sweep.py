@@ -354,6 +354,8 @@ def test_a_sweep_that_compared_nothing_says_that_no_profile_was_saved(home: Path
 def test_what_cannot_be_swept_is_refused(what: list[str]) -> None:
     with pytest.raises(UsageError, match=r"sweep needs one of"):
         benchmark.run(Context.make({"dataset.sources": ["x"], "tokenizer.path": "y"}), "sweep", what)
+    with pytest.raises(UsageError, match=r"sweep needs one of"):
+        benchmark.run(Context.make({}), "sweep", what)
     with pytest.raises(UsageError, match="needs --dataset"):
         benchmark.run(Context.make({}), "sweep", ["batch"])
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import transformers
 from ftcli.plugins.tokenizer import _explained, load_tokenizer
 
 from bad_corpus import POINTER
@@ -220,3 +221,12 @@ def test_a_vocabulary_alone_is_told_where_its_class_is_named(tmp_path: Path) -> 
 
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "tokenizer_class": "BertTokenizer"}')
     assert _load(tmp_path).encode("a") == [2, 5, 3]
+
+
+@pytest.mark.skipif(find_spec("sentencepiece") is not None, reason="needs a Python without sentencepiece")
+def test_a_sentencepiece_file_alone_is_refused_before_transformers_speaks_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02")
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", pytest.fail)
+    with pytest.raises(MissingExtraError, match="cannot be loaded without sentencepiece"):
+        _load(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -309,6 +310,33 @@ def test_tensorboard_goes_on_in_the_folder_that_the_run_began(bench: Bench, stor
     run(bench.context(store, "board again", **{**given, "train__max_steps": 6}, train__resume_from_checkpoint="auto"))
     assert list((bench.folder / "board again" / "runs").iterdir()) == [before]
     assert len(list(before.iterdir())) == 2
+
+
+def test_a_run_that_overwrites_another_leaves_none_of_its_curves(bench: Bench, store: Path) -> None:
+    board = bench.folder / "board over"
+    given = {**STEPS, "train__save_strategy": "steps", "train__save_steps": 2, "tracking__report_to": ["tensorboard"]}
+    run(bench.context(store, board.name, **given))
+    mine = board / "runs" / "mine.txt"
+    mine.write_text("mine")
+    (before,) = board.glob("runs/*/events*")
+    run(bench.context(store, board.name, **given, runtime__overwrite=True))
+    assert not before.exists()
+    assert len(list(board.glob("runs/*/events*"))) == 1
+    assert mine.exists()
+    run(bench.context(store, board.name, **{**given, "tracking__report_to": []}, runtime__overwrite=True))
+    assert [path.name for path in (board / "runs").iterdir()] == ["mine.txt"]
+    assert not (board / trackers.TRACKED).exists()
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", ".", "runs/gone", 3])
+def test_only_event_files_in_the_runs_own_folder_are_forgotten(name: object, tmp_path: Path) -> None:
+    for folder in ("elsewhere", "run/runs/other"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "events.out.tfevents.1").touch()
+    (tmp_path / "run" / trackers.TRACKED).write_text(json.dumps({"tensorboard": name}))
+    trackers.forget(tmp_path / "run")
+    assert len(list(tmp_path.rglob("events*"))) == 2
+    assert not (tmp_path / "run" / trackers.TRACKED).exists()
 
 
 def test_mlflow_gets_the_settings_in_parts_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

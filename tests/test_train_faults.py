@@ -26,6 +26,7 @@ from ftcli.core.publishing import staging
 from ftcli.core.training import checkpoints
 from ftcli.core.training import run as running
 from ftcli.core.training import train as training
+from ftcli.core.training.trainer import FtcliTrainer
 from ftcli.errors import TrainError
 from ftcli.records import Report
 from ftcli.testing import run as command_line
@@ -461,6 +462,31 @@ def test_a_second_signal_acts_as_it_always_did() -> None:
         assert signals.received == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_wish_is_answered_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with Signals(said="it ends soon", begun=False) as signals:
+        signals.begin()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == "SIGTERM"
+        assert capfd.readouterr().err == "SIGTERM received: it ends soon\n"
+
+
+def test_a_run_that_is_stopped_says_so_before_its_step_ends(
+    bench: Bench, stores: dict[str, Path], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    original = FtcliTrainer.training_step
+
+    def long(self: Any, *given: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        heard.append(capfd.readouterr().err)
+        return original(self, *given, **named)
+
+    monkeypatch.setattr(FtcliTrainer, "training_step", long)
+    assert run(bench.context(stores["grouped"], "said", **STEPS, train__verify=False)).status == "interrupted"
+    assert len(heard) == 1
+    assert heard[0].startswith("SIGTERM received: the run ends with a checkpoint when ")
 
 
 @pytest.mark.reliability(17, "a signal before the first step")

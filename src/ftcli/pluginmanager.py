@@ -200,7 +200,9 @@ class Plugins:
             origin = f"entry point {point.name} of {point.dist.name}"
             try:
                 plugin = point.load()
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a panic of Rust code and pytest.skip are no Exception
                 hint = "Fix or uninstall it, or load only other plugins: FTCLI_PLUGINS=name,name (empty: none)."
                 if isinstance(error, ModuleNotFoundError) and error.name == point.module.partition(".")[0]:
                     hint = f"Its distribution has no such module: compare the entry point with what its pyproject.toml packs. {hint}"
@@ -238,7 +240,9 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # as above
         del sys.modules[name]
         raise PluginError(
             f"plugin {path.stem!r} ({path}) cannot be imported: {reason_of(error)}", "Fix the file or move it out of the folder."

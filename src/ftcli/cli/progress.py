@@ -40,7 +40,7 @@ def make(*, quiet: bool, terminal: bool) -> Progress:
 
 def amount(value: float, unit: str) -> str:
     """A stage's amount for people: bytes scaled, anything else counted."""
-    text = size(value) if unit == "B" else quantity(round(value), unit)
+    text = size(value) if unit == "B" else quantity(round(value), unit.removesuffix("s") if round(value) == 1 else unit)
     return text.replace(GAP, " ")
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOM = 1.05
 """Slots for a token that a candidate may have beside those of the present settings: larger batches of similar lengths have 1 to 3 % more."""
+STAGES = ("tokenize", "batch", "train")
 SHOWN = 20
 """Rows of the table; the JSON report has every rate."""
 Run = Callable[[Settings], Mapping[str, float]]
@@ -38,8 +39,9 @@ def sweep(context: Context, what: Sequence[str], pace: Pace) -> tuple[dict[str, 
         UsageError: what is to be swept is missing or unknown, or something that it needs was not given.
         TrainError: the present settings cannot be run.
     """
-    if len(what) != 1:
-        raise UsageError("benchmark sweep needs one of tokenize, batch, train", "Write: ftcli benchmark sweep tokenize")
+    if len(what) != 1 or what[0] not in STAGES:
+        given = "" if not what else f", not {' '.join(what)!r}"
+        raise UsageError(f"benchmark sweep needs one of {', '.join(STAGES)}{given}", "Write: ftcli benchmark sweep tokenize")
     settings = context.settings
     save = settings.benchmark.save_profile
     path = saved_profile.check_name(save, overwrite=settings.runtime.overwrite) if save else None

@@ -22,6 +22,7 @@ from ftcli.core.files.objects import output_of, url_of
 from ftcli.core.files.stamps import SourceHashes
 from ftcli.core.prepare.encode import shard_name
 from ftcli.core.prepare.engine_trials import Apart, Early
+from ftcli.core.prepare.executed import ended
 from ftcli.core.prepare.job import Job
 from ftcli.core.prepare.outcome import note_outcome, refuse_unusable
 from ftcli.core.prepare.parts import Part, adopt
@@ -93,7 +94,7 @@ def _run(context: Context, part: Part | None, finish: bool, on_settled: Callable
         with (
             without_torch(context.cache_dir) as light,
             closing(Early(apart, executor, context.plugins)) as early,
-            closing(executor),
+            ended(context, executor),
             Footprint() as footprint,
         ):
             waits = part is None and bool(this_rank())  # of the ranks that prepare one output; each makes a part of its own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from ftcli.settings import update
 
 SAME_WISH_SECONDS = 5.0
 """Signals to a rank within so long are one wish."""
+STOPPING = "the run ends with a checkpoint when the step, the batch of an evaluation or the save under way is done; a second signal ends it at once"
 
 
 def run(context: Context) -> Report:
@@ -54,7 +56,8 @@ def _run(context: Context, claim: Claim) -> Report:
     threads = compute_threads(context.settings.runtime.threads, context.machine.cores)
     rank = pulse.current()
     apart, several = 0.0 if rank is None else SAME_WISH_SECONDS, rank is not None or group.world() > 1
-    with libraries(threads.value), Signals(apart, begun=several) as signals:  # one of several ranks leaves with the others only
+    said = STOPPING if os.environ.get("RANK", "0") == "0" else None
+    with libraries(threads.value), Signals(apart, begun=several, said=said) as signals:  # one of several ranks leaves with the others only
         prepared = prepare(context, claim, partial(refuse_without_model, context))
         checks = preflight(context, prepared)
         outcome = fit(prepared, signals)
@@ -77,7 +80,7 @@ def _run(context: Context, claim: Claim) -> Report:
         details=outcome.details,
         error=error,
     )
-    if prepared.arguments.process_index == 0:
+    if prepared.arguments.process_index == 0 and claim.held:
         report = _kept(context, prepared, report)
     if outcome.failure is not None:
         raise outcome.failure

@@ -29,6 +29,11 @@ def number(value: float | str | bool | None) -> str:
     return f"{value:.3g}"
 
 
+def counted(count: float | None, noun: str) -> str:
+    """A number of something whose plural has an s: "1 step", "2 steps"."""
+    return f"{number(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def percent(share: float | None) -> str:
     if share is None:
         return UNKNOWN

@@ -46,7 +46,8 @@ def read_report(path: Path) -> Mapping[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}", "Give the .json report of ftcli benchmark.") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path} cannot be read: {reason}", "Give the .json report of ftcli benchmark.") from error
     if not _whole(document):
         raise DataError(f"{path} is not a report of ftcli benchmark, or is damaged", "Give the .json report of ftcli benchmark.")
     return document  # type: ignore[no-any-return]  # a dict, by `_whole`

@@ -92,7 +92,10 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
             found.values[default["to"]] = default["value"]
             found.origins[default["to"]] = f"{table['name']}: {default['why']}"
             found.unsaid += [Line(default["to"], "mapped", default["note"])] if "note" in default else []
-    found.unsaid += [Line(key, "no counterpart", words) for key, words in table.get("unsaid", {}).items() if key not in config]
+    for key, words in table.get("unsaid", {}).items():
+        meant: dict[str, Any] = {"words": words} if isinstance(words, str) else words
+        if key not in config and not ("unless" in meant and _holds(meant["unless"], found.values)):
+            found.unsaid.append(Line(key, "no counterpart", meant["words"]))
     settings = resolve({key: (value, f"{file}: {found.origins[key]}") for key, value in found.values.items()}, environ={}).settings
     order = [f"{section}.{name}" for section, name, _ in walk()]
     found.values = {key: get(settings, key) for key in sorted(found.values, key=order.index)}

@@ -55,12 +55,14 @@ class Signals:
         apart: seconds within which another signal is the same wish: a scheduler signals the launcher and every rank, and the launcher
             hands it on.
         begun: False: it has not, until `begin` is called.
+        said: written to stderr as soon as the first is remembered: a step may take minutes.
     """
 
-    def __init__(self, apart: float = 0.0, *, begun: bool = True) -> None:
+    def __init__(self, apart: float = 0.0, *, begun: bool = True, said: str | None = None) -> None:
         self.received: str | None = None
         self.apart = apart
         self._begun = begun
+        self._said = said
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
@@ -89,11 +91,19 @@ class Signals:
             self.hear(signal.Signals(number).name)
             if number == signal.SIGHUP:
                 hung_up()
+            self._tell()
             if not self.apart:
                 self._restore()
         elif time.monotonic() - self._since >= self.apart:
             self._restore()
             signal.raise_signal(number)
+
+    def _tell(self) -> None:
+        """By the system call: the signal may have come while this thread holds the lock of `sys.stderr`."""
+        if self._said is not None:
+            start = "\n" if os.isatty(2) else ""  # behind a line of progress
+            with contextlib.suppress(OSError):
+                os.write(2, f"{start}{self.received} received: {self._said}\n".encode())
 
     def _restore(self) -> None:
         put_back(self._before)

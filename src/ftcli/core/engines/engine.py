@@ -16,7 +16,7 @@ from ftcli.core.arrays import flags
 from ftcli.core.engines.auditor import audited
 from ftcli.core.engines.backend import Backend, prepare_backend
 from ftcli.core.engines.character_search import CharacterSearch
-from ftcli.core.engines.guard import encode_checked, encode_named, guarded, not_hung
+from ftcli.core.engines.guard import comes_with, encode_checked, encode_named, guarded, not_hung
 from ftcli.core.engines.proof import (
     Difference,
     Proof,
@@ -108,8 +108,8 @@ class RowEncoder:
     counts those that both encoded.
     """
 
-    def __init__(self, spec: EncoderSpec, encoder: Encoder | None) -> None:
-        self.spec = spec
+    def __init__(self, spec: EncoderSpec, encoder: Encoder | None, whose: str = "") -> None:
+        self.spec, self._whose = spec, whose
         self.rows_by_reference = 0
         self.texts_audited = 0
         self.failures: list[str] = []
@@ -151,7 +151,7 @@ class RowEncoder:
             with not_hung(texts):
                 encoded = encode_checked(encoder, texts, name, self.spec.backend.id_limit)
         except EngineError as error:
-            self.failures.append(f"{error.message}; the reference encoded these {len(texts):,} texts instead")
+            self.failures.append(f"{error.message}{self._whose}; the reference encoded these {len(texts):,} texts instead")
             return self._by_reference(texts)
         encoded = self._without_pairs(texts, encoded)
         if self.spec.audit:
@@ -186,7 +186,7 @@ def load_encoder(spec: EncoderSpec, plugins: Plugins) -> RowEncoder:
             f"{spec.engine} {engine.version} is installed here, the proof is for {spec.version}",
             "Install the same version on every machine.",
         )
-    return RowEncoder(spec, loaded(spec.engine, spec.backend, spec.threads, plugins))
+    return RowEncoder(spec, loaded(spec.engine, spec.backend, spec.threads, plugins), comes_with(spec.engine, plugins))
 
 
 @lru_cache(maxsize=2)
@@ -242,6 +242,7 @@ def choose_engine(
         try:
             proof, note = _prove(engine, reference, rows, cache_dir, load or _load, threads=threads, mark=_mark(engine.name, plugins))
         except (EngineError, MissingExtraError) as error:
+            error.message += comes_with(engine.name, plugins)
             if requested != "auto":
                 raise
             notes.append(f"engine {engine.name} is not used: {error.message}")
@@ -251,8 +252,7 @@ def choose_engine(
         return EngineChoice(spec, _reason(requested, proof, rows), document, tuple(filter(None, (*notes, note))))
     backend = rows.confirmed(threads)
     notes.extend(note for note in backend.notes if note not in notes)
-    if audit:
-        notes.append("nothing is audited: the reference encodes everything")
+    notes.extend(["nothing is audited: the reference encodes everything"] if audit else [])
     spec = EncoderSpec(REFERENCE, _engine(REFERENCE, plugins).version, backend, threads=threads, add_special_tokens=add_special_tokens)
     why = "asked for" if requested == REFERENCE else "no faster engine was proved equal for this tokenizer"
     proof_document = {"engine": REFERENCE, "version": spec.version, "tokenizer": backend.hash, "reference": reference_version()}

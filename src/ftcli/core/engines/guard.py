@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,9 @@ import pyarrow as pa
 from ftcli.contracts import Encoded, Encoder
 from ftcli.core.alarm import within
 from ftcli.errors import EngineError, FtcliError
+
+if TYPE_CHECKING:
+    from ftcli.pluginmanager import Plugins
 
 _POOLS = ("RAYON_NUM_THREADS", "FASTOKENS_BPE_THREADS")
 HUNG_SECONDS, HUNG_BYTES = 300.0, 20_000
@@ -25,6 +29,12 @@ NO_UNKNOWN = (
 """What to do where the `tokenizers` library says that a model has none."""
 FORM = "ftcli.contracts.Encoded says what an engine returns; docs/hooks.md has a small one."
 """What to do where it returns something else, whatever the texts."""
+
+
+def comes_with(name: str, plugins: Plugins) -> str:
+    """Behind what an engine failed with: whose it is. "" of ftcli's own."""
+    owner = plugins.outsider("engine", name)
+    return f" (the engine {name} comes with plugin {owner!r})" if owner else ""
 
 
 @contextmanager

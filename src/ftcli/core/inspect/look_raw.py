@@ -42,6 +42,8 @@ from ftcli.settings import update
 
 BATCH_ROWS = 200
 """Rows encoded at a time: the first ones are wanted soon."""
+UNCUT = 1 << 62
+"""Bytes of a shard: no file is cut. To cut a JSON array or a table with quotes all of it is read, 3 to 6 s a GB."""
 DRAWN, MOST_DRAWN = 400, 20_000
 """Random rows of a place that are held: what goes to another split, or is left out, is found when they are encoded."""
 
@@ -177,6 +179,8 @@ def of_sources(context: Context, split: str | None, picked: RowSelection) -> tup
     settings = update(context.settings, {"dataset.output_dir": Path("not-written")})
     if settings.tokenizer.engine == "auto":  # every engine gives the reference's ids, and it needs no proof
         settings = update(settings, {"tokenizer.engine": "hf"})
+    if (settings.packing.strategy or "none") == "none":  # else a shard's end ends a pack
+        settings = update(settings, {"dataset.shard_bytes": UNCUT})
     context = replace(context.with_settings(settings), notes=context.notes)
     recipe = settle(context, hashes=Unhashed(None))
     name = _split(recipe, split)

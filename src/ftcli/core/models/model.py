@@ -236,7 +236,7 @@ def _hint(message: str) -> str:
     if "Unrecognized configuration class" in message:
         return "Choose a model type that has such a head."
     if any(word in message.lower() for word in ("attn_implementation", "attention implementation", "flash", "sdpa", "flex_attention")):
-        return "Remove --attn-implementation, or choose sdpa or eager."
+        return "Set model.attn_implementation to sdpa or eager, or leave it unset."
     return (
         "Check --model-name-or-path (a folder with config.json and model.safetensors, or a hub id), --model-config or --config-overrides."
     )

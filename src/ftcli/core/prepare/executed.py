@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ftcli.context import Context
+from ftcli.contracts import Executor
 from ftcli.errors import PluginError
+from ftcli.pluginfaults import named
 from ftcli.records import ShardPlan
 
 
@@ -29,6 +32,28 @@ def results(context: Context, found: Iterable[Any], shards: Sequence[ShardPlan],
             yield result
     if given != len(shards):
         _refuse(context, f"gave {given:,} of {len(shards):,} results")
+
+
+@contextmanager
+def ended(context: Context, executor: Executor) -> Iterator[None]:
+    """Close it behind the block. Where the block failed, that is what the user is told, and a `close` that breaks as well is a note.
+
+    Raises:
+        PluginError: `close` of a plugin's executor raised; names both.
+    """
+    name = context.settings.runtime.executor
+    closed = named(f"executor {name}", context.plugins.outsider("executor", name), "ftcli.contracts.Executor: close ends the workers.")
+    try:
+        yield
+    except BaseException:
+        try:
+            with closed:
+                executor.close()
+        except PluginError as error:
+            context.note(error.message)
+        raise
+    with closed:
+        executor.close()
 
 
 def _refuse(context: Context, words: str) -> NoReturn:

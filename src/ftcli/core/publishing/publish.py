@@ -32,6 +32,8 @@ from ftcli.core.publishing.shard import ShardWriter, finished, forget, make_fold
 from ftcli.errors import FtcliWarning, PublishError, StoreError
 from ftcli.records import MANIFEST_NAME, MANIFEST_SCHEMA, to_json
 
+KEPT = " Running it again uses what this run finished, which is kept in {directory}; otherwise remove that folder."
+
 
 def _warn(words: str) -> None:
     warnings.warn(FtcliWarning(words), stacklevel=2)
@@ -209,7 +211,12 @@ class Attempt:
             )
             for folder, _, _ in os.walk(self._data, topdown=False):
                 sync(Path(folder))
-            self._appear()
+            try:
+                self._appear()
+            except PublishError as error:
+                if self._lease.valid() and any((self.directory / "records").glob("*.json")):
+                    error.hint += KEPT.format(directory=self.directory)
+                raise
             self._settled = True
             sync(self._target.parent)
         return document

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ftcli.core.figures import between, megabytes, number, percent, quantity, seconds
+from ftcli.core.figures import between, counted, megabytes, number, percent, quantity, seconds
 
 CARDS = 8
 UNSEEN = ("no --dataset", "the sources are not prepared yet", "no --tokenizer-path", "no --model-config or --model-name-or-path")
@@ -82,11 +82,11 @@ def _span(doc: Mapping[str, Any]) -> str:
     steps, epochs, lasted = doc["metrics"]["steps"], number(doc["metrics"].get("epochs")), seconds(doc["seconds"])
     begun = doc["details"].get("resumed_step")
     if begun is None:
-        return f"{number(steps)} steps ({epochs} epochs) in {lasted}"
+        return f"{counted(steps, 'step')} ({epochs} epochs) in {lasted}"
     more = steps - begun
     if more <= 0:
         return f"No further steps, at {number(steps)} ({epochs} epochs), in {lasted}"
-    return f"{number(more)} further step{'s' if more > 1 else ''}, to {number(steps)} ({epochs} epochs), in {lasted}"
+    return f"{counted(more, 'further step')}, to {number(steps)} ({epochs} epochs), in {lasted}"
 
 
 MOST_LOSS = 100.0
@@ -136,7 +136,7 @@ def _train(doc: Mapping[str, Any]) -> list[Card]:
     beside = m("host_overhead_share")
     return [
         _first_loss(doc),
-        Card("Final loss", number(m("final_loss")), f"{number(m('steps'))} steps, {number(m('epochs'))} epochs"),
+        Card("Final loss", number(m("final_loss")), f"{counted(m('steps'), 'step')}, {number(m('epochs'))} epochs"),
         *_held_out(m),
         Card("Throughput", quantity(m("real_tokens_per_second"), "tokens/s"), f"without padding; MFU {percent(m('mfu'))}"),
         Card("Padding", percent(m("padding_share")), "of the slots computed"),

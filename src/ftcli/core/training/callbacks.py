@@ -16,6 +16,7 @@ from ftcli.core.distributed.signals import Signals
 from ftcli.core.files.durable import refusal
 from ftcli.core.training.hints import standing_out
 from ftcli.core.training.meter import Meter
+from ftcli.core.training.run_lock import Claim
 from ftcli.errors import FtcliError, PluginError
 from ftcli.records import Step, to_json
 
@@ -29,6 +30,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         on_length: called with the number of optimizer steps when it is known.
         on_first_step: called after step 1.
         on_log: called with every line of the log, on every rank, after it was written.
+        claim: on the run's folder; where another run has it by now, nothing is logged there.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         on_length: Callable[[int], None],
         on_first_step: Callable[[], None],
         on_log: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        claim: Claim | None = None,
     ) -> None:
         self.context = context
         self.meter = meter
@@ -46,6 +49,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.on_length = on_length
         self.on_first_step = on_first_step
         self._on_log = on_log
+        self._claim = claim
         self.interrupted = False
         self._hinted: set[str] = set()
         self._saved = -1
@@ -145,7 +149,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def _keep(self, args: TrainingArguments, mode: str, lines: str) -> None:
         """Write to the metrics file; where that fails the run goes on without it, since a part of a line may stand at its end."""
         path = Path(args.output_dir) / METRICS_FILE
-        if self._lost:
+        if self._lost or not (self._claim is None or self._claim.held):
             return
         try:
             with path.open(mode, encoding="utf-8") as file:

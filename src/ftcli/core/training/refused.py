@@ -100,7 +100,7 @@ def _refuse_missing(settings: Settings) -> None:
         raise MissingExtraError(
             f"model.attn_implementation = {attention} needs the package {modules[0]}, which is not installed",
             f"pip install {PIP.get(modules[0], modules[0].replace('_', '-'))}, or pip install kernels; "
-            "or remove --attn-implementation, or choose sdpa or eager.",
+            "or set model.attn_implementation to sdpa or eager, or leave it unset.",
         )
 
 

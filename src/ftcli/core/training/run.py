@@ -60,6 +60,8 @@ class Run:
     """The collator is one of ftcli's, and a row is one text."""
     test: SplitData | None = None
     """Scored once, at the end; None: there is none, or it is not to be."""
+    claim: Claim | None = None
+    """On the run's folder."""
 
     @property
     def texts(self) -> Texts | None:
@@ -162,6 +164,7 @@ def prepare(context: Context, claim: Claim | None = None, before_model: Callable
         train=train,
         held_out=store.split(store.eval_split) if store.eval_split else None,
         test=test,
+        claim=claim,
         unpadded=unpadded,
         padded_right=not train.packed and context.plugins.outsider("collator", name) is None,
     )

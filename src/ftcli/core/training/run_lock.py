@@ -14,6 +14,7 @@ from ftcli.core.files.durable import writing
 from ftcli.core.files.lease import LEASE_NAME, Lease
 from ftcli.core.files.lease_holder import this_job
 from ftcli.core.files.lease_watch import Watch, Work
+from ftcli.errors import PublishError
 
 FOLDER = "_running"
 """transformers leaves names that begin so out of what it pushes to the hub, and the note holds host and command."""
@@ -69,6 +70,36 @@ class Claim:
             self._take()
         else:
             Watch(self._output / FOLDER / LEASE_NAME, self._output, None, TRAINING).refuse_other_job(this_job())
+
+    def renew(self) -> None:
+        """Take it again where the folder was moved away or removed meanwhile: what is saved then makes a new one, which nobody would hold.
+
+        Raises:
+            PublishError: another run is at work there.
+        """
+        lease = self._lease
+        if lease is None or self._output is None:
+            return
+        with writing(self._output):
+            if lease.held and lease.valid():
+                return
+        lease.release()
+        self._lease = None
+        try:
+            self._take()
+        except BaseException:
+            self._lease = lease  # which is lost: whoever asks again is refused again
+            raise
+        self._note(f"{self._output} was moved or removed while this run writes there: from now on it writes into a new folder of that name")
+
+    @property
+    def held(self) -> bool:
+        """Whether it may still be written there; taken again as in `renew`."""
+        try:
+            self.renew()
+        except PublishError:
+            return False
+        return True
 
     def _take(self) -> None:
         output = self._output

@@ -14,7 +14,7 @@ from transformers import Trainer
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import SaveStrategy
 
-from ftcli.core.distributed.agree import anyone, gathered, several
+from ftcli.core.distributed.agree import anyone, first_decides, gathered, several
 from ftcli.core.publishing import staging
 from ftcli.core.training import checkpoints, hub_upload
 from ftcli.errors import PublishError
@@ -35,7 +35,9 @@ def save_checkpoint(trainer: Trainer, identity: Mapping[str, Any], kept: Mapping
 
     Raises:
         TrainError: it cannot be written; all earlier checkpoints are as they were.
+        PublishError: another run has the folder by now.
     """
+    _hold(trainer)
     args, state = trainer.args, trainer.state
     run = Path(args.output_dir)
     final = run / f"checkpoint-{state.global_step}"
@@ -92,7 +94,9 @@ def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[st
 
     Raises:
         TrainError: it cannot be written.
+        PublishError: another run has the folder by now.
     """
+    _hold(trainer)
     args = trainer.args
     output = Path(args.output_dir)
     staged = staging.aside(output / "model")
@@ -114,6 +118,12 @@ def save_model(trainer: Trainer, document: Mapping[str, Any], note: Callable[[st
         hub_upload.finish(trainer, note)
         if args.should_save:
             checkpoints.rotate(output, args.save_total_limit, trainer.state.best_model_checkpoint, note)
+
+
+def _hold(trainer: Trainer) -> None:
+    """Raises `PublishError` on every rank where another run has the folder by now."""
+    if (claim := getattr(trainer, "claim", None)) is not None:
+        first_decides(claim.renew)
 
 
 def _agree(trainer: Trainer, failure: BaseException | None, final: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,9 @@ BRIEF = {"mlflow": {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4", "MLFLOW_HTTP_REQUEST
 retries for 28 s."""
 TRACKED = "trackers.json"
 """File in the run's folder: tracker → what its run is called there, so that a run that is resumed goes on in it."""
+
+EVENTS = "events.out.tfevents.*"
+"""What TensorBoard's writer calls its files."""
 
 
 class Tracker(TrainerCallback):  # type: ignore[misc]
@@ -176,6 +179,22 @@ def go_on(tracked: list[Tracker], output: Path) -> None:
     for tracker in tracked:
         if isinstance(name := kept.get(tracker.name), str):
             tracker.go_on(name)
+
+
+def forget(output: Path) -> None:
+    """Remove what an older run left in the folder for its trackers: else TensorBoard draws its curves beside the new ones, and a later run goes on in it."""
+    where, path = output.resolve(), output / TRACKED
+    name = _kept(path).get("tensorboard")
+    folder = (where / name).resolve() if isinstance(name, str) else where.parent
+    if folder.is_relative_to(where):
+        for events in folder.glob(EVENTS):
+            events.unlink(missing_ok=True)
+        for empty in (folder, *folder.parents):
+            if not empty.is_relative_to(where) or empty == where:
+                break
+            with suppress(OSError):  # it is gone, or something else lies there
+                empty.rmdir()
+    path.unlink(missing_ok=True)
 
 
 def _kept(path: Path) -> dict[str, Any]:

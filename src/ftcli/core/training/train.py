@@ -101,7 +101,7 @@ def fit(run: Run, signals: Signals) -> Outcome:
     with writing(run.output):
         run.output.mkdir(parents=True, exist_ok=True)
     cached = cache_of(run.model.config)
-    callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log)
+    callback = RunCallback(context, meter, signals, on_length, on_first_step, on_log, run.claim)
     tracked = [] if arguments.process_index else trackers.start(run.trackers, run.output, context.note, run.told)
     few = few_rows(run.train, run.collator)
     if said := precision.settle(arguments, run.model, few[0], asked=context.settings.train.bf16 is not None):
@@ -238,6 +238,7 @@ def _trainer(
         guard=guard,
         pieces=Pieces(run.context.note, by_slots=run.token_batches is not None) if run.context.settings.train.auto_batch else None,
         token_batches=run.token_batches,
+        claim=run.claim,
         train_dataset=StoreDataset(run.train),
         eval_dataset=None if run.held_out is None else StoreDataset(run.held_out),
         processing_class=run.tokenizer,
@@ -255,10 +256,13 @@ def _resumed(run: Run, trainer: FtcliTrainer, identity: Mapping[str, Any]) -> Pa
                 staging.withdraw(run.output)
                 (run.output / CARD).unlink(missing_ok=True)
             checkpoints.remove_all(run.output, _made_of(run))
+            trackers.forget(run.output)
         return None
     folder = first_decides(lambda: checkpoints.choose(wanted, run.output, note))
     if folder is not None:
         checkpoints.compare(folder, identity, note, ended=state_of_end(trainer, folder) is not None)
+    elif run.arguments.process_index == 0:
+        trackers.forget(run.output)
     return folder
 
 

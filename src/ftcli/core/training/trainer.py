@@ -35,6 +35,7 @@ from ftcli.core.training.health import Start, Watch, finite, finite_states, look
 from ftcli.core.training.memory import Pieces
 from ftcli.core.training.meter import TEXTS, Counted, Meter
 from ftcli.core.training.optimizer import follow
+from ftcli.core.training.run_lock import Claim
 from ftcli.core.training.window import NAME, Window
 from ftcli.errors import TrainError
 
@@ -72,6 +73,7 @@ class FtcliTrainer(Evaluating):
         guard: Guard | None = None,
         pieces: Pieces | None = None,
         token_batches: TokenBatches | None = None,
+        claim: Claim | None = None,
         **rest: Any,
     ) -> None:
         self.task = task
@@ -84,6 +86,7 @@ class FtcliTrainer(Evaluating):
         self.guard = guard
         self.pieces = pieces
         self.token_batches = token_batches
+        self.claim = claim
         self.left_out: set[int] = set()
         """Steps whose batches are not trained on, since the run went back from there."""
         self.shape: tuple[int, int] | None = None
