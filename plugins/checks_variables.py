@@ -79,14 +79,6 @@ def threads(probe: Probe) -> Check:
                 found.append(
                     (f"{each}{name}={count} are {count * ranks} threads on {cores} cores", f"Run: unset {name}: ftcli divides the cores.")
                 )
-    workers, rayon = probe.settings.dataset.num_proc, _count(environ.get("RAYON_NUM_THREADS"))
-    if workers and workers > 1 and rayon and probe.set_by_user("dataset.num_proc") and workers <= cores < workers * rayon:
-        found.append(
-            (
-                f"dataset.num_proc = {workers} × RAYON_NUM_THREADS={rayon} are {workers * rayon} threads on {cores} cores",
-                "Run: unset RAYON_NUM_THREADS.",
-            )
-        )
     computing, loader = probe.settings.runtime.threads, probe.settings.loader.num_workers
     if computing and ranks > 1 and computing <= cores < computing * ranks:
         found.append(

@@ -13,6 +13,7 @@ from ftcli.plugins import checks_versions
 
 from ftcli import machine
 from ftcli.core.models.sizing import parameters
+from ftcli.core.processes.child import limits
 from ftcli.records import Gpu
 from verifying import World
 
@@ -69,7 +70,6 @@ def test_what_is_said_of_omp_proc_bind_is_true() -> None:
     [
         ({"OMP_NUM_THREADS": "8"}, {}, "OMP_NUM_THREADS=8 are 8 threads on 4 cores"),
         ({"OMP_NUM_THREADS": "4", "LOCAL_WORLD_SIZE": "2"}, {}, "2 ranks × OMP_NUM_THREADS=4 are 8 threads"),
-        ({"RAYON_NUM_THREADS": "4"}, {"dataset.num_proc": 4}, "dataset.num_proc = 4 × RAYON_NUM_THREADS=4 are 16 threads"),
         ({"LOCAL_WORLD_SIZE": "4"}, {"runtime.threads": 2}, "4 ranks × runtime.threads = 2"),
         ({"LOCAL_WORLD_SIZE": "2"}, {"loader.num_workers": 3}, "2 ranks × loader.num_workers = 3"),
     ],
@@ -81,8 +81,15 @@ def test_more_threads_than_cores_warn(world: World, env: dict[str, str], values:
 
 def test_threads_that_fit_the_cores_pass(world: World) -> None:
     values = {"dataset.num_proc": 4, "loader.num_workers": 2, "runtime.threads": 2}
-    env = {"OMP_NUM_THREADS": "2", "RAYON_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2"}
+    env = {"OMP_NUM_THREADS": "2", "LOCAL_WORLD_SIZE": "2"}
     world.quiet("2 ranks × 2 threads on 4 cores", values, stages=("settings",), env=env)
+
+
+def test_several_workers_share_the_cores_whatever_rayon_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ftcli itself sets the variable to the number of cores, and a worker gets its share of them."""
+    world.quiet("4 workers", {"dataset.num_proc": 4}, stages=("settings",), env={"RAYON_NUM_THREADS": "4"})
+    monkeypatch.setenv("RAYON_NUM_THREADS", "4")
+    assert limits(1)["RAYON_NUM_THREADS"] == "1"
 
 
 def test_workers_without_room_in_shared_memory_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -255,3 +256,13 @@ def test_short_rows_are_short_differ_and_have_several_labels(world: World) -> No
     assert [int(packs.seq_lengths.row(row).sum()) for row in range(3)] == packs.input_ids.lengths.tolist()
     again = Few(packs).rows([2, 0])
     assert again.input_ids.row(1).tolist() == packs.input_ids.row(0).tolist()
+
+
+def test_rehearsals_do_not_say_what_a_training_says_at_the_log_level_of_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: said.append(record.getMessage()))
+    monkeypatch.setattr(logging.getLogger("transformers.trainer"), "handlers", [handler])
+    values = world.run("pretrain", "qwen3", **{"train.log_level": "info", "train.log_level_replica": "info"})
+    assert world.quiet("log_level = info", values, stages=STEPS, select=("FT502",))["FT502"].status == "pass"
+    assert said == []

@@ -236,6 +236,11 @@ def test_every_part_that_stands_out_has_its_advice(part: str, share: float, word
     assert standing_out({part: 0.05, "forward": 0.95}, None, 50, Settings()) == {}
 
 
+def test_the_only_evaluation_of_a_run_cannot_be_made_less_often() -> None:
+    said = standing_out({"evaluation": 0.66, "forward": 0.34}, None, 60, Settings(), once=True)["evaluation"]
+    assert said == "the only evaluation takes 66% of the time: evaluate in larger batches (--per-device-eval-batch-size)"
+
+
 def test_padding_stands_out_by_itself() -> None:
     assert "42% of the slots are padding" in standing_out({"forward": 1.0}, 0.42, 50, Settings())["padding"]
 

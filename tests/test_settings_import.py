@@ -435,6 +435,22 @@ def test_names_of_messages_that_are_found_anyway_are_not_lost(names: dict[str, s
     assert words(found, "datasets[0].message_property_mappings").startswith(f"{outcome}: ")
 
 
+@pytest.mark.parametrize(
+    ("roles", "outcome"),
+    [
+        ({"user": ["human"], "assistant": ["gpt"]}, "no effect"),
+        ({"user": ["human"], "assistant": ["gpt"], "system": ["system"]}, "no effect"),
+        ({"system": ["system"], "user": ["user"], "assistant": ["assistant"]}, "no effect"),
+        ({"user": ["gpt"], "assistant": ["human"]}, "no counterpart"),
+        ({"user": ["customer"], "assistant": ["agent"]}, "no counterpart"),
+    ],
+)
+def test_roles_as_sharegpt_and_templates_name_them_are_not_lost(roles: dict[str, list[str]], outcome: str) -> None:
+    data = {"path": "a.jsonl", "type": "chat_template", "roles": roles}
+    found = read({"base_model": "m", "datasets": [data]}, "axolotl")
+    assert words(found, "datasets[0].roles").startswith(f"{outcome}: ")
+
+
 def test_what_is_learned_and_what_is_cut_off_is_that_of_the_other_trainer() -> None:
     trl, axolotl = {"dataset_name": "a.jsonl"}, {"base_model": "m", "sequence_len": 512}
     assert read(trl).values["dataset.assistant_only_loss"] is False

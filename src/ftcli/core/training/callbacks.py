@@ -114,13 +114,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self._write(args, entry)
             self.context.progress.advance(0, **self._shown)  # a step counts before its line is logged: the last line would never be shown
         self._on_log(entry)
-        self._hint()
+        self._hint(state)
 
-    def _hint(self) -> None:
+    def _hint(self, state: TrainerState) -> None:
         """Say once what stands out in where the time goes."""
         seconds, steps = self.meter.since_first_step()
         padding = 1 - self.meter.tokens / self.meter.slots if self.meter.slots else None
-        for part, words in standing_out(seconds, padding, steps, self.context.settings).items():
+        once = state.global_step >= state.max_steps and sum("eval_loss" in entry for entry in state.log_history) < 2
+        for part, words in standing_out(seconds, padding, steps, self.context.settings, once=once).items():
             if part not in self._hinted:
                 self._hinted.add(part)
                 self.context.note(words)

@@ -14,20 +14,26 @@ PADDED = 0.35
 """Share of the slots from which padding stands out: random batches of texts of alike length stay under 0.3."""
 
 
-def standing_out(seconds: Mapping[str, float], padding_share: float | None, steps: int, settings: Settings) -> dict[str, str]:
+def standing_out(
+    seconds: Mapping[str, float], padding_share: float | None, steps: int, settings: Settings, *, once: bool = False
+) -> dict[str, str]:
     """Part → sentence, for every part that takes more of the time than it should.
 
     Args:
         seconds: by part, of the same stretch of the run.
         steps: optimizer steps of that stretch.
+        once: the run has ended, and was evaluated no more than once.
     """
     whole = sum(seconds.values())
     if steps < LEAST_STEPS or whole <= 0:
         return {}
     shares = {part: seconds.get(part, 0.0) / whole for part in LIMITS}
+    larger = "in larger batches (--per-device-eval-batch-size)"
     advice = {
         "data_wait": ("the model waits for data", _loader(settings)),
-        "evaluation": ("evaluations take", "evaluate less often (--eval-steps) or in larger batches (--per-device-eval-batch-size)"),
+        "evaluation": ("the only evaluation takes", f"evaluate {larger}")
+        if once
+        else ("evaluations take", f"evaluate less often (--eval-steps) or {larger}"),
         "checkpoint": ("checkpoints take", "save less often (--save-steps)"),
         "logging": ("logging takes", f"raise --logging-steps (now {settings.train.logging_steps:g})"),
         "communication": ("this process waits for the others", "look for a slower device, or one with longer rows"),

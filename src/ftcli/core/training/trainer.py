@@ -26,6 +26,7 @@ from ftcli.core.models.held_out import HeldOut
 from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.refusals import of_the_model
 from ftcli.core.models.side_by_side import Texts, told
+from ftcli.core.models.tied import really_missing
 from ftcli.core.training import best, checkpoints, hub_upload, saving
 from ftcli.core.training.arguments import changed
 from ftcli.core.training.evaluating import Evaluating, StoppedEvaluation
@@ -91,7 +92,7 @@ class FtcliTrainer(Evaluating):
         """Steps whose batches are not trained on, since the run went back from there."""
         self.shape: tuple[int, int] | None = None
         """Rows and width of the batch that was trained on last."""
-        self.evaluating = self._best_again = False
+        self.evaluating = self._best_again = self._beside = False
         self._rows: list[int] = []
         self._logged: torch.Tensor | None = None
         self._dropped, self._window = 0, 0
@@ -102,7 +103,6 @@ class FtcliTrainer(Evaluating):
         self.first: tuple[float, float] | None = None
         """Loss and gradient norm of step 1."""
         self.head: LeanHead | None = None
-        self._beside = False
         self._halves: Halves | None = None
         self.compiled: Compiled | None = None
         self._step_loss: torch.Tensor | None = None
@@ -328,6 +328,9 @@ class FtcliTrainer(Evaluating):
             raise TrainError(f"the best checkpoint {folder} cannot be used: {problem}", WITHOUT_BEST)
         super()._load_best_model()
         self._best_again = True
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        super()._issue_warnings_after_load(really_missing(self.model, load_result))
 
     def _finalize_training(self, *given: Any, **named: Any) -> Any:
         """Transformers' own deletes the last checkpoint at a limit of 1, and loads the best weights where the run is only interrupted."""

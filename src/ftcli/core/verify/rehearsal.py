@@ -69,6 +69,8 @@ OFF: dict[str, Any] = {
     "train.use_liger_kernel": None,
     "train.liger_kernel_config": None,
     "train.tf32": None,
+    "train.log_level": None,
+    "train.log_level_replica": None,
     "train.fp16": None,
     "train.bf16": False,
     "train.fp16_full_eval": None,
@@ -82,7 +84,7 @@ OFF: dict[str, Any] = {
     "loader.prefetch_factor": None,
     "loader.persistent_workers": False,
 }
-"""What a rehearsal leaves out: schedule, evaluation, saving, distribution, compilation, kernels of GPUs, autocast and the device. None of it is looked at here."""
+"""What a rehearsal leaves out: schedule, evaluation, saving, distribution, compilation, kernels of GPUs, autocast, the device and how much is logged. None of it is looked at here."""
 
 
 @dataclass
