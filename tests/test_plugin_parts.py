@@ -41,6 +41,18 @@ WRONG = {
     "dot": ("source", SOURCE.replace("('.x',)", "('x',)"), "whose suffix 'x' is not lower case with a dot in front"),
     "task": ("task", "class X:\n    name = 'x'\n    needs_labels = False\n", "has no chance_loss, configure, labels, loss or model_class"),
     "executor": ("executor", "class X:\n    name = 'x'\n", "has no close, each, run or start"),
+    "arguments": (
+        "packer",
+        PACKER.replace("lengths, max_length", "lengths"),
+        "whose pack does not take the arguments (lengths, max_length)",
+    ),
+    "old run": (
+        "executor",
+        "class X:\n    name = 'x'\n"
+        + "".join(f"    def {name}(self, function): ...\n" for name in ("start", "each", "run"))
+        + "    def close(self): ...\n",
+        "whose run does not take the arguments (function, shards, on_progress, rescue)",
+    ),
     "exporter": ("exporter", "class X:\n    name = 'x'\n", "has no export"),
 }
 
@@ -142,3 +154,68 @@ def test_an_executor_that_loses_a_shard_prepares_nothing(case: str, tmp_path: Pa
     assert words in found.report["error"]["message"]
     assert "plugin 'other'" in found.report["error"]["message"]
     assert not (tmp_path / "out").exists()
+
+
+READING = """
+from pathlib import Path
+from ftcli.records import Piece
+
+class X:
+    name = 'x'
+    suffixes = ('.x',)
+    def claims(self, item): return False
+    def expand(self, item, settings): return {None: [item]}
+    def label_kind(self, path, column, settings): return 'string'
+    def plan(self, path, target_bytes, settings):
+        return [Piece(path, 'x', 0, 8, 'file', 8)]
+    def read(self, piece, columns, settings, reject):
+        import pyarrow as pa
+        texts = pa.array(['a', 'b'], pa.large_string())
+"""
+READS = {
+    "a table": ("return pa.table({'text': texts})", "read returned Table: it yields record batches"),
+    "nothing": ("return None", "read returned NoneType"),
+    "strings": ("yield from ['a', 'b']", "read yields str, not a RecordBatch"),
+    "another column": ("yield pa.record_batch([texts], ['content'])", "read yields no column 'text', only 'content'"),
+    "no labels": ("yield pa.record_batch([texts], ['text'])", "read yields no column 'label', only 'text'"),
+    "nulls": (
+        "yield pa.record_batch([texts, pa.array(['a', None], pa.large_string())], ['text', 'label'])",
+        "read yields nulls in 'label'",
+    ),
+    "short strings": (
+        "yield pa.record_batch([pa.array(['a']), pa.array(['b'])], ['text', 'label'])",
+        "'text' as string, not as large_string",
+    ),
+    "an error": ("1 / 0; yield", "broke: ZeroDivisionError: division by zero (other.py, line "),
+}
+
+
+@pytest.mark.parametrize("case", READS)
+def test_a_source_that_gives_something_else_than_batches_of_the_contract_is_named(case: str, tmp_path: Path) -> None:
+    """A table, nulls and nothing were called bugs of ftcli."""
+    body, words = READS[case]
+    message = _of_source(tmp_path, READING + indent(body, " " * 8) + "\n")
+
+    assert "the source x of plugin 'other'" in message
+    assert words in message
+
+
+@pytest.mark.parametrize("pieces", ["None", "[path]"])
+def test_a_plan_that_is_no_list_of_pieces_is_named(pieces: str, tmp_path: Path) -> None:
+    """Nothing was said to be a file without rows."""
+    part = READING.replace("[Piece(path, 'x', 0, 8, 'file', 8)]", pieces) + "        yield\n"
+
+    assert "the source x of plugin 'other' breaks its contract: plan returned " in _of_source(tmp_path, part)
+
+
+def _of_source(folder: Path, part: str) -> str:
+    """What is said of a file that the source reads."""
+    put(folder / "plugins", plugin("source", part))
+    (folder / "train.x").write_text("anything")
+    tokenizer = tiny_tokenizer(folder / "tokenizer")
+    given = [folder / "train.x", "--label-column", "label", "--tokenizer-path", tokenizer, "--tokenizer-engine", "hf"]
+    found = run("tokenize", "--json", *given, "--plugins-dir", folder / "plugins", "--output-dir", folder / "out")
+
+    assert found.exit_code == 1
+    assert not (folder / "out").exists()
+    return str(found.report["error"]["message"])

@@ -91,6 +91,11 @@ def test_quotes_at_other_places_and_keys_that_come_twice_are_seen() -> None:
     assert compared(b'{"text": "a", "other": "b", "other": "c"}\n' * 9, TEXT)
 
 
+def test_a_number_that_only_python_can_read_does_not_make_lines_good() -> None:
+    assert compared(b'{"text": "a", "more": 1e300}\n' * 9, TEXT)
+    assert not compared(b'{"text": "a", "more": 1e400}\n' * 9, TEXT)
+
+
 @pytest.mark.parametrize("width", [0, 1, 3, 4, 5, 8, 11, 12, 13, 16, 40, 3000])
 def test_strings_of_any_length_and_lines_with_a_backslash_keep_their_places(width: int) -> None:
     texts = [("가" * width)[:width] + "x" * (number % 3) + ('"\\\n' if number % 11 == 5 else "") for number in range(60)]
@@ -117,6 +122,7 @@ def test_whole_numbers_are_those_that_stand_there(digits: int) -> None:
         [{"text": "a\n" * 9}] * 3,
         [{"other": "a"}] * 3,
         [{"text": 1}] * 3,
+        [{"text": "a", "more": float("inf")}] * 3,
     ],
 )
 def test_other_lines_are_left_to_the_parser(lines: list[dict[str, Any]]) -> None:

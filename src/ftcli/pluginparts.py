@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -54,6 +55,18 @@ class Made:
         return part
 
 
+def _refused(method: Callable[..., Any], written: Callable[..., Any]) -> str:
+    """The arguments of a protocol's method where a part's own cannot be called with them, as one written for an older ftcli; else nothing."""
+    _, *names = inspect.signature(written).parameters
+    try:
+        inspect.signature(method).bind(*names)
+    except TypeError:
+        return ", ".join(names)
+    except ValueError:  # written in C, without a signature
+        return ""
+    return ""
+
+
 def _fault(part: Any, kind: str, name: str) -> str:
     """What makes a part useless; nothing where it has all that its protocol names."""
     values: Mapping[str, str] = CONTRACTS[kind].__annotations__
@@ -64,6 +77,8 @@ def _fault(part: Any, kind: str, name: str) -> str:
     for other, value in others.items():
         if callable(value) and not callable(getattr(part, other)):
             return f"is one whose {other} cannot be called"
+        if callable(value) and (arguments := _refused(getattr(part, other), value)):
+            return f"is one whose {other} does not take the arguments ({arguments})"
     for other, written in values.items():
         value = getattr(part, other)
         form, words = TYPES.get(written, (object, ""))

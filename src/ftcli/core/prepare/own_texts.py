@@ -18,6 +18,7 @@ from ftcli.core.files.manifest import is_prepared, read_manifest
 from ftcli.core.files.streams import codec_of
 from ftcli.core.reading.conversation import MODE, as_prepared, chat_columns, said
 from ftcli.core.reading.find import Found
+from ftcli.core.reading.of_plugins import batches, owner_of, planned_pieces
 from ftcli.core.reading.read import find_sources
 from ftcli.core.reading.reject import unheard
 from ftcli.errors import DataError, FtcliError
@@ -115,14 +116,15 @@ def drawn_pieces(context: Context, settings: Settings, found: list[Found], draw:
             failed = DataError(f"{file.path} has {sizes[number] / 1e6:,.0f} MB and is read as a whole", "Convert it to .jsonl or .parquet.")
             continue
         try:
-            planned = context.plugins.registry("source").get(file.format)().plan(file.path, PIECE_BYTES, settings)
+            formats = context.plugins.registry("source")
+            pieces = planned_pieces(formats.get(file.format)(), file.path, PIECE_BYTES, settings, owner_of(formats, file.format))
         except FtcliError as error:
             failed = error
             continue
         wanted = -(-(PLACES - given) // (len(chosen) - place))
-        for piece in sorted(draw.choice(len(planned), size=min(wanted, len(planned)), replace=False).tolist()):
+        for piece in sorted(draw.choice(len(pieces), size=min(wanted, len(pieces)), replace=False).tolist()):
             given += 1
-            yield planned[piece]
+            yield pieces[piece]
     if not given and failed is not None:
         raise failed
 
@@ -144,9 +146,8 @@ def drawn_rows(batches: Iterable[pa.RecordBatch], most: int, draw: np.random.Gen
 
 def _rows(context: Context, settings: Settings, piece: Piece, wanted: int, draw: np.random.Generator) -> list[str]:
     """Random texts of a piece, of its first `MOST_READ` bytes where it has more."""
-    reader = context.plugins.registry("source").get(piece.format)()
     columns = chat_columns(settings) if settings.train.mode == MODE else Columns(settings.dataset.text_column)
-    rows = drawn_rows(_first(reader.read(piece, columns, settings, unheard)), 4 * wanted, draw)
+    rows = drawn_rows(_first(batches(context.plugins.registry("source"), piece, columns, settings, unheard)), 4 * wanted, draw)
     texts = [] if rows is None else [text for text in rows.column("text").to_pylist() if text]
     if columns.chat is not None:
         texts = [text for document in texts for text in said(document)]

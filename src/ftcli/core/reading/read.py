@@ -25,6 +25,7 @@ from ftcli.core.reading.file_notes import OwnFormat, notes_on_files, notes_on_la
 from ftcli.core.reading.find import Finder, Found
 from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
+from ftcli.core.reading.of_plugins import batches, owner_of
 from ftcli.core.reading.reject import Rejects, passing
 from ftcli.core.reading.shards import joined_pieces, pieces_of, shard_size
 from ftcli.core.room import require_readers
@@ -150,7 +151,9 @@ def make_plan(
     target = dataset.shard_bytes or shard_size(sum(Path(file.path).stat().st_size for file in found))
     for file in found:
         refuse_pointer(file.path, DataError)
-    pieces = [_planned(file, found, finder.formats, target, settings, progress or Quiet()) for file in found]
+    pieces = [
+        _planned(file, found, finder.formats, target, settings, progress or Quiet(), owner_of(formats, file.format)) for file in found
+    ]
     empty = [file.path for file, planned in zip(found, pieces, strict=True) if not planned]
     if len(empty) == len(found):
         raise DataError(f"{', '.join(empty[:5])}: no rows", "Check that the data were written.")
@@ -197,10 +200,16 @@ def make_plan(
 
 
 def _planned(
-    file: Found, found: Sequence[Found], formats: Mapping[str, SourceFormat], target: int, settings: Settings, progress: Progress
+    file: Found,
+    found: Sequence[Found],
+    formats: Mapping[str, SourceFormat],
+    target: int,
+    settings: Settings,
+    progress: Progress,
+    owner: str | None,
 ) -> list[Piece]:
     try:
-        return pieces_of(file.path, formats[file.format], target, settings, progress)
+        return pieces_of(file.path, formats[file.format], target, settings, progress, owner)
     except DataError as error:
         if way := way_without_labels(error, found, formats, settings):
             raise DataError(error.message, way) from None
@@ -226,8 +235,7 @@ def read_shard(
     """
     require_readers()
     for piece in shard.pieces:
-        reader: SourceFormat = formats.get(piece.format)()
-        for batch in reader.read(piece, columns, settings, rejects.of(piece) if rejects else unkept or passing(settings)):
+        for batch in batches(formats, piece, columns, settings, rejects.of(piece) if rejects else unkept or passing(settings)):
             if columns.flags and not columns.labels_only:
                 yield piece, joined_labels(batch, columns)
             elif columns.label_kind == "bool":

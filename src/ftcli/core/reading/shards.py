@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ftcli.contracts import SourceFormat
 from ftcli.core.progress import to
 from ftcli.core.reading.find import Found
+from ftcli.core.reading.of_plugins import planned_pieces
 from ftcli.records import Piece, ShardPlan, Split
 from ftcli.settings import Settings
 
@@ -24,8 +25,13 @@ def shard_size(total: int) -> int:
     return min(64_000_000, max(16_000_000, total // 64))
 
 
-def pieces_of(path: str, reader: SourceFormat, target: int, settings: Settings, progress: Progress) -> list[Piece]:
+def pieces_of(
+    path: str, reader: SourceFormat, target: int, settings: Settings, progress: Progress, owner: str | None = None
+) -> list[Piece]:
     """A file's pieces of about `target` bytes. A reader that has to go through the file for it reports how far it is.
+
+    Args:
+        owner: the plugin that offers the format; None for ftcli's own.
 
     Raises:
         DataError: the file does not have this format.
@@ -40,7 +46,7 @@ def pieces_of(path: str, reader: SourceFormat, target: int, settings: Settings, 
         progress.advance(size)
 
     with to(tell):
-        pieces = reader.plan(path, target, settings)
+        pieces = planned_pieces(reader, path, target, settings, owner)
     if begun:
         progress.close()
     return pieces
