@@ -233,9 +233,8 @@ def endings(probe: Probe) -> Check:
         labels = np.asarray(probe.task.labels(rows))
         learned = labels[places[ending]] != IGNORED
         evidence["learned"] = round(float(learned.mean()), 4)
-        within = [
-            end for end in ends if not learned.any() and (labels == end).any()
-        ]  # Phi-3 ends a turn with one and the conversation with another
+        # Phi-3 ends an answer with one and the conversation with another
+        within = [end for end in ends if not learned.any() and (labels == end).any()]
         if not learned.any() and not within:
             return failed(
                 f"{share:.1%} of {len(last):,} texts end with {named}, which is never a target: the model would never stop",

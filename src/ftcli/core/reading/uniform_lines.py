@@ -147,9 +147,9 @@ def _form_of(line: bytes, columns: Columns) -> _Form | None:
     at = 0
     for key, value in pairs:
         at += 2
-        if isinstance(value, (list, dict)) or (
-            isinstance(value, float) and not math.isfinite(value)
-        ):  # 1e400, which no parser but Python's takes
+        if isinstance(value, (list, dict)):
+            return None
+        if isinstance(value, float) and not math.isfinite(value):  # 1e400, which no parser but Python's takes
             return None
         if isinstance(value, str):
             spans.append((quotes[at] + 1, quotes[at + 1]))
