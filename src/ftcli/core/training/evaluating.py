@@ -15,6 +15,7 @@ from ftcli.core.distributed.signals import Signals
 from ftcli.core.models.confusion import FlagSummary, Summary
 from ftcli.core.models.held_out import HeldOut
 from ftcli.core.models.lean_head import LeanHead
+from ftcli.core.models.tied import really_missing
 from ftcli.core.training.health import Watch
 from ftcli.core.training.loading import Loading
 
@@ -52,6 +53,10 @@ class Evaluating(Loading):
 
     def get_test_dataloader(self, test_dataset: StoreDataset) -> DataLoader[Any]:
         return self.get_eval_dataloader(test_dataset)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Called behind the best weights' loading."""
+        super()._issue_warnings_after_load(really_missing(self.model, load_result))
 
     def evaluation_loop(
         self,

@@ -26,7 +26,6 @@ from ftcli.core.models.held_out import HeldOut
 from ftcli.core.models.lean_head import LeanHead
 from ftcli.core.models.refusals import of_the_model
 from ftcli.core.models.side_by_side import Texts, told
-from ftcli.core.models.tied import really_missing
 from ftcli.core.training import best, checkpoints, hub_upload, saving
 from ftcli.core.training.arguments import changed
 from ftcli.core.training.evaluating import Evaluating, StoppedEvaluation
@@ -328,9 +327,6 @@ class FtcliTrainer(Evaluating):
             raise TrainError(f"the best checkpoint {folder} cannot be used: {problem}", WITHOUT_BEST)
         super()._load_best_model()
         self._best_again = True
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        super()._issue_warnings_after_load(really_missing(self.model, load_result))
 
     def _finalize_training(self, *given: Any, **named: Any) -> Any:
         """Transformers' own deletes the last checkpoint at a limit of 1, and loads the best weights where the run is only interrupted."""
