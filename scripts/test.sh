@@ -17,7 +17,7 @@ if [ -n "${FTCLI_COVERAGE:-}" ]; then  # a fifth of the CPU of the tests that it
   rm -f .coverage .coverage.*
   measure=(--cov --cov-report=)
 fi
-python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "${measure[@]}" --durations=10 -q
+python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "${measure[@]}" --durations=80 -q
 if [ -n "${FTCLI_COVERAGE:-}" ]; then
   python -m coverage report --fail-under="${FTCLI_MIN_COVERAGE:-90}"
 fi
