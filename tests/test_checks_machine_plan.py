@@ -13,7 +13,7 @@ from ftcli.plugins import checks_versions
 
 from ftcli import machine
 from ftcli.core.models.sizing import parameters
-from ftcli.core.processes.child import limits
+from ftcli.core.processes.variables import of_child
 from ftcli.records import Gpu
 from verifying import World
 
@@ -89,7 +89,7 @@ def test_several_workers_share_the_cores_whatever_rayon_is_told(world: World, mo
     """ftcli itself sets the variable to the number of cores, and a worker gets its share of them."""
     world.quiet("4 workers", {"dataset.num_proc": 4}, stages=("settings",), env={"RAYON_NUM_THREADS": "4"})
     monkeypatch.setenv("RAYON_NUM_THREADS", "4")
-    assert limits(1)["RAYON_NUM_THREADS"] == "1"
+    assert of_child(1)["RAYON_NUM_THREADS"] == "1"
 
 
 def test_workers_without_room_in_shared_memory_fail(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def test_a_terminal_gets_a_bar_that_vanishes_and_leaves_a_line(monkeypatch: pyte
     assert "40 %" in text
     assert "loss 1.50" in text
     assert "2 used: 2 cores by affinity" in text
-    assert "pack: 1 rows in" in text
+    assert "pack: 1 row in" in text
     assert threading.active_count() < 20
 
 

@@ -384,7 +384,7 @@ def test_the_saved_configuration_loads_as_any_other(tmp_path: Path, store: Store
 @pytest.mark.parametrize(
     ("message", "flag"),
     [
-        ("FlashAttention2 has been toggled on, but it cannot be used", "--attn-implementation"),
+        ("FlashAttention2 has been toggled on, but it cannot be used", "model.attn_implementation"),
         ("The hidden size (30) is not a multiple of the number of attention heads (4)", "--config-overrides"),
     ],
 )
