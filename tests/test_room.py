@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,10 +26,11 @@ def threads() -> int:
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
     """No further thread, as where `ulimit -u` is reached: it does not bind root, as who these tests may run."""
 
-    def refused(*_: object) -> int:
+    def refused(*_: object, **__: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("threading._start_new_thread", refused)
+    name = "_start_new_thread" if hasattr(threading, "_start_new_thread") else "_start_joinable_thread"  # since Python 3.13
+    monkeypatch.setattr(threading, name, refused)
 
 
 def _raise(error: BaseException) -> Callable[..., object]:
