@@ -26,6 +26,7 @@ from ftcli.core.reading.read import make_plan, read_shard
 from ftcli.core.reading.shards import pieces_of
 from ftcli.errors import DataError
 from reading import accounted, formats, plan, refusal, rows, settings, write
+from reliability import size
 
 WORDS = st.text(st.sampled_from('ay_[]{}"\\,:\n 글é'), max_size=6)
 VALUES = st.recursive(
@@ -52,7 +53,7 @@ def held(chunk: Chunk) -> list[Any]:
     return found
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=size(50, 150), deadline=None)
 @given(
     elements=OBJECTS | st.lists(VALUES, max_size=6),
     layout=LAYOUTS,
@@ -67,7 +68,7 @@ def test_chunks_are_the_array_and_their_elements_its_own(elements: list[Any], la
     assert [each for chunk in found for each in held(chunk)] == elements
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=size(50, 150), deadline=None)
 @given(elements=OBJECTS, layout=LAYOUTS, wanted=st.lists(st.integers(0, 200), max_size=4), block=st.sampled_from([1, 5, 64]))
 def test_cuts_lie_where_elements_begin(elements: list[Any], layout: dict[str, Any], wanted: list[int], block: int) -> None:
     data = json.dumps(elements, **layout).encode()
@@ -83,7 +84,7 @@ def test_cuts_lie_where_elements_begin(elements: list[Any], layout: dict[str, An
     assert sum(place is not None and place > 1 for place in places) <= len(wanted)
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=size(50, 150), deadline=None)
 @given(elements=OBJECTS, layout=LAYOUTS, block=st.sampled_from([9, 1 << 20]))
 def test_objects_as_lines_are_the_same_objects(elements: list[Any], layout: dict[str, Any], block: int) -> None:
     for chunk in chunked(json.dumps(elements, **layout).encode(), 1, None, block):
@@ -323,7 +324,7 @@ def test_a_byte_order_mark_is_no_character_of_its_line(tmp_path: Path) -> None:
     assert f"at column {caught.value.colno}" in refusal(write(tmp_path / "a.json", "\ufeff" + text)).message
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=size(50, 150), deadline=None)
 @given(document=st.dictionaries(WORDS, VALUES | OBJECTS, max_size=5), layout=LAYOUTS, window=st.sampled_from([1, 2, 5, 64, 4000]))
 def test_an_outline_is_the_object_with_its_parts_emptied(document: dict[str, Any], layout: dict[str, Any], window: int) -> None:
     data = json.dumps(document, **layout).encode()

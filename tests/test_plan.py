@@ -22,6 +22,7 @@ from ftcli.core.reading.split_names import role_of
 from ftcli.errors import DataError, FtcliError, PluginError, SettingsError, UsageError
 from ftcli.settings import update
 from reading import count, formats, plan, refusal, rows, settings, write
+from reliability import size
 
 ROW = '{"text": "a"}\n'
 
@@ -54,7 +55,7 @@ def test_a_relative_path_stays_as_it_was_given(tmp_path: Path, monkeypatch: pyte
 # -- shards ------------------------------------------------------------------------------------------------------------
 
 
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=size(25, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=8), target=st.integers(1, 2000))
 def test_shards_hold_every_row_once_in_order_whatever_the_target(tmp_path: Path, sizes: list[int], target: int) -> None:
     files = [write(tmp_path / f"{i}.jsonl", "".join(f'{{"text": "{i}.{j}"}}\n' for j in range(size))) for i, size in enumerate(sizes)]

@@ -16,6 +16,7 @@ from ftcli.contracts import Columns
 from ftcli.core.reading.read import read_shard
 from ftcli.records import Piece
 from reading import accounted, formats, labels, plan, refusal, rows, settings, write
+from reliability import size
 
 TABLE = pa.table({"text": [f"글 {i}" for i in range(1000)], "label": [i % 5 for i in range(1000)], "more": [[i] for i in range(1000)]})
 EXPECTED = [(f"글 {i}", i % 5) for i in range(1000)]
@@ -79,7 +80,7 @@ def test_compressed_record_batches_are_read(tmp_path: Path, way: str, compressio
     assert rows(save(tmp_path, way, TABLE, compression=compression), label_column="label", shard_bytes=2000) == EXPECTED
 
 
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=size(25, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(way=st.sampled_from(WAYS), target=st.integers(1, 60_000), rows_each=st.integers(30, 1100))
 def test_no_row_is_lost_or_doubled_whatever_the_piece_size(tmp_path: Path, way: str, target: int, rows_each: int) -> None:
     path = save(tmp_path, way, TABLE, rows_each)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ftcli.errors import DataError
 from reading import accounted, rows, write
+from reliability import size
 from tokenizing import prepare, small_tokenizers, without_plots
 
 __all__ = ["small_tokenizers", "without_plots"]
@@ -52,7 +53,7 @@ NAMES = ("a.jsonl", "a.jsonl.gz", "a.json", "a.csv", "a.tsv", "a.parquet", "file
 
 
 @pytest.mark.parametrize("name", NAMES)
-@hypothesis_settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=size(20, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     places=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), BYTES), min_size=1, max_size=3), target=st.sampled_from([20, 300, 10**6])
 )
@@ -115,7 +116,7 @@ def holding(name: str, table: pa.Table) -> bytes:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=size(15, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(kinds=st.lists(st.sampled_from(sorted(ROWS)), max_size=12), target=st.sampled_from([20, 300, 10**6]))
 def test_every_row_that_is_written_is_given_out_or_rejected(tmp_path: Path, name: str, kinds: list[str], target: int) -> None:
     kinds = ["a good one", *kinds]
