@@ -53,6 +53,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.interrupted = False
         self._hinted: set[str] = set()
         self._saved = -1
+        self._saves = 0
         self._begun = False
         self._lost = False
         self._shown: dict[str, Any] = {}
@@ -117,10 +118,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self._hint(state)
 
     def _hint(self, state: TrainerState) -> None:
-        """Say once what stands out in where the time goes."""
+        """Say once what stands out in where the time goes; after the last step only when its evaluation and its save are done."""
+        ended = any("train_runtime" in entry for entry in state.log_history)
+        if self.interrupted or (state.global_step >= state.max_steps and not ended):
+            return
         seconds, steps = self.meter.since_first_step()
         padding = 1 - self.meter.tokens / self.meter.slots if self.meter.slots else None
-        once = state.global_step >= state.max_steps and sum("eval_loss" in entry for entry in state.log_history) < 2
+        times = {"evaluation": sum("eval_loss" in entry for entry in state.log_history), "checkpoint": self._saves}
+        once = {part for part, number in times.items() if number < 2 and ended}
         for part, words in standing_out(seconds, padding, steps, self.context.settings, once=once).items():
             if part not in self._hinted:
                 self._hinted.add(part)
@@ -162,6 +167,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._saved = state.global_step
 
+        self._saves += 1
 
 def _notify(context: Context, step: Step) -> None:
     for implementation in context.plugins.hook.on_step.get_hookimpls():
