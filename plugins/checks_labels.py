@@ -154,15 +154,16 @@ def _alike(names: Sequence[str]) -> list[list[str]]:
     """Names that are the same word but for case and spaces. Single letters may well differ in case."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        groups[" ".join(name.split()).casefold()].append(name)
-    return [group for folded, group in groups.items() if len(group) > 1 and len(folded) > 1]
+        words = " ".join(name.split())
+        groups[words.casefold() if len(words) > 1 else words].append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _same_words(alike: list[list[str]], evidence: dict[str, Any]) -> Check:
     from ftcli.core.verify.verdict import warned
 
     return warned(
-        f"{len(alike)} labels are spelled in several ways, each of which counts as a class: {' and '.join(map(repr, alike[0][:4]))}",
+        f"{len(alike)} {'label is' if len(alike) == 1 else 'labels are'} spelled in several ways, each of which counts as a class: {' and '.join(map(repr, alike[0][:4]))}",
         "Spell each label one way in the sources, and prepare the data again.",
         alike=alike[:8],
         **evidence,

@@ -20,7 +20,7 @@ def workers(probe: Probe) -> Check:
     cores = probe.machine.cores
     over = []
     for key, value in (
-        ("dataset.num_proc", probe.settings.dataset.num_proc),
+        ("dataset.num_proc", probe.num_proc),
         ("loader.num_workers", probe.settings.loader.num_workers),
         ("runtime.threads", probe.settings.runtime.threads),
     ):
@@ -32,8 +32,8 @@ def workers(probe: Probe) -> Check:
             "Lower it or leave it unset: on 2 cores 16 workers took 1.7 times as long as one.",
             cores=cores,
         )
-    choice = cut_to_cores(probe.settings.dataset.num_proc, probe.origin("dataset.num_proc"), probe.machine)
-    if probe.settings.dataset.num_proc not in {None, choice.value}:
+    choice = cut_to_cores(probe.num_proc, probe.origin("dataset.num_proc"), probe.machine)
+    if probe.num_proc not in {None, choice.value}:
         return noted(f"workers: {choice.reason}", workers=choice.value)
     return passed(f"workers: {choice.reason}", workers=choice.value)
 

@@ -42,6 +42,12 @@ def test_one_label_in_two_spellings_warns(world: World, tmp_path: Path, spelled:
     world.caught(f"D2: 'refund' and {spelled!r}", values, "FT203", status="warn", words=f"{spelled!r}", stages=STAGE)
 
 
+def test_a_single_digit_with_spaces_behind_it_is_no_other_label(world: World, tmp_path: Path) -> None:
+    """As in one row of ChatbotData.csv."""
+    data = _labelled(world, tmp_path, ["0", "1", "2"] * 40 + ["2   "])
+    world.caught("a label with spaces", data, "FT203", status="warn", words="'2' and '2   '", stages=("data",))
+
+
 def test_single_letters_may_differ_in_case(world: World, tmp_path: Path) -> None:
     world.quiet("labels a and A", _labelled(world, tmp_path, ["a", "A"]), stages=STAGE)
 

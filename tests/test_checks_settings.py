@@ -33,6 +33,16 @@ def test_a_variable_that_asks_for_too_many_workers_is_named(world: World) -> Non
     world.caught("DATASET_NUM_PROC=48 on 4 cores", {}, "FT051", status="warn", words="from DATASET_NUM_PROC", stages=STAGE, env=env)
 
 
+def test_workers_that_tokenize_are_no_matter_where_the_data_are_prepared(world: World) -> None:
+    asked, env = {"dataset.num_proc": 48}, {"OMP_PROC_BIND": "close"}
+    given = {"dataset.sources": [str(world.labelled)]}
+    assert world.verify({**asked, **given}, stages=STAGE)["FT051"].status == "pass"
+    assert world.verify(given, stages=STAGE, profile="highend")["FT051"].status == "pass"
+    assert world.verify({**asked, **given}, stages=("env",), env=env)["FT004"].status == "pass"
+    raw = {"dataset.sources": [str(world.folder / "labelled-train.jsonl")]}
+    assert world.verify({**asked, **raw}, stages=STAGE)["FT051"].status == "warn"
+
+
 def test_a_profile_is_a_ceiling_and_only_noted(world: World) -> None:
     check = world.quiet("48 workers by profile highend", {}, stages=STAGE, profile="highend")["FT051"]
     assert check.status == "info"

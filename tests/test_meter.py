@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from transformers import Trainer
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
+from ftcli.core.distributed.signals import Signals
 from ftcli.core.models import flops
+from ftcli.core.training.callbacks import RunCallback
 from ftcli.core.training.clock import clock_of
 from ftcli.core.training.hints import standing_out
 from ftcli.core.training.meter import PARTS, ROWS, TOKENS, Meter
@@ -237,8 +241,40 @@ def test_every_part_that_stands_out_has_its_advice(part: str, share: float, word
 
 
 def test_the_only_evaluation_of_a_run_cannot_be_made_less_often() -> None:
-    said = standing_out({"evaluation": 0.66, "forward": 0.34}, None, 60, Settings(), once=True)["evaluation"]
-    assert said == "the only evaluation takes 66% of the time: evaluate in larger batches (--per-device-eval-batch-size)"
+    said = standing_out({"evaluation": 0.66, "forward": 0.34}, None, 60, Settings(), once={"evaluation"})["evaluation"]
+    assert said == "evaluation takes 66% of the time: evaluate in larger batches (--per-device-eval-batch-size)"
+
+
+def test_the_only_checkpoint_of_a_run_cannot_be_saved_less_often() -> None:
+    shares = {"checkpoint": 0.3, "evaluation": 0.5, "forward": 0.2}
+    said = standing_out(shares, None, 60, Settings(), once={"checkpoint"})
+    assert (
+        said["checkpoint"] == "the only checkpoint takes 30% of the time: leave it out (--save-strategy no), the model is saved without it"
+    )
+    assert said["evaluation"].startswith("evaluations take 50% of the time: evaluate less often (--eval-steps)")
+
+
+@pytest.mark.parametrize(
+    ("saves", "interrupted", "said"),
+    [(1, False, ["the only checkpoint takes 40%"]), (2, False, ["checkpoints take 40%"]), (1, True, [])],
+)
+def test_how_often_a_part_came_is_known_when_the_run_has_ended(saves: int, interrupted: bool, said: list[str]) -> None:
+    """The last checkpoint is saved after the last step was logged."""
+    notes: list[str] = []
+    meter = SimpleNamespace(since_first_step=lambda: ({"checkpoint": 40.0, "forward": 60.0}, 30), slots=0)
+    callback = RunCallback(
+        cast("Any", SimpleNamespace(settings=Settings(), note=notes.append)), cast("Any", meter), Signals(), lambda _: None, lambda: None
+    )
+    callback.interrupted = interrupted
+    arguments, state = TrainingArguments(), TrainerState(global_step=30, max_steps=30, is_world_process_zero=False)
+    state.log_history.append({"loss": 1.0, "step": 30})
+    callback.on_log(arguments, state, TrainerControl())
+    assert notes == []
+    for _ in range(saves):
+        callback.on_save(arguments, state, TrainerControl())
+    state.log_history.append({"train_runtime": 9.0, "step": 30})
+    callback.on_log(arguments, state, TrainerControl())
+    assert [note.partition(" of")[0] for note in notes] == said
 
 
 def test_padding_stands_out_by_itself() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from ftcli.core.files import lease_watch
 from ftcli.core.files.lease_holder import Note, this_job
 from ftcli.core.publishing import staging
 from ftcli.core.training import checkpoints
+from ftcli.core.training.callbacks import METRICS_FILE
 from ftcli.core.training.run_lock import FOLDER, Claim
 from ftcli.errors import PublishError, StoreError
 from ftcli.testing import tiny_tokenizer
@@ -261,8 +263,8 @@ def test_a_folder_that_another_run_has_taken_meanwhile_is_left_to_it(tmp_path: P
             other.take()
             with pytest.raises(PublishError, match=HERE):
                 claim.renew()
-            assert other.held
-            assert not claim.held
+            assert other.hold()
+            assert not claim.hold()
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -299,3 +301,5 @@ def test_a_run_whose_folder_is_moved_away_goes_on_in_a_new_one_unless_another_ha
             assert (output / "checkpoint-2").is_dir()
             assert not (output / "checkpoint-1").exists()
             assert not (output / FOLDER).exists()
+            steps = [line["step"] for line in map(json.loads, (output / METRICS_FILE).read_text().splitlines()) if "loss" in line]
+            assert steps == [1, 2]

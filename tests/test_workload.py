@@ -55,6 +55,14 @@ def test_a_large_job_takes_the_cores(work, monkeypatch):
     assert (found.workers, found.threads) == (8, 1)
 
 
+@pytest.mark.parametrize(("workers", "asked", "threads"), [(8, 4, 1), (2, 4, 4), (2, 8, 4), (2, 1, 1), (16, 4, 1)])
+def test_workers_divide_the_cores_whatever_threads_a_process_may_have(work, monkeypatch, workers, asked, threads):
+    """8 workers × 4 threads on 8 cores are 32 threads that take turns."""
+    monkeypatch.setattr(workload, "SMALL_JOB_BYTES", 1)
+    found, _ = work(dataset__shard_bytes=500, dataset__num_proc=workers, runtime__threads=asked)
+    assert (found.workers, found.threads) == (workers, threads)
+
+
 def test_many_small_files_are_no_small_job(kinds, tmp_path, monkeypatch):
     for number in range(60):
         write(tmp_path / "many" / f"{number}.jsonl", ["a text"])

@@ -80,7 +80,7 @@ def _run(context: Context, claim: Claim) -> Report:
         details=outcome.details,
         error=error,
     )
-    if prepared.arguments.process_index == 0 and claim.held:
+    if prepared.arguments.process_index == 0 and claim.hold():
         report = _kept(context, prepared, report)
     if outcome.failure is not None:
         raise outcome.failure

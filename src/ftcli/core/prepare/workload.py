@@ -115,8 +115,12 @@ def thread_count(context: Context) -> int:
 
 
 def worker_threads(context: Context, workers: int) -> int:
-    """Threads of each of so many workers."""
-    return context.settings.runtime.threads or (1 if context.room else max(1, context.machine.cores // workers))
+    """Threads of each of so many workers: what is asked for, but of several no more than their share of the cores; on Ray that is Ray's to give."""
+    asked = context.settings.runtime.threads
+    if context.room is not None:
+        return asked or 1
+    share = max(1, context.machine.cores // workers)
+    return asked if asked and workers == 1 else min(asked or share, share)
 
 
 def is_small(size: int, files: int) -> bool:

@@ -53,6 +53,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.interrupted = False
         self._hinted: set[str] = set()
         self._saved = -1
+        self._saves = 0
         self._begun = False
         self._lost = False
         self._shown: dict[str, Any] = {}
@@ -63,10 +64,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.on_length(state.max_steps)
         self.context.progress.start("train", state.max_steps, "steps", state.global_step)
         if state.is_world_process_zero:
-            lines = [
-                json.dumps(to_json(entry)) + "\n" for entry in state.log_history
-            ]  # a resumed run drops what was logged after its checkpoint
-            self._keep(args, "w", "".join(lines))
+            self._keep(args, state)  # a resumed run drops what was logged after its checkpoint
         self.meter.start()
 
     def on_epoch_begin(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **parts: Any) -> None:
@@ -111,24 +109,28 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_log(self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         entry = state.log_history[-1]
         if state.is_world_process_zero:
-            self._write(args, entry)
+            self._write(args, state, entry)
             self.context.progress.advance(0, **self._shown)  # a step counts before its line is logged: the last line would never be shown
         self._on_log(entry)
         self._hint(state)
 
     def _hint(self, state: TrainerState) -> None:
-        """Say once what stands out in where the time goes."""
+        """Say once what stands out in where the time goes; after the last step only when its evaluation and its save are done."""
+        ended = any("train_runtime" in entry for entry in state.log_history)
+        if self.interrupted or (state.global_step >= state.max_steps and not ended):
+            return
         seconds, steps = self.meter.since_first_step()
         padding = 1 - self.meter.tokens / self.meter.slots if self.meter.slots else None
-        once = state.global_step >= state.max_steps and sum("eval_loss" in entry for entry in state.log_history) < 2
+        times = {"evaluation": sum("eval_loss" in entry for entry in state.log_history), "checkpoint": self._saves}
+        once = {part for part, number in times.items() if number < 2 and ended}
         for part, words in standing_out(seconds, padding, steps, self.context.settings, once=once).items():
             if part not in self._hinted:
                 self._hinted.add(part)
                 self.context.note(words)
 
-    def _write(self, args: TrainingArguments, entry: Mapping[str, Any]) -> None:
+    def _write(self, args: TrainingArguments, state: TrainerState, entry: Mapping[str, Any]) -> None:
         if self._begun or not self._stands(args, entry):
-            self._keep(args, "a", json.dumps(to_json(entry)) + "\n")
+            self._keep(args, state, entry)
         if "loss" in entry:
             self._shown.update(loss=entry["loss"], lr=entry["learning_rate"])
             step = Step(entry["step"], entry["epoch"], entry["loss"], entry.get("grad_norm"), entry["learning_rate"])
@@ -147,20 +149,25 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             return any((line.get("step"), line.get(loss)) == figures for line in lines)
         return False
 
-    def _keep(self, args: TrainingArguments, mode: str, lines: str) -> None:
-        """Write to the metrics file; where that fails the run goes on without it, since a part of a line may stand at its end."""
+    def _keep(self, args: TrainingArguments, state: TrainerState, entry: Mapping[str, Any] | None = None) -> None:
+        """Write `entry` behind the others in the metrics file, or all of the run there where it is None or the folder is a new one.
+
+        Where that fails the run goes on without the file, since a part of a line may stand at its end.
+        """
         path = Path(args.output_dir) / METRICS_FILE
-        if self._lost or not (self._claim is None or self._claim.held):
+        if self._lost or not (self._claim is None or self._claim.hold()):
             return
         try:
-            with path.open(mode, encoding="utf-8") as file:
-                file.write(lines)
+            anew = entry is None or not path.exists()
+            with path.open("w" if anew else "a", encoding="utf-8") as file:
+                file.writelines(json.dumps(to_json(line)) + "\n" for line in (state.log_history if anew else [entry]))
         except OSError as error:
             self._lost = True
             self.context.note(f"{refusal(error, path).message}; the run continues without it")
 
     def on_save(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._saved = state.global_step
+        self._saves += 1
 
 
 def _notify(context: Context, step: Step) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ftcli.settings import Settings
 
@@ -15,14 +15,14 @@ PADDED = 0.35
 
 
 def standing_out(
-    seconds: Mapping[str, float], padding_share: float | None, steps: int, settings: Settings, *, once: bool = False
+    seconds: Mapping[str, float], padding_share: float | None, steps: int, settings: Settings, *, once: Collection[str] = ()
 ) -> dict[str, str]:
     """Part → sentence, for every part that takes more of the time than it should.
 
     Args:
         seconds: by part, of the same stretch of the run.
         steps: optimizer steps of that stretch.
-        once: the run has ended, and was evaluated no more than once.
+        once: parts that came no more than once in a run that has ended.
     """
     whole = sum(seconds.values())
     if steps < LEAST_STEPS or whole <= 0:
@@ -31,10 +31,12 @@ def standing_out(
     larger = "in larger batches (--per-device-eval-batch-size)"
     advice = {
         "data_wait": ("the model waits for data", _loader(settings)),
-        "evaluation": ("the only evaluation takes", f"evaluate {larger}")
-        if once
+        "evaluation": ("evaluation takes", f"evaluate {larger}")
+        if "evaluation" in once
         else ("evaluations take", f"evaluate less often (--eval-steps) or {larger}"),
-        "checkpoint": ("checkpoints take", "save less often (--save-steps)"),
+        "checkpoint": ("the only checkpoint takes", "leave it out (--save-strategy no), the model is saved without it")
+        if "checkpoint" in once
+        else ("checkpoints take", "save less often (--save-steps)"),
         "logging": ("logging takes", f"raise --logging-steps (now {settings.train.logging_steps:g})"),
         "communication": ("this process waits for the others", "look for a slower device, or one with longer rows"),
     }

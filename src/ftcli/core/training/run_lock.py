@@ -92,9 +92,8 @@ class Claim:
             raise
         self._note(f"{self._output} was moved or removed while this run writes there: from now on it writes into a new folder of that name")
 
-    @property
-    def held(self) -> bool:
-        """Whether it may still be written there; taken again as in `renew`."""
+    def hold(self) -> bool:
+        """`renew`, and whether it may still be written there."""
         try:
             self.renew()
         except PublishError:

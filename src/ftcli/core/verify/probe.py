@@ -19,7 +19,7 @@ from ftcli.core.tokenizer.facts import hash_of, ids_of, loaded
 from ftcli.core.tokenizer.vocabulary import beside_embedding
 from ftcli.core.verify.first_batch import draw, excerpt_of, read_back, require_targets
 from ftcli.core.verify.missing import Missing
-from ftcli.core.verify.planned_data import open_store, read_texts
+from ftcli.core.verify.planned_data import open_store, read_texts, unprepared
 from ftcli.errors import FtcliError, ModelError, PluginError
 from ftcli.records import LABELLED
 
@@ -55,6 +55,15 @@ class Probe:
     def origin(self, key: str) -> str:
         """Where a setting's value comes from."""
         return self.context.resolved.origin(key)
+
+    @cached_property
+    def num_proc(self) -> int | None:
+        """dataset.num_proc, or None where it is of no effect: the data are prepared."""
+        try:
+            prepared = bool(self.settings.dataset.sources) and not unprepared(self.settings)
+        except FtcliError:  # FT201 says what is wrong with them
+            prepared = False
+        return None if prepared else self.settings.dataset.num_proc
 
     def set_by_user(self, key: str) -> bool:
         origin = self.origin(key)
