@@ -1047,3 +1047,10 @@ def test_what_does_not_fit_is_refused(typed: tuple[str, ...], message: str) -> N
 
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "limit"), [({"save_strategy": "no"}, None), ({"save_strategy": False}, None), ({"save_strategy": "epoch"}, 4), ({}, 4)]
+)
+def test_where_axolotl_saves_nothing_no_checkpoints_are_limited(said: dict[str, Any], limit: int | None) -> None:
+    assert read({"base_model": "m", "sequence_len": 512, **said}).values.get("train.save_total_limit") == limit
