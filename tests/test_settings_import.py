@@ -1047,3 +1047,110 @@ def test_what_does_not_fit_is_refused(typed: tuple[str, ...], message: str) -> N
 
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "limit"), [({"save_strategy": "no"}, None), ({"save_strategy": False}, None), ({"save_strategy": "epoch"}, 4), ({}, 4)]
+)
+def test_where_axolotl_saves_nothing_no_checkpoints_are_limited(said: dict[str, Any], limit: int | None) -> None:
+    assert read({"base_model": "m", "sequence_len": 512, **said}).values.get("train.save_total_limit") == limit
+
+
+INFO: dict[str, Any] = {
+    "identity": {"file_name": "identity.json"},
+    "asked": {
+        "file_name": "asked.jsonl",
+        "columns": {"prompt": "question", "query": "more", "response": "answer", "system": "system", "history": None},
+    },
+    "said": {
+        "hf_hub_url": "me/said",
+        "ms_hub_url": "me/said",
+        "formatting": "sharegpt",
+        "split": "train",
+        "subset": "small",
+        "num_samples": 5,
+        "columns": {"messages": "dialog", "tools": "functions", "images": "pictures"},
+        "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "bot", "system_tag": "boss"},
+    },
+    "spoken": {"file_name": "spoken.json", "formatting": "sharegpt", "tags": {"role_tag": "role", "content_tag": "value"}},
+    "chosen": {"file_name": "dpo.json", "ranking": True, "columns": {"prompt": "instruction", "chosen": "chosen", "rejected": "rejected"}},
+    "wiki": {"file_name": "wiki.txt", "columns": {"prompt": "text"}},
+    "news": {"file_name": "news", "columns": {"prompt": "body"}},
+    "odd": {"script_url": "odd", "what": 1},
+    "none": [],
+    "empty": {"columns": {"prompt": "instruction"}},
+}
+
+
+def registered(folder: Path, **keys: Any) -> Imported:
+    (folder / "dataset_info.json").write_text(json.dumps(INFO), encoding="utf-8")
+    return read_foreign({"stage": "sft", "model_name_or_path": "m", **keys}, "llama-factory", folder / "theirs.yaml")
+
+
+def test_data_sets_of_llama_factory_are_looked_up_beside_the_file(tmp_path: Path) -> None:
+    found = registered(tmp_path, dataset="asked, said", eval_dataset=["asked"])
+    place = str(tmp_path / "asked.jsonl")
+    assert found.values["dataset.sources"] == [place, "me/said", f"validation={place}"]
+    assert found.values["dataset.rename_columns"] == ["instruction=question", "input=more", "output=answer", "tools=functions"]
+    assert found.values["dataset.text_column"] == "dialog"
+    assert {line.key: line.words for line in found.of("no counterpart")}.keys() == {
+        "dataset[said].subset",
+        "dataset[said].num_samples",
+        "dataset[said].columns.images",
+        "dataset[said].tags.system_tag",
+    }
+    assert words(found, "dataset[said].tags.user_tag").startswith("no effect")
+    assert words(found, "dataset[said].ms_hub_url") == "no effect: hf_hub_url is used"
+    assert words(found, "dataset[asked].columns.system") == "no effect: system: the same in ftcli"
+    assert "with a blank line between them" in words(found, "dataset[asked].file_name")
+
+
+def test_plain_texts_of_llama_factory_have_one_column(tmp_path: Path) -> None:
+    found = registered(tmp_path, stage="pt", dataset="wiki")
+    assert (found.values["dataset.sources"], found.values["dataset.text_column"]) == ([str(tmp_path / "wiki.txt")], "text")
+    several = registered(tmp_path, stage="pt", dataset="wiki,news")
+    assert several.values["dataset.sources"] == [str(tmp_path / "wiki.txt")]
+    assert words(several, "dataset[news]").startswith("no counterpart: its text column is 'body', that of dataset[wiki] is 'text'")
+    assert registered(tmp_path, stage="pt", dataset="identity").values["dataset.text_column"] == "instruction"
+    assert words(registered(tmp_path, stage="pt", dataset="said"), "dataset[said]").startswith("no counterpart: conversations")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "reason"),
+    [
+        ("absent", "dataset[absent]", "has no entry of this name"),
+        ("none", "dataset[none]", "is not an object"),
+        ("empty", "dataset[empty]", "names no file"),
+        ("odd", "dataset[odd].script_url", "it runs code"),
+        ("odd", "dataset[odd].what", "ftcli does not know this key of LLaMA-Factory"),
+        ("chosen", "dataset[chosen]", "preference data"),
+        ("spoken", "dataset[spoken].tags.content_tag", "role and content, or from and value"),
+        ("identity,asked", "dataset[asked]", "its instruction column is 'question', that of dataset[identity] is 'instruction'"),
+    ],
+)
+def test_what_llama_factory_says_of_data_and_ftcli_cannot_is_listed(name: str, key: str, reason: str, tmp_path: Path) -> None:
+    found = registered(tmp_path, dataset=name)
+    assert words(found, key).startswith("no counterpart: ")
+    assert reason in words(found, key)
+
+
+def test_the_folder_of_data_sets_is_the_one_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = {"stage": "sft", "model_name_or_path": "m", "dataset": "identity"}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run").mkdir()
+    for name in ("data", "other"):
+        (tmp_path / name / "dataset_info.json").write_text(json.dumps({"identity": {"file_name": f"{name}.json"}}), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for said, wanted in (({}, "data/data.json"), ({"dataset_dir": "other"}, "other/other.json")):
+        found = read_foreign({**theirs, **said}, None, Path("run/theirs.yaml"))
+        assert found.values["dataset.sources"] == [wanted]
+        assert {line.key for line in found.of("no counterpart")} == set()
+    online = read_foreign({**theirs, "dataset_dir": "ONLINE", "dataset": "me/set"}, None, Path("run/theirs.yaml"))
+    assert online.values["dataset.sources"] == ["me/set"]
+    for folder, reason in (("nowhere", "is not in nowhere"), ("REMOTE:me/sets", "on the Hub")):
+        lost = read_foreign({**theirs, "dataset_dir": folder}, None, Path("run/theirs.yaml"))
+        assert reason in words(lost, "dataset")
+        assert words(lost, "dataset_dir").startswith("no counterpart")
+    (tmp_path / "data" / "dataset_info.json").write_text("{")
+    assert "cannot be read" in words(read_foreign(theirs, None, Path("run/theirs.yaml")), "dataset")

@@ -16,12 +16,15 @@ from typing import Any, Literal
 
 from ftcli.configfile import Bare
 from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, sharded, within, word
+from ftcli.core.convert.registered import Registry
 from ftcli.errors import UsageError
 from ftcli.settings import get, walk
 from ftcli.sources import resolve
 
 KINDS = {"axolotl": "axolotl", "llama-factory": "llamafactory", "trl": "trl", "trainer": "trainer"}
 """Name on the command line → name of the table."""
+LISTS = frozenset({"dataset.sources", "dataset.rename_columns"})
+"""Settings to which every data set adds."""
 Outcome = Literal["mapped", "no effect", "no counterpart"]
 UNKNOWN = "ftcli does not know this key of {name}"
 TRAINS = "ftcli trains language models on texts (pretrain) and conversations (sft), classifiers and regressions: use the trainer the file was written for."
@@ -71,6 +74,9 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
     table = _table(KINDS[kind or recognise(config, file)])
     found = Imported(table["name"])
     context = {**table.get("assumed", {}), **{key: value for key, value in config.items() if value is not None}}
+    if "registry" in table:
+        context["registry"] = registry = Registry.of(config, file)
+        context["registered"] = not registry.reason
     for rule in table.get("refused", ()):
         fine = {word(each) for each in [False, *rule.get("known", ())]}
         asked = next((key for key in rule["keys"] if word(context.get(key, False)) not in fine), None)
@@ -140,6 +146,9 @@ def _table(name: str) -> dict[str, Any]:
 
 def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, context: Mapping[str, Any]) -> Iterator[Line]:
     rule = _counting(table["keys"][key], context)
+    if rule.get("as") == "registered":
+        yield from _registered(found, table, key, value, context)
+        return
     if rule.get("as") == "list":
         items = value if isinstance(value, list) else [value]
         for number, item in enumerate(items):
@@ -159,6 +168,18 @@ def _key(found: Imported, table: Mapping[str, Any], key: str, value: Any, contex
         value, unread = sharded(value, context.get("fsdp_version"))
         yield from (Line(f"{key}.{name}", "no counterpart", why) for name, why in unread.items())
     yield _line(found, key, rule, value, {**context, "": key})
+
+
+def _registered(found: Imported, table: Mapping[str, Any], key: str, value: Any, context: Mapping[str, Any]) -> Iterator[Line]:
+    registry: Registry = context["registry"]
+    if registry.reason:
+        yield Line(key, "no counterpart", registry.reason)
+        return
+    names = value if isinstance(value, list) else str(value).split(",")
+    for name in filter(None, (str(each).strip() for each in names)):
+        for behind, rule, inner in registry.told(f"{key}[{name}]", name, context["stage"]):
+            meant = rule or table["items"].get(behind.lstrip("."), {"lost": UNKNOWN.format(name=table["name"])})
+            yield _line(found, f"{key}[{name}]{behind}", meant, inner, {**context, "": key})
 
 
 def _counting(rule: Any, context: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,9 +215,10 @@ def _line(found: Imported, key: str, rule: Any, value: Any, context: Mapping[str
 
 def _taken(found: Imported, key: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Put the settings of a key among those that are found, but for what another key decided already."""
-    taken = {to: given for to, given in wanted.items() if to not in found.values or found.values[to] == given or to == "dataset.sources"}
+    taken = {to: given for to, given in wanted.items() if to not in found.values or found.values[to] == given or to in LISTS}
     for to, given in taken.items():
-        found.values[to] = [*found.values.get(to, ()), *given] if to == "dataset.sources" else given
+        held = found.values.get(to, ())
+        found.values[to] = [*held, *(each for each in given if to == "dataset.sources" or each not in held)] if to in LISTS else given
         found.origins.setdefault(to, key)
     return taken
 

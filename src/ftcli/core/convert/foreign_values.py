@@ -8,7 +8,7 @@ from typing import Any
 
 Conversion = Callable[[str, Any, Any, Mapping[str, Any]], dict[str, Any]]
 """(setting, value by the table, value as written, all keys) → settings with values."""
-HELD_OUT = {"test_datasets": "validation=", "validation_file": "validation=", "test_file": "test="}
+HELD_OUT = {"test_datasets": "validation=", "validation_file": "validation=", "test_file": "test=", "eval_dataset": "validation="}
 """Keys whose data sets are no training data → how ftcli is told."""
 
 

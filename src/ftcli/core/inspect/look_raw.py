@@ -32,6 +32,7 @@ from ftcli.core.prepare.workload import settle_workload
 from ftcli.core.ragged import to_offsets
 from ftcli.core.reading.read import read_shard
 from ftcli.core.reading.reject import Fault
+from ftcli.core.reading.shards import UNCUT
 from ftcli.core.storage.label_flags import names_of
 from ftcli.core.storage.store import Ragged, Rows
 from ftcli.core.targets import labels_of, plain
@@ -42,8 +43,6 @@ from ftcli.settings import update
 
 BATCH_ROWS = 200
 """Rows encoded at a time: the first ones are wanted soon."""
-UNCUT = 1 << 62
-"""Bytes of a shard: no file is cut. To cut a JSON array or a table with quotes all of it is read, 3 to 6 s a GB."""
 DRAWN, MOST_DRAWN = 400, 20_000
 """Random rows of a place that are held: what goes to another split, or is left out, is found when they are encoded."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,13 @@ from ftcli.context import Context
 from ftcli.contracts import Columns
 from ftcli.core.arrays import numbers
 from ftcli.core.files.manifest import is_prepared, read_manifest
-from ftcli.core.files.streams import codec_of
+from ftcli.core.files.streams import codec_of, head
 from ftcli.core.reading.conversation import MODE, as_prepared, chat_columns, said
 from ftcli.core.reading.find import Found
 from ftcli.core.reading.of_plugins import batches, owner_of, planned_pieces
 from ftcli.core.reading.read import find_sources
 from ftcli.core.reading.reject import unheard
+from ftcli.core.reading.shards import UNCUT
 from ftcli.errors import DataError, FtcliError
 from ftcli.records import Piece
 from ftcli.settings import Settings, update
@@ -37,6 +39,11 @@ MOST_READ = 16 << 20
 """Bytes of a piece that are looked at: a row group may have gigabytes."""
 MOST_WHOLE = 64 << 20
 """Bytes of a file of a kind that is read as a whole before its first row is known."""
+MOST_CUT = 1 << 30
+"""Bytes of a JSON array that is cut: all of it is read for that, 4 s of CPU. Of a larger one the beginning is looked at."""
+ELEMENTS = re.compile(rb"\s*(\{|\[\s*[\[{])")
+"""How JSON begins whose rows are objects or arrays; an array of texts is held as a whole."""
+HEAD = 1 << 12
 IN_PIECES = frozenset({"jsonl", "text", "parquet", "arrow"})
 READ_AS = ("dataset.text_column", "dataset.sample_by", "dataset.max_line_bytes")
 """What a manifest says of how the texts were read."""
@@ -115,9 +122,10 @@ def drawn_pieces(context: Context, settings: Settings, found: list[Found], draw:
         if not _in_pieces(file) and sizes[number] > MOST_WHOLE:
             failed = DataError(f"{file.path} has {sizes[number] / 1e6:,.0f} MB and is read as a whole", "Convert it to .jsonl or .parquet.")
             continue
+        target = UNCUT if file.format == "json" and sizes[number] > MOST_CUT else PIECE_BYTES
         try:
             formats = context.plugins.registry("source")
-            pieces = planned_pieces(formats.get(file.format)(), file.path, PIECE_BYTES, settings, owner_of(formats, file.format))
+            pieces = planned_pieces(formats.get(file.format)(), file.path, target, settings, owner_of(formats, file.format))
         except FtcliError as error:
             failed = error
             continue
@@ -130,7 +138,9 @@ def drawn_pieces(context: Context, settings: Settings, found: list[Found], draw:
 
 
 def _in_pieces(file: Found) -> bool:
-    """A table in plain text is cut as well; of a compressed one all is read, to tell whether quotes quote."""
+    """A table in plain text is cut as well; of a compressed one all is read, to tell whether quotes quote. A JSON array is read element by element."""
+    if file.format == "json":
+        return ELEMENTS.match(head(file.path, HEAD)) is not None
     return file.format in IN_PIECES or (file.format == "csv" and codec_of(file.path) is None)
 
 

@@ -11,6 +11,8 @@ from ftcli.core.reading.read import make_plan, read_shard
 
 PLACES = 8
 """Shards whose first rows are read, the first and the last among them."""
+GONE_THROUGH = ("json",)
+"""Formats that are read from end to end to be cut: 0.8 s of CPU for an array of 200 MB. Their first rows are enough here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ def sample(context: Context) -> Sample:
     """
     formats = context.plugins.registry("source")
     task_of(context)
-    plan = make_plan(context.settings, formats, hashes=Stamps(context.settings))
+    plan = make_plan(context.settings, formats, hashes=Stamps(context.settings), uncut=GONE_THROUGH)
     count = len(plan.shards)
     places = sorted({place * (count - 1) // max(1, min(PLACES, count) - 1) for place in range(min(PLACES, count))})
     firsts = (next(read_shard(plan.shards[place], plan.columns, context.settings, formats), None) for place in places)

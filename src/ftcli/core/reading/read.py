@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, pairwise
@@ -27,7 +27,7 @@ from ftcli.core.reading.label_columns import joined_labels
 from ftcli.core.reading.label_lists import is_list, item_type, parted
 from ftcli.core.reading.of_plugins import batches, owner_of
 from ftcli.core.reading.reject import Rejects, passing
-from ftcli.core.reading.shards import joined_pieces, pieces_of, shard_size
+from ftcli.core.reading.shards import UNCUT, joined_pieces, pieces_of, shard_size
 from ftcli.core.room import require_readers
 from ftcli.errors import DataError, UsageError
 from ftcli.records import SPLITS, Piece, ShardPlan, Split
@@ -98,6 +98,7 @@ def make_plan(
     hashes: SourceHashes | None = None,
     *,
     texts_alone: bool = False,
+    uncut: Collection[str] = (),
 ) -> Plan:
     """Find the sources, cut them into shards of about `dataset.shard_bytes` (or `shard_size`), settle the label's kind and hash every file.
 
@@ -105,6 +106,7 @@ def make_plan(
 
     Args:
         texts_alone: whoever asks has no use for labels, and no option for them.
+        uncut: formats whose files are a piece each, because only their first rows are wanted.
 
     Raises:
         UsageError: no source was named, or text and label are one column.
@@ -151,8 +153,11 @@ def make_plan(
     target = dataset.shard_bytes or shard_size(sum(Path(file.path).stat().st_size for file in found))
     for file in found:
         refuse_pointer(file.path, DataError)
+    progress = progress or Quiet()
+    sizes = [UNCUT if file.format in uncut else target for file in found]
     pieces = [
-        _planned(file, found, finder.formats, target, settings, progress or Quiet(), owner_of(formats, file.format)) for file in found
+        _planned(file, found, finder.formats, size, settings, progress, owner_of(formats, file.format))
+        for file, size in zip(found, sizes, strict=True)
     ]
     empty = [file.path for file, planned in zip(found, pieces, strict=True) if not planned]
     if len(empty) == len(found):
@@ -182,7 +187,7 @@ def make_plan(
     if names:
         shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
         finder.notes.append(f"labels 0 to {len(names) - 1} have the names given in {said_in}: {shown} (to change them: --label-names)")
-    taken = hash_sources(found, hashes or SourceHashes(None), progress or Quiet())
+    taken = hash_sources(found, hashes or SourceHashes(None), progress)
     finder.notes.extend(notes_on_copies(found, taken, finder.suffixes))
     return Plan(
         shards=joined_pieces(found, pieces, target),
