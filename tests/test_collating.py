@@ -12,7 +12,7 @@ from ftcli.core.batches.collate import Dynamic
 from ftcli.core.batches.collating import made
 from ftcli.core.batches.tasks import Pretrain
 from ftcli.core.storage.store import Ragged, Rows
-from ftcli.errors import DataError, FtcliError, PluginError
+from ftcli.errors import FtcliError, PluginError
 from ftcli.pluginmanager import Plugins
 from thirdparty import put
 
@@ -49,16 +49,17 @@ def test_a_sound_collator_of_a_plugin_gives_its_batches(tmp_path: Path) -> None:
     ("arguments", "answer", "words"),
     [
         ("rows", "None", "makes an unusable batch: it is NoneType"),
-        ("rows", "{}", "no input_ids and no labels"),
-        ("rows", '{"input_ids": [1], "labels": [2]}', "input_ids is a list and no tensor"),
-        ("rows", "rows.nothing", r"breaks: AttributeError: 'Rows' object has no attribute 'nothing' \(mine.py, line 7\)"),
-        ("", "None", r"breaks: TypeError: .*takes 0 positional arguments but 1 was given"),
+        ("rows", "{}", "makes an unusable batch: no input_ids and no labels"),
+        ("rows", '{"input_ids": [1], "labels": [2]}', "makes an unusable batch: input_ids is a list and no tensor"),
+        ("rows", "rows.nothing", r"broke: AttributeError: 'Rows' object has no attribute 'nothing' \(mine.py, line 7\)"),
+        ("rows", "exit('no licence')", r"broke: SystemExit: no licence \(mine.py, line 7\)"),
+        ("", "None", r"broke: TypeError: .*takes 0 positional arguments but 1 was given"),
     ],
 )
 def test_a_batch_that_cannot_be_used_is_named(tmp_path: Path, arguments: str, answer: str, words: str) -> None:
     collator = made(plugins(tmp_path, CALLED.format(arguments=arguments, answer=answer)), "mine", SPEC)
 
-    with pytest.raises(DataError, match=f"the collator mine {words}" if " breaks" in words or "makes" in words else words) as caught:
+    with pytest.raises(PluginError, match=f"^the collator mine of plugin 'mine' {words}") as caught:
         collator(ROWS)
     assert caught.value.hint
 

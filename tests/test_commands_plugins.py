@@ -22,7 +22,15 @@ from ftcli.contracts import CheckKind
 
 @hookimpl
 def register_checks(register):
-    register("x", CheckKind({id!r}, {stage!r}, "title", print))
+    register("x", CheckKind({id!r}, {stage!r}, "title", print{rest}))
+"""
+COLLATOR = """
+from ftcli import hookimpl
+from ftcli.contracts import CollatorKind
+
+@hookimpl
+def register_collators(register):
+    register("x", CollatorKind({}))
 """
 MINE = """
 from ftcli import hookimpl
@@ -57,12 +65,22 @@ BROKEN = {
         "from ftcli import hookimpl\n@hookimpl\ndef register_collators(register):\n    register('x', object)\n",
         "the collator 'x' as a class, not as ftcli.contracts.CollatorKind",
     ),
+    "order": (COLLATOR.format('lambda spec: print, order="sorted"'), "plugin 'bad' registers the collator 'x' with the order 'sorted'"),
+    "packed": (COLLATOR.format('lambda spec: print, packed="no"'), "plugin 'bad' registers the collator 'x' with the packed 'no'"),
+    "no maker": (COLLATOR.format("None"), "plugin 'bad' registers the collator 'x' with the make None"),
+    "one need": (
+        CHECK.format(id="x", stage="env", rest=", needs=('store')"),
+        "plugin 'bad' registers the check 'x' with the needs 'store'",
+    ),
+    "severity": (CHECK.format(id="x", stage="env", rest=", severity='error'"), "registers the check 'x' with the severity 'error'"),
+    "needs": (CHECK.format(id="x", stage="env", rest=", needs=('tokeniser',)"), "check 'x' needs 'tokeniser', which a probe does not have"),
+    "circle": (CHECK.format(id="x", stage="env", rest=", after=('x',)"), "checks wait for each other: x after x"),
     "no check": (
         "from ftcli import hookimpl\n@hookimpl\ndef register_checks(register):\n    register('x', 3)\n",
         "the check 'x' as an int, not as ftcli.contracts.CheckKind",
     ),
-    "stage": (CHECK.format(id="x", stage="envy"), "the stage 'envy'"),
-    "id": (CHECK.format(id="y", stage="env"), "check 'x' calls itself 'y'"),
+    "stage": (CHECK.format(id="x", stage="envy", rest=""), "the stage 'envy'"),
+    "id": (CHECK.format(id="y", stage="env", rest=""), "registers the check 'x' with the id 'y'"),
 }
 
 

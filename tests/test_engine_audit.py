@@ -105,7 +105,7 @@ def test_a_run_stops_where_the_audit_finds_a_difference_and_counts_what_it_audit
     assert manifest(tmp_path / "good")["engine"]["audit"] == audit
     late = write(tmp_path / "late.jsonl", [*(f"{number} words" for number in range(3_000)), "a zebra"])
     if audit:
-        with pytest.raises(EngineError, match="the audit found that double 1 .*'other'.* differs from the reference on 'a zebra'"):
+        with pytest.raises(EngineError, match=r"the audit found that double 1 .*'other'.* differs from the reference on 'a zebra'"):
             prepare(small_tokenizers["bpe"], late, tmp_path / "late", offered, **options)
         assert not (tmp_path / "late").exists()
     else:

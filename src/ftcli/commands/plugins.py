@@ -8,13 +8,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from ftcli.context import Context
-from ftcli.contracts import CheckKind
 from ftcli.errors import FtcliError, UsageError
 from ftcli.markers import PROJECT
 from ftcli.pluginfaults import HOOKS
 from ftcli.pluginmanager import BUILT_INS, KINDS, Plugins
 from ftcli.pluginparts import CONTRACTS
-from ftcli.records import STAGES, Check, Report, RunStatus
+from ftcli.records import Check, Report, RunStatus
 
 TOGETHER = "all together"
 
@@ -92,12 +91,12 @@ def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: 
             if kind in CONTRACTS:
                 plugins.registry(kind).get(name)()
         theirs = [f"{kind} {name}" for kind, name in outside_parts]
-        checks = plugins.registry("check").items() if "check" in kinds else ()
-        broken = [problem for name, kind in checks for problem in _check_problems(name, kind)]
+        if "check" in kinds:
+            from ftcli.core.verify.rules import every
+
+            every(plugins.registry("check"))
     except FtcliError as error:
         return Check(f"plugin:{title}", "env", "fail", error.message, fix=error.hint or "Fix or remove it.")
-    if broken:
-        return Check(f"plugin:{title}", "env", "fail", "; ".join(broken), fix="Fix the registered check.")
     outside = plugins.describe()[len(BUILT_INS) :]
     idle = [info.name for info in outside if not info.hooks]
     if idle:
@@ -105,10 +104,3 @@ def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: 
     known = sorted({hook for info in outside or plugins.describe() for hook in info.hooks})
     offered = f"{len(offers)} parts on offer" if not outside else f"offers {', '.join(theirs)}" if theirs else "offers no part"
     return Check(f"plugin:{title}", "env", "pass", f"{offered}; hooks: {', '.join(known)}")
-
-
-def _check_problems(name: str, kind: CheckKind) -> Iterator[str]:
-    if kind.stage not in STAGES:
-        yield f"check {name!r} has the stage {kind.stage!r}; stages are {', '.join(STAGES)}"
-    elif kind.id != name:
-        yield f"check {name!r} calls itself {kind.id!r}"
