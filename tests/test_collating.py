@@ -21,6 +21,7 @@ PLUGIN = """
     from ftcli.contracts import CollatorKind
     from ftcli.errors import SettingsError
 
+    import torch
     {body}
 
     @hookimpl
@@ -51,8 +52,13 @@ def test_a_sound_collator_of_a_plugin_gives_its_batches(tmp_path: Path) -> None:
         ("rows", "None", "makes an unusable batch: it is NoneType"),
         ("rows", "{}", "makes an unusable batch: no input_ids and no labels"),
         ("rows", '{"input_ids": [1], "labels": [2]}', "makes an unusable batch: input_ids is a list and no tensor"),
-        ("rows", "rows.nothing", r"broke: AttributeError: 'Rows' object has no attribute 'nothing' \(mine.py, line 7\)"),
-        ("rows", "exit('no licence')", r"broke: SystemExit: no licence \(mine.py, line 7\)"),
+        (
+            "rows",
+            "{'input_ids': torch.ones(2, 3), 'labels': torch.ones(2)}",
+            "makes an unusable batch: input_ids are torch.float32: token ids",
+        ),
+        ("rows", "rows.nothing", r"broke: AttributeError: 'Rows' object has no attribute 'nothing' \(mine.py, line 8\)"),
+        ("rows", "exit('no licence')", r"broke: SystemExit: no licence \(mine.py, line 8\)"),
         ("", "None", r"broke: TypeError: .*takes 0 positional arguments but 1 was given"),
     ],
 )
@@ -69,7 +75,7 @@ def test_a_batch_that_cannot_be_used_is_named(tmp_path: Path, arguments: str, an
     [
         ("def make(): ...", "plugin 'mine' cannot be made: TypeError: make"),
         ("def make(spec): ...", "plugin 'mine' is None, which cannot be called with rows"),
-        ("def make(spec):\n        return 1 / 0", r"cannot be made: ZeroDivisionError: division by zero \(mine.py, line 7\)"),
+        ("def make(spec):\n        return 1 / 0", r"cannot be made: ZeroDivisionError: division by zero \(mine.py, line 8\)"),
     ],
 )
 def test_a_factory_that_makes_no_collator_is_named(tmp_path: Path, body: str, words: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 
+from ftcli.commands.plugin_trial import tried
 from ftcli.context import Context
 from ftcli.errors import FtcliError, UsageError
 from ftcli.markers import PROJECT
@@ -76,7 +77,7 @@ def candidates(plugins_dir: Path | None, allow: Sequence[str] | None) -> Iterato
 
 
 def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: bool = False) -> Check:
-    """Load it, ask for everything it registers, and make it.
+    """Load it, ask for everything it registers, make it, and try what needs no run.
 
     Args:
         own: ask only for the kinds that outside plugins register; the built-in collators and tasks import torch.
@@ -95,6 +96,7 @@ def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: 
             from ftcli.core.verify.rules import every
 
             every(plugins.registry("check"))
+        left = tried(plugins, hooks, outside_parts)
     except FtcliError as error:
         return Check(f"plugin:{title}", "env", "fail", error.message, fix=error.hint or "Fix or remove it.")
     outside = plugins.describe()[len(BUILT_INS) :]
@@ -103,4 +105,5 @@ def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: 
         return Check(f"plugin:{title}", "env", "warn", f"has no hook: {', '.join(idle)}", fix=f"Hooks are: {', '.join(HOOKS)}.")
     known = sorted({hook for info in outside or plugins.describe() for hook in info.hooks})
     offered = f"{len(offers)} parts on offer" if not outside else f"offers {', '.join(theirs)}" if theirs else "offers no part"
-    return Check(f"plugin:{title}", "env", "pass", f"{offered}; hooks: {', '.join(known)}")
+    untried = f"; not tried, which takes a run: {', '.join(left)}" if left else ""
+    return Check(f"plugin:{title}", "env", "pass", f"{offered}; hooks: {', '.join(known)}{untried}")

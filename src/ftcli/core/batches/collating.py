@@ -70,4 +70,7 @@ def _fault(batch: Any) -> str:
     if wanted := [key for key in ("input_ids", "labels") if key not in batch]:
         return f"no {' and no '.join(wanted)}"
     odd = [key for key, value in batch.items() if not isinstance(value, torch.Tensor)]
-    return f"{odd[0]} is a {type(batch[odd[0]]).__name__} and no tensor" if odd else ""
+    if odd:
+        return f"{odd[0]} is a {type(batch[odd[0]]).__name__} and no tensor"
+    kind = batch["input_ids"].dtype
+    return f"input_ids are {kind}: token ids must be integers" if kind.is_floating_point else ""
