@@ -9,7 +9,7 @@ import pytest
 
 from ftcli.contracts import BatchSpec
 from ftcli.core.batches.collate import Dynamic
-from ftcli.core.batches.collating import made
+from ftcli.core.batches.collating import made, refuse_batch
 from ftcli.core.batches.tasks import Pretrain
 from ftcli.core.storage.store import Ragged, Rows
 from ftcli.errors import FtcliError, PluginError
@@ -87,3 +87,33 @@ def test_a_factory_that_makes_no_collator_is_named(tmp_path: Path, body: str, wo
 def test_a_refusal_of_the_plugin_is_shown_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(FtcliError, match=r"^not for this task$"):
         made(plugins(tmp_path, "def make(spec):\n        raise SettingsError('not for this task')"), "mine", SPEC)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("batch['labels'].int()", "labels are torch.int32, where those of the task are torch.int64"),
+        ("batch['labels'].float()", "labels are torch.float32, where those of the task are torch.int64"),
+        ("batch['labels'][1:]", "1 labels for 2 rows of ids"),
+        ("batch.update({name: value[:0] for name, value in batch.items()}) or batch['labels']", "0 rows of ids for 2 rows"),
+        ("batch.update(input_ids=torch.tensor(3)) or batch['labels']", r"input_ids have the shape \[\], not \[rows, width\]"),
+        ("batch['labels']", None),
+    ],
+)
+def test_a_first_batch_that_nothing_can_be_learned_of_is_named(tmp_path: Path, change: str, words: str | None) -> None:
+    """They were bugs of ftcli, or the model's configuration was blamed."""
+    body = f"""
+    def make(spec):
+        from ftcli.core.batches.collate import Dynamic
+        def collate(rows):
+            batch = Dynamic(spec)(rows)
+            labels = {change}
+            return batch | {{"labels": labels}}
+        return collate
+    """
+    collator = made(plugins(tmp_path, body), "mine", SPEC)
+    if words is None:
+        return refuse_batch(collator, SPEC.task, ROWS)
+    with pytest.raises(PluginError, match=f"^the collator mine of plugin 'mine' makes an unusable batch: {words}"):
+        refuse_batch(collator, SPEC.task, ROWS)
+    return refuse_batch(made(Plugins(allow=()), "dynamic", SPEC), SPEC.task, ROWS)

@@ -52,8 +52,8 @@ def _collate(plugins: Plugins, name: str) -> str:
     import numpy as np
 
     from ftcli.contracts import BatchSpec, Task
-    from ftcli.core.batches.collating import made
-    from ftcli.core.batches.tasks import Classify, Pretrain
+    from ftcli.core.batches.collating import made, refuse_batch
+    from ftcli.core.batches.tasks import Classify, Pretrain, Regress
     from ftcli.core.ragged import to_offsets
     from ftcli.core.storage.store import Ragged, Rows
 
@@ -61,12 +61,12 @@ def _collate(plugins: Plugins, name: str) -> str:
     lengths = np.array(LENGTHS, np.int64)
     ids = Ragged(np.arange(1, 1 + lengths.sum(), dtype=np.int32), to_offsets(lengths))
     documents = Ragged(lengths.astype(np.int32), np.arange(count + 1)) if plugins.registry("collator").get(name).packed else None
-    rows = Rows(np.arange(count), ids, labels=np.arange(count) % 2, seq_lengths=documents)
-    tasks: tuple[Task, ...] = (Pretrain(), Classify())
+    rows = Rows(np.arange(count), ids, labels=np.arange(count) % 2, seq_lengths=documents, numbers=np.ones(count, np.float32))
+    tasks: tuple[Task, ...] = (Pretrain(), Classify(), Regress())
     faults: list[FtcliError] = []
     for task in tasks:
         try:
-            made(plugins, name, BatchSpec(0, "right", MOST, 1, task))(rows)
+            refuse_batch(made(plugins, name, BatchSpec(0, "right", MOST, 1, task)), task, rows)
         except FtcliError as error:
             faults.append(error)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ftcli.contracts import BatchSpec, Collator, CollatorKind
+from ftcli.contracts import BatchSpec, Collator, CollatorKind, Task
 from ftcli.errors import FtcliError, PluginError
 from ftcli.pluginfaults import named, reason_of
 from ftcli.pluginmanager import Plugins
@@ -34,9 +34,12 @@ class Watched:
         """
         with named(f"collator {self.name}", self.owner, BROKE):
             batch: Any = self.inner(rows)
-        if fault := _fault(batch):
-            raise PluginError(f"the collator {self.name} of plugin {self.owner!r} makes an unusable batch: {fault}", USABLE)
+        self.refuse(_fault(batch))
         return {**batch}
+
+    def refuse(self, fault: str) -> None:
+        if fault:
+            raise PluginError(f"the collator {self.name} of plugin {self.owner!r} makes an unusable batch: {fault}", USABLE)
 
 
 def made(plugins: Plugins, name: str, spec: BatchSpec) -> Collator:
@@ -59,6 +62,31 @@ def made(plugins: Plugins, name: str, spec: BatchSpec) -> Collator:
     if not callable(collator):
         raise PluginError(f"the collator {name} of plugin {owner!r} is {collator!r}, which cannot be called with rows", hint)
     return Watched(collator, name, owner)
+
+
+def refuse_batch(collator: Collator, task: Task, rows: Rows) -> None:
+    """Look once at the batch that a plugin's collator makes of these rows, as far as its shapes and types go: `verify` looks at the rest.
+
+    Raises:
+        PluginError: nothing can be learned of it.
+    """
+    if isinstance(collator, Watched):
+        collator.refuse(_misfit(collator(rows), task, rows))
+
+
+def _misfit(batch: Mapping[str, torch.Tensor], task: Task, rows: Rows) -> str:
+    import torch
+
+    ids, labels, wanted = batch["input_ids"], batch["labels"], torch.from_numpy(task.labels(rows)).dtype
+    if ids.ndim != 2:
+        return f"input_ids have the shape {list(ids.shape)}, not [rows, width]"
+    if len(ids) not in {1, len(rows)}:  # rows may be laid behind each other
+        return f"{len(ids)} rows of ids for {len(rows)} rows"
+    if not labels.ndim or len(labels) not in {len(ids), len(rows)}:
+        return f"{len(labels) if labels.ndim else 'no'} labels for {len(ids)} rows of ids"
+    if labels.dtype != wanted and not (labels.is_floating_point() and wanted.is_floating_point):
+        return f"labels are {labels.dtype}, where those of the task are {wanted}"
+    return ""
 
 
 def _fault(batch: Any) -> str:
