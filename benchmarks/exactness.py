@@ -28,9 +28,10 @@ import pyarrow as pa
 from transformers import AutoTokenizer
 
 from ftcli.core.engines.backend import prepare_backend
-from ftcli.core.engines.engine import EncoderSpec, RowEncoder, choose_engine, load_encoder
+from ftcli.core.engines.engine import choose_engine, load_encoder
 from ftcli.core.engines.proof import Reference, differing_rows
 from ftcli.core.engines.reference import PythonEncoder
+from ftcli.core.engines.row_encoder import EncoderSpec, RowEncoder
 from ftcli.errors import EngineError, MissingExtraError
 from ftcli.pluginmanager import Plugins
 

@@ -12,12 +12,11 @@ if TYPE_CHECKING:
 
 OFTEN = 0.25
 """Share of the rows with PAD in their text from which it is taken for a token of the language."""
-COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or fix the plugin."
 
 
 def shapes(probe: Probe) -> Check:
     from ftcli.core.verify.audit import token_places
-    from ftcli.core.verify.verdict import failed, noted, passed, warned
+    from ftcli.core.verify.verdict import collator_fix, failed, noted, passed, warned
 
     batch, lengths = probe.batch, probe.rows.input_ids.lengths
     sizes = {name: list(value.shape) for name, value in batch.items()}
@@ -31,15 +30,13 @@ def shapes(probe: Probe) -> Check:
         "rows": probe.shown[:3],
     }
     if len(ids) != len(lengths):
-        return failed(f"{len(lengths)} rows became a batch of {len(ids)}", COLLATOR_FIX, **evidence)
-    if batch["input_ids"].is_floating_point():
-        return failed(f"input_ids are {batch['input_ids'].dtype}: token ids must be integers", COLLATOR_FIX, **evidence)
+        return failed(f"{len(lengths)} rows became a batch of {len(ids)}", collator_fix(probe), **evidence)
     places = token_places(ids, probe.rows)
     lost = (places.sum(-1) != lengths).nonzero()[0]
     if len(lost):
         return failed(
             f"row {int(lost[0])} of the batch does not hold its {int(lengths[lost[0]])} tokens as prepared",
-            COLLATOR_FIX,
+            collator_fix(probe),
             **{**evidence, "rows": [probe.shown[int(lost[0])]]},
         )
     longest, wide = int(lengths.max()), ids.shape[-1]
@@ -59,7 +56,7 @@ def shapes(probe: Probe) -> Check:
     if attended.shape != places.shape:
         return warned(
             f"{words}: a mask of shape {list(attended.shape)} is not checked here; FT407 and FT408 measure its effect",
-            COLLATOR_FIX,
+            collator_fix(probe),
             **evidence,
         )
     if attended[places].all() and (attended & ~places).any():
@@ -74,7 +71,7 @@ def shapes(probe: Probe) -> Check:
         return failed(
             f"the attention mask of row {row} covers {int((attended[row] & places[row]).sum())} of its {int(lengths[row])} tokens "
             f"and {int((attended[row] & ~places[row]).sum())} padding positions",
-            COLLATOR_FIX,
+            collator_fix(probe),
             **evidence,
         )
     return passed(words, **evidence)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from ftcli.core.verify.probe import Probe
 
-COLLATOR_FIX = "The collator is wrong: use one of ftcli's, or fix the plugin."
 UNLEARNED_FIX = "The task masks it: keep the end of a text among its labels."
 MOST_ROWS = 20_000
 """Rows whose last token is looked at, drawn at random."""
@@ -46,7 +45,7 @@ def targets(probe: Probe) -> Check:
 def _numbers(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.verify.verdict import failed, passed
+    from ftcli.core.verify.verdict import collator_fix, failed, passed
 
     found, wanted = probe.batch["labels"], probe.task.labels(probe.rows)
     if not found.is_floating_point() or found.shape != (len(wanted),):
@@ -57,7 +56,7 @@ def _numbers(probe: Probe) -> Check:
         row = int(wrong[0])
         return failed(
             f"row {int(probe.rows.index[row])} has the label {float(wanted[row]):g}, but in the batch it is {float(found[row]):g}",
-            COLLATOR_FIX,
+            collator_fix(probe),
         )
     return passed(f"{len(wanted)} rows have their labels, for example {float(wanted[0]):g}")
 
@@ -77,19 +76,19 @@ def _wrong_type(labels: torch.Tensor) -> str:
 def _one_a_row(probe: Probe) -> Check:
     import numpy as np
 
-    from ftcli.core.verify.verdict import failed, passed
+    from ftcli.core.verify.verdict import collator_fix, failed, passed
 
     labels = probe.batch["labels"].numpy()
     _ = probe.places
     wanted = probe.task.labels(probe.rows)
     if len(wanted) != len(labels):
-        return failed(f"{len(labels)} labels for {len(wanted)} targets of mode {probe.task_name}", COLLATOR_FIX)
+        return failed(f"{len(labels)} labels for {len(wanted)} targets of mode {probe.task_name}", collator_fix(probe))
     wrong = (labels != wanted).nonzero()[0]
     if len(wrong):
         row = int(wrong[0])
         return failed(
             f"row {row} of the batch has the label {int(labels[row])}, but in the data it is {int(wanted[row])}",
-            COLLATOR_FIX,
+            collator_fix(probe),
             rows=probe.rows.index[wrong].tolist(),
             text=probe.shown[row]["text"],
         )
@@ -100,7 +99,7 @@ def _any_number(probe: Probe) -> Check:
     """Rows with any number of labels: float32 [rows, labels], 1 where one holds."""
     import torch
 
-    from ftcli.core.verify.verdict import failed, passed
+    from ftcli.core.verify.verdict import collator_fix, failed, passed
 
     labels, wanted = probe.batch["labels"], torch.from_numpy(probe.task.labels(probe.rows))
     _ = probe.places
@@ -108,14 +107,14 @@ def _any_number(probe: Probe) -> Check:
         kind = str(labels.dtype).removeprefix("torch.")
         return failed(
             f"labels are {kind} {list(labels.shape)}, the data have float32 {list(wanted.shape)}: 1 where a label is set, else 0",
-            COLLATOR_FIX,
+            collator_fix(probe),
             dtype=kind,
         )
     wrong = (labels != wanted).any(1).nonzero().flatten().tolist()
     if wrong:
         return failed(
             f"row {wrong[0]} of the batch has different labels than in the data",
-            COLLATOR_FIX,
+            collator_fix(probe),
             rows=probe.rows.index[wrong].tolist(),
             text=probe.shown[wrong[0]]["text"],
         )
@@ -130,12 +129,12 @@ def _one_a_token(probe: Probe) -> Check:
     import numpy as np
 
     from ftcli.core.batches.tasks import IGNORED
-    from ftcli.core.verify.verdict import failed, passed, warned
+    from ftcli.core.verify.verdict import collator_fix, failed, passed, warned
 
     batch, rows = probe.batch, probe.rows
     labels, ids = batch["labels"].numpy(), batch["input_ids"].numpy()
     if labels.shape != ids.shape:
-        return failed(f"labels have the shape {list(labels.shape)}, the ids {list(ids.shape)}", COLLATOR_FIX)
+        return failed(f"labels have the shape {list(labels.shape)}, the ids {list(ids.shape)}", collator_fix(probe))
     trained = labels != IGNORED
     empty = (trained[:, 1:].sum(-1) == 0).nonzero()[0].tolist()
     evidence = {"targets": int(trained.sum()), "slots": int(labels.size), "rows_without_targets": empty}
@@ -165,7 +164,7 @@ def _one_a_token(probe: Probe) -> Check:
         return failed(
             f"position {place} of row {row} is a target, though mode {probe.task_name} excludes it: the first token of a text would be predicted "
             "from the text before it",
-            COLLATOR_FIX,
+            collator_fix(probe),
             **evidence,
         )
     if empty:
@@ -181,7 +180,7 @@ def _one_a_token(probe: Probe) -> Check:
             "EOS occurs in the batch but is never a target: the model would never learn to stop",
             "Label EOS: mask padding by position, not by the PAD id, which is EOS here."
             if eos == probe.tokenizer.pad_token_id
-            else COLLATOR_FIX,
+            else collator_fix(probe),
             **evidence,
         )
     left_out = (wanted != IGNORED) & ~trained
@@ -191,7 +190,7 @@ def _one_a_token(probe: Probe) -> Check:
         token = probe.tokenizer.decode([int(ids[row, place])])
         return (failed if share > 0.5 else warned)(
             f"{share:.1%} of the tokens that mode {probe.task_name} should learn are not targets, first {token!r} at position {place} of row {row}",
-            f"{COLLATOR_FIX} A task that excludes tokens must do so in its own labels.",
+            f"{collator_fix(probe)} A task that excludes tokens must do so in its own labels.",
             left_out=int(left_out.sum()),
             **evidence,
         )

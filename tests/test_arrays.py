@@ -59,7 +59,7 @@ from ftcli.core.prepare.accept import _labels
 from ftcli.core.engines.character_search import CharacterSearch
 from ftcli.core.prepare.write import RowWriter
 from ftcli.contracts import Columns
-from ftcli.core.engines.engine import EncoderSpec, RowEncoder
+from ftcli.core.engines.row_encoder import EncoderSpec, RowEncoder
 from ftcli.core.engines.backend import Backend
 from ftcli.plugins.columnar import Parquet
 from ftcli.plugins.jsonl import JsonLines

@@ -20,6 +20,21 @@ from stores import rows_of
 from verifying import World
 
 STAGE = ("batch",)
+BROKEN_LABELS = """
+from ftcli import hookimpl
+
+@hookimpl
+def register_tasks(register):
+    from ftcli.core.batches.tasks import Pretrain
+
+    class Odd(Pretrain):
+        name = "odd"
+
+        def labels(self, rows):
+            return 1 / 0
+
+    register("odd", Odd)
+"""
 
 
 @pytest.mark.parametrize("kind", ["classify", "pretrain", "packed"])
@@ -98,7 +113,18 @@ def test_a_wrong_mask_fails(world: World, what: str, change: str) -> None:
 )
 def test_a_collator_that_changes_the_rows_is_found(world: World, what: str, change: str, words: str) -> None:
     values = world.run("classify")
-    world.caught(f"a batch with {what}", values, "FT301", words=words, stages=STAGE, plugins=world.collator(change))
+    plugins = world.collator(change)
+    verdict = world.caught(f"a batch with {what}", values, "FT301", words=words, stages=STAGE, plugins=plugins)
+    assert verdict.fix == f"The collator bucketed of plugin {plugins.describe()[-1].name!r} is wrong: mend it, or use one of ftcli's."
+
+
+def test_a_task_whose_labels_break_is_named_and_not_the_collator(world: World) -> None:
+    plugins = world.plugins(BROKEN_LABELS)
+    verdict = world.caught(
+        "labels that break", world.run("pretrain") | {"train.mode": "odd"}, "FT301", "FT304", stages=STAGE, plugins=plugins
+    )
+    name = plugins.describe()[-1].name
+    assert f"the labels of the task odd of plugin {name!r} broke: ZeroDivisionError: division by zero ({name}.py, line " in verdict.summary
 
 
 def test_a_collator_that_mixes_up_labels_is_found(world: World) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from ftcli.contracts import BatchSpec
 from ftcli.core.batches.collate import Dynamic
-from ftcli.core.batches.collating import made
+from ftcli.core.batches.collating import made, refuse_batch
 from ftcli.core.batches.tasks import Pretrain
 from ftcli.core.storage.store import Ragged, Rows
-from ftcli.errors import DataError, FtcliError, PluginError
+from ftcli.errors import FtcliError, PluginError
 from ftcli.pluginmanager import Plugins
 from thirdparty import put
 
@@ -21,6 +21,7 @@ PLUGIN = """
     from ftcli.contracts import CollatorKind
     from ftcli.errors import SettingsError
 
+    import torch
     {body}
 
     @hookimpl
@@ -49,16 +50,22 @@ def test_a_sound_collator_of_a_plugin_gives_its_batches(tmp_path: Path) -> None:
     ("arguments", "answer", "words"),
     [
         ("rows", "None", "makes an unusable batch: it is NoneType"),
-        ("rows", "{}", "no input_ids and no labels"),
-        ("rows", '{"input_ids": [1], "labels": [2]}', "input_ids is a list and no tensor"),
-        ("rows", "rows.nothing", r"breaks: AttributeError: 'Rows' object has no attribute 'nothing' \(mine.py, line 7\)"),
-        ("", "None", r"breaks: TypeError: .*takes 0 positional arguments but 1 was given"),
+        ("rows", "{}", "makes an unusable batch: no input_ids and no labels"),
+        ("rows", '{"input_ids": [1], "labels": [2]}', "makes an unusable batch: input_ids is a list and no tensor"),
+        (
+            "rows",
+            "{'input_ids': torch.ones(2, 3), 'labels': torch.ones(2)}",
+            "makes an unusable batch: input_ids are torch.float32: token ids",
+        ),
+        ("rows", "rows.nothing", r"broke: AttributeError: 'Rows' object has no attribute 'nothing' \(mine.py, line 8\)"),
+        ("rows", "exit('no licence')", r"broke: SystemExit: no licence \(mine.py, line 8\)"),
+        ("", "None", r"broke: TypeError: .*takes 0 positional arguments but 1 was given"),
     ],
 )
 def test_a_batch_that_cannot_be_used_is_named(tmp_path: Path, arguments: str, answer: str, words: str) -> None:
     collator = made(plugins(tmp_path, CALLED.format(arguments=arguments, answer=answer)), "mine", SPEC)
 
-    with pytest.raises(DataError, match=f"the collator mine {words}" if " breaks" in words or "makes" in words else words) as caught:
+    with pytest.raises(PluginError, match=f"^the collator mine of plugin 'mine' {words}") as caught:
         collator(ROWS)
     assert caught.value.hint
 
@@ -68,7 +75,7 @@ def test_a_batch_that_cannot_be_used_is_named(tmp_path: Path, arguments: str, an
     [
         ("def make(): ...", "plugin 'mine' cannot be made: TypeError: make"),
         ("def make(spec): ...", "plugin 'mine' is None, which cannot be called with rows"),
-        ("def make(spec):\n        return 1 / 0", r"cannot be made: ZeroDivisionError: division by zero \(mine.py, line 7\)"),
+        ("def make(spec):\n        return 1 / 0", r"cannot be made: ZeroDivisionError: division by zero \(mine.py, line 8\)"),
     ],
 )
 def test_a_factory_that_makes_no_collator_is_named(tmp_path: Path, body: str, words: str) -> None:
@@ -80,3 +87,33 @@ def test_a_factory_that_makes_no_collator_is_named(tmp_path: Path, body: str, wo
 def test_a_refusal_of_the_plugin_is_shown_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(FtcliError, match=r"^not for this task$"):
         made(plugins(tmp_path, "def make(spec):\n        raise SettingsError('not for this task')"), "mine", SPEC)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("batch['labels'].int()", "labels are torch.int32, where those of the task are torch.int64"),
+        ("batch['labels'].float()", "labels are torch.float32, where those of the task are torch.int64"),
+        ("batch['labels'][1:]", "1 labels for 2 rows of ids"),
+        ("batch.update({name: value[:0] for name, value in batch.items()}) or batch['labels']", "0 rows of ids for 2 rows"),
+        ("batch.update(input_ids=torch.tensor(3)) or batch['labels']", r"input_ids have the shape \[\], not \[rows, width\]"),
+        ("batch['labels']", None),
+    ],
+)
+def test_a_first_batch_that_nothing_can_be_learned_of_is_named(tmp_path: Path, change: str, words: str | None) -> None:
+    """They were bugs of ftcli, or the model's configuration was blamed."""
+    body = f"""
+    def make(spec):
+        from ftcli.core.batches.collate import Dynamic
+        def collate(rows):
+            batch = Dynamic(spec)(rows)
+            labels = {change}
+            return batch | {{"labels": labels}}
+        return collate
+    """
+    collator = made(plugins(tmp_path, body), "mine", SPEC)
+    if words is None:
+        return refuse_batch(collator, SPEC.task, ROWS)
+    with pytest.raises(PluginError, match=f"^the collator mine of plugin 'mine' makes an unusable batch: {words}"):
+        refuse_batch(collator, SPEC.task, ROWS)
+    return refuse_batch(made(Plugins(allow=()), "dynamic", SPEC), SPEC.task, ROWS)

@@ -22,7 +22,16 @@ from ftcli.contracts import CheckKind
 
 @hookimpl
 def register_checks(register):
-    register("x", CheckKind({id!r}, {stage!r}, "title", print))
+    register("x", CheckKind({id!r}, {stage!r}, "title", print{rest}))
+"""
+ENVIRONMENT = "from ftcli import hookimpl\n@hookimpl\ndef environment(settings, machine):\n    return {}\n"
+COLLATOR = """
+from ftcli import hookimpl
+from ftcli.contracts import CollatorKind
+
+@hookimpl
+def register_collators(register):
+    register("x", CollatorKind({}))
 """
 MINE = """
 from ftcli import hookimpl
@@ -30,7 +39,11 @@ from ftcli import hookimpl
 class Mine:
     name = "mine"
     splits = False
-    def pack(self, lengths, max_length): ...
+    def pack(self, lengths, max_length):
+        import numpy as np
+        from ftcli.contracts import Packs
+        rows = np.arange(len(lengths))
+        return Packs(rows, 0 * rows, lengths, np.arange(len(lengths) + 1))
 
 @hookimpl
 def register_packers(register):
@@ -57,12 +70,32 @@ BROKEN = {
         "from ftcli import hookimpl\n@hookimpl\ndef register_collators(register):\n    register('x', object)\n",
         "the collator 'x' as a class, not as ftcli.contracts.CollatorKind",
     ),
+    "order": (COLLATOR.format('lambda spec: print, order="sorted"'), "plugin 'bad' registers the collator 'x' with the order 'sorted'"),
+    "packed": (COLLATOR.format('lambda spec: print, packed="no"'), "plugin 'bad' registers the collator 'x' with the packed 'no'"),
+    "no maker": (COLLATOR.format("None"), "plugin 'bad' registers the collator 'x' with the make None"),
+    "one need": (
+        CHECK.format(id="x", stage="env", rest=", needs=('store')"),
+        "plugin 'bad' registers the check 'x' with the needs 'store'",
+    ),
+    "severity": (CHECK.format(id="x", stage="env", rest=", severity='error'"), "registers the check 'x' with the severity 'error'"),
+    "needs": (CHECK.format(id="x", stage="env", rest=", needs=('tokeniser',)"), "check 'x' needs 'tokeniser', which a probe does not have"),
+    "circle": (CHECK.format(id="x", stage="env", rest=", after=('x',)"), "checks wait for each other: x after x"),
+    "tweak": (ENVIRONMENT.format('{"MINE": "2"}'), "plugin 'bad': MINE = '2' is not a Tweak of a string"),
+    "no tweaks": (ENVIRONMENT.format("None"), "plugin 'bad': environment() returned None"),
+    "environment": (ENVIRONMENT.format("1 / 0"), "failed in environment: ZeroDivisionError: division by zero (bad.py, line 4)"),
+    "no packs": (MINE.replace("return Packs", "Packs"), "the packer mine of plugin 'bad' returned NoneType, not Packs"),
+    "no batch": (
+        COLLATOR.format("lambda spec: lambda rows: None"),
+        "the collator x of plugin 'bad' makes an unusable batch: it is NoneType",
+    ),
+    "collator": (COLLATOR.format("lambda spec: lambda rows: rows.nothing"), "the collator x of plugin 'bad' broke: AttributeError"),
+    "no collator": (COLLATOR.format("lambda spec: None"), "the collator x of plugin 'bad' is None, which cannot be called"),
     "no check": (
         "from ftcli import hookimpl\n@hookimpl\ndef register_checks(register):\n    register('x', 3)\n",
         "the check 'x' as an int, not as ftcli.contracts.CheckKind",
     ),
-    "stage": (CHECK.format(id="x", stage="envy"), "the stage 'envy'"),
-    "id": (CHECK.format(id="y", stage="env"), "check 'x' calls itself 'y'"),
+    "stage": (CHECK.format(id="x", stage="envy", rest=""), "the stage 'envy'"),
+    "id": (CHECK.format(id="y", stage="env", rest=""), "registers the check 'x' with the id 'y'"),
 }
 
 
@@ -141,7 +174,35 @@ def test_the_doctor_says_what_a_plugin_offers(tmp_path: Path) -> None:
     found = checks("--plugins-dir", folder_of(tmp_path / "p", one=MINE, two=GOOD))
 
     assert found["plugin:one"]["summary"] == "offers packer mine; hooks: register_packers"
-    assert found["plugin:two"]["summary"] == "offers no part; hooks: on_step"
+    assert found["plugin:two"]["summary"] == "offers no part; hooks: on_step; not tried, which takes a run: on_step"
+
+
+@pytest.mark.parametrize(
+    ("maker", "packed", "left"),
+    [
+        ("Dynamic", False, ""),
+        ("Packed", True, ""),
+        ("lambda spec: lambda rows: {'input_ids': torch.ones(3, 5).int(), 'labels': torch.from_numpy(rows.labels)}", False, ""),
+        ("refusing", False, "; not tried, which takes a run: collator x (it refuses made-up rows: only pairs)"),
+    ],
+)
+def test_the_doctor_tries_collators_on_rows_of_its_own(tmp_path: Path, maker: str, packed: bool, left: str) -> None:
+    text = f"""
+from ftcli import hookimpl
+from ftcli.contracts import CollatorKind
+from ftcli.errors import DataError
+
+def refusing(spec):
+    raise DataError("only pairs")
+
+@hookimpl
+def register_collators(register):
+    import torch
+    from ftcli.core.batches.collate import Dynamic, Packed
+    register("x", CollatorKind({maker}, packed={packed}))
+"""
+    found = checks("--plugins-dir", folder_of(tmp_path / "p", mine=text))["plugin:mine"]
+    assert (found["status"], found["summary"]) == ("pass", f"offers collator x; hooks: register_collators{left}")
 
 
 def test_the_doctor_examines_one_file_too(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from engine_doubles import LINES, Panic, Twist, array, byte_level, double, expec
 from ftcli.core.engines import adversarial, engine
 from ftcli.core.engines.adversarial import Run
 from ftcli.core.engines.backend import prepare_backend, tokenizer_hash
-from ftcli.core.engines.engine import EngineChoice, RowEncoder, choose_engine, load_encoder
+from ftcli.core.engines.engine import EngineChoice, choose_engine, load_encoder
+from ftcli.core.engines.row_encoder import RowEncoder
 from ftcli.errors import EngineError, SettingsError
 from ftcli.pluginmanager import Plugins
 from tokenizing import ENGINE, plugins
@@ -213,7 +214,7 @@ def test_an_engine_that_fails_later_costs_its_batch_a_detour_and_is_named(tiny: 
     texts = ["fine", "BOOM"]
     assert rows_of(encoder.encode_whole(array(texts))) == expected(tiny[0], texts)
     assert encoder.rows_by_reference == 2
-    assert encoder.failures == ["double 1 failed while encoding: Panic: slice index; the reference encoded these 2 texts instead"]
+    assert encoder.failures == ["double 1 failed while encoding: Panic: slice index; the reference encoded 2 texts instead"]
 
 
 def test_a_reference_that_fails_is_an_error(tiny: tuple[Any, Path]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from ftcli.contracts import Encoded
 from ftcli.core.engines import guard
 from ftcli.core.engines.adversarial import CONTEXTS, Run
 from ftcli.core.engines.auditor import sampled
-from ftcli.core.engines.engine import RowEncoder, choose_engine, load_encoder
+from ftcli.core.engines.engine import choose_engine, load_encoder, loaded
 from ftcli.core.engines.reference import load_reference, to_encoded
+from ftcli.core.engines.row_encoder import RowEncoder
 from ftcli.errors import EngineError
 from tokenizing import manifest, plugins, prepare, small_tokenizers, without_plots, write
 
@@ -102,7 +105,7 @@ def test_a_run_stops_where_the_audit_finds_a_difference_and_counts_what_it_audit
     assert manifest(tmp_path / "good")["engine"]["audit"] == audit
     late = write(tmp_path / "late.jsonl", [*(f"{number} words" for number in range(3_000)), "a zebra"])
     if audit:
-        with pytest.raises(EngineError, match="the audit found that double 1 differs from the reference on 'a zebra'"):
+        with pytest.raises(EngineError, match=r"the audit found that double 1 .*'other'.* differs from the reference on 'a zebra'"):
             prepare(small_tokenizers["bpe"], late, tmp_path / "late", offered, **options)
         assert not (tmp_path / "late").exists()
     else:
@@ -151,7 +154,7 @@ def test_an_engine_that_breaks_in_a_run_costs_its_batch_a_detour_and_is_reported
     assert broken_encoder.rows_by_reference == 2
     assert len(broken_encoder.failures) == 1
     assert words in broken_encoder.failures[0]
-    assert broken_encoder.failures[0].endswith("the reference encoded these 2 texts instead")
+    assert broken_encoder.failures[0].endswith("the reference encoded 2 texts instead")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
@@ -220,9 +223,26 @@ def test_a_plugins_engine_that_fails_is_named_with_its_plugin(tmp_path: Path) ->
     tokenizer, found, whose = byte_level(tmp_path), plugins(tmp_path / "plugins"), "(the engine double comes with plugin 'other')"
     encoder = load_encoder(choose_engine(tokenizer, tmp_path, found, requested="double").spec, found)
     encoder.encode(array(["boom"]))
-    assert encoder.failures == [f"double 1 failed while encoding: RuntimeError: boom {whose}; the reference encoded these 1 texts instead"]
+    assert encoder.failures == [f"double 1 failed while encoding: RuntimeError: boom {whose}; the reference encoded 1 text instead"]
     with pytest.raises(EngineError) as caught:
         choose_engine(tokenizer, tmp_path, found, requested="double", sample=["boom"])
     assert caught.value.message.endswith(whose)
     (note,) = [note for note in choose_engine(tokenizer, tmp_path, found, sample=["boom"]).notes if "engine double" in note]
     assert note.endswith(whose)
+
+
+def test_an_audit_and_a_load_that_fail_name_the_plugin_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, found, whose = byte_level(tmp_path), plugins(tmp_path / "plugins"), "(the engine double comes with plugin 'other')"
+    spec = replace(choose_engine(tokenizer, tmp_path, found, requested="double").spec, audit=1.0)
+    encoder = RowEncoder(spec, DoubleEncoder(load_reference(spec.backend.json, "", 1), lambda text, ids: [*ids, 0]), f" {whose}")
+    with pytest.raises(EngineError, match=re.escape(f"the audit found that double 1 {whose} differs from the reference on ")):
+        encoder.encode(array(["a text"]))
+
+    def broken(*given: Any) -> Any:
+        raise ValueError("no such kind")
+
+    monkeypatch.setattr(type(found.registry("engine").get("double")()), "load", broken)
+    for load in (lambda: load_encoder(replace(spec, threads=2), found), lambda: loaded("double", spec.backend, 2, found)):
+        with pytest.raises(EngineError) as caught:
+            load()
+        assert caught.value.message == f"double 1 cannot load this tokenizer: ValueError: no such kind {whose}"

@@ -309,6 +309,30 @@ def test_what_an_exporter_of_a_plugin_raises_is_named_with_it(store: Path, tmp_p
     assert [path for path in around(tmp_path) if "__pycache__" not in path.parts] == before
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("None", "gives NoneType, not the paths of its files"),
+        ("[str(output / 'rows')]", "gives a str among its files, not a Path"),
+        ("[output.parent / 'rows']", "lists a file that it did not write into its folder: rows"),
+        ("[output / 'rows']", "lists a file that it did not write into its folder: rows"),
+    ],
+)
+def test_an_exporter_of_a_plugin_that_gives_no_files_of_its_folder_is_named_with_it(
+    store: Path, tmp_path: Path, given: str, words: str
+) -> None:
+    text = (
+        BROKEN.replace("FACTORY", "False")
+        .replace('yield output / "rows"', f"return {given}")
+        .replace('        raise KeyError("rows")\n', "")
+    )
+    found = plugins(tmp_path / "plugins", text, "wall")
+
+    with pytest.raises(PluginError, match=f"^the exporter broken of plugin 'wall' {words}$"):
+        command.run(replace(Context.make({}), plugins=found), store, "broken", tmp_path / "out", (), False)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_export_in_the_way_is_called_one_and_what_is_not_prepared_hints_no_option_that_export_lacks(store: Path, tmp_path: Path) -> None:
     export(store, tmp_path / "out", "jsonl")
     with pytest.raises(PublishError, match="out holds an export in the format jsonl with another fingerprint"):

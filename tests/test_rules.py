@@ -189,7 +189,8 @@ def test_a_broken_check_is_an_error_that_names_the_plugin_and_hides_nothing() ->
     assert [check.status for check in checks] == ["error", "pass"]
     assert "plugin 'mine' broke: ZeroDivisionError: by zero!" in checks[0].summary
     assert len(checks[0].summary) < 500
-    assert checks[0].fix == "Report it to the plugin's author; skip it with --ignore A1."
+    assert checks[0].fix.startswith("If the plugin is yours: a check gets a probe and returns a ftcli.records.Check")
+    assert checks[0].fix.endswith("Otherwise report it to its author, and skip it with --ignore A1.")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from ftcli.errors import FtcliError, PluginError
 from ftcli.markers import PROJECT
 from ftcli.plugincode import source_hash
 from ftcli.pluginfaults import culprit, misuse, places, reason_of
-from ftcli.pluginparts import CONTRACTS, Made
+from ftcli.pluginparts import CONTRACTS, Made, sound
 from ftcli.records import PluginInfo
 from ftcli.registry import AnyRegistry, Registry
 from ftcli.versions import version
@@ -90,8 +90,8 @@ class Plugins:
             registry: AnyRegistry = Registry(kind, RECORDS.get(kind, Callable))
             hook = f"register_{kind}s"
             for name, caller in self._callers(hook):
-                theirs = kind in CONTRACTS and self._info[name].origin != BUILT_IN
-                self._guard(name, hook, caller, register=registry.registrar(name, partial(Made, kind, name) if theirs else None))
+                look = None if self._info[name].origin == BUILT_IN else partial(Made if kind in CONTRACTS else sound, kind, name)
+                self._guard(name, hook, caller, register=registry.registrar(name, look))
             self._registries[kind] = registry
         return self._registries[kind]
 

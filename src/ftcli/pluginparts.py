@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from ftcli.contracts import Engine, Executor, Packer, SourceFormat, Task
 from ftcli.contracts_export import Exporter
@@ -53,6 +53,35 @@ class Made:
         if fault:
             raise PluginError(f"{said} {fault}", f"{contract.__module__}.{contract.__name__} says what it has.")
         return part
+
+
+R = TypeVar("R")
+
+
+def sound(kind: str, plugin: str, name: str, record: R) -> R:
+    """A record that a plugin registers, as it is.
+
+    Raises:
+        PluginError: a field holds what its type does not: another word than those there are, a text in place of a tuple, nothing that can be called.
+    """
+    for field, form in get_type_hints(type(record)).items():
+        if hint := _other(field, getattr(record, field), form):
+            said = f"plugin {plugin!r} registers the {kind} {name!r} with the {field} {getattr(record, field)!r}"
+            raise PluginError(said, hint)
+    return record
+
+
+def _other(field: str, value: Any, form: Any) -> str:
+    """What a record's field holds where this value is none for it; nothing where it is."""
+    origin, choices = get_origin(form), get_args(form)
+    if origin is Literal:
+        return "" if value in choices else f"{field} is one of {', '.join(map(repr, choices))}."
+    if origin is tuple:
+        sample = repr((value,)) if isinstance(value, str) else '("one",)'
+        return "" if isinstance(value, (tuple, list)) else f"{field} is a tuple, and a tuple of one has a comma: {field}={sample}."
+    if origin is Callable:
+        return "" if callable(value) else f"{field} is a function, or a class, that can be called."
+    return "" if form is not bool or isinstance(value, bool) else f"{field} is True or False."
 
 
 def _refused(method: Callable[..., Any], written: Callable[..., Any]) -> str:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 
+from ftcli.commands.plugin_trial import tried
 from ftcli.context import Context
-from ftcli.contracts import CheckKind
 from ftcli.errors import FtcliError, UsageError
 from ftcli.markers import PROJECT
 from ftcli.pluginfaults import HOOKS
 from ftcli.pluginmanager import BUILT_INS, KINDS, Plugins
 from ftcli.pluginparts import CONTRACTS
-from ftcli.records import STAGES, Check, Report, RunStatus
+from ftcli.records import Check, Report, RunStatus
 
 TOGETHER = "all together"
 
@@ -77,7 +77,7 @@ def candidates(plugins_dir: Path | None, allow: Sequence[str] | None) -> Iterato
 
 
 def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: bool = False) -> Check:
-    """Load it, ask for everything it registers, and make it.
+    """Load it, ask for everything it registers, make it, and try what needs no run.
 
     Args:
         own: ask only for the kinds that outside plugins register; the built-in collators and tasks import torch.
@@ -92,23 +92,18 @@ def examine(title: str, file: Path | None, names: Sequence[str] | None, *, own: 
             if kind in CONTRACTS:
                 plugins.registry(kind).get(name)()
         theirs = [f"{kind} {name}" for kind, name in outside_parts]
-        checks = plugins.registry("check").items() if "check" in kinds else ()
-        broken = [problem for name, kind in checks for problem in _check_problems(name, kind)]
+        if "check" in kinds:
+            from ftcli.core.verify.rules import every
+
+            every(plugins.registry("check"))
+        left = tried(plugins, hooks, outside_parts)
     except FtcliError as error:
         return Check(f"plugin:{title}", "env", "fail", error.message, fix=error.hint or "Fix or remove it.")
-    if broken:
-        return Check(f"plugin:{title}", "env", "fail", "; ".join(broken), fix="Fix the registered check.")
     outside = plugins.describe()[len(BUILT_INS) :]
     idle = [info.name for info in outside if not info.hooks]
     if idle:
         return Check(f"plugin:{title}", "env", "warn", f"has no hook: {', '.join(idle)}", fix=f"Hooks are: {', '.join(HOOKS)}.")
     known = sorted({hook for info in outside or plugins.describe() for hook in info.hooks})
     offered = f"{len(offers)} parts on offer" if not outside else f"offers {', '.join(theirs)}" if theirs else "offers no part"
-    return Check(f"plugin:{title}", "env", "pass", f"{offered}; hooks: {', '.join(known)}")
-
-
-def _check_problems(name: str, kind: CheckKind) -> Iterator[str]:
-    if kind.stage not in STAGES:
-        yield f"check {name!r} has the stage {kind.stage!r}; stages are {', '.join(STAGES)}"
-    elif kind.id != name:
-        yield f"check {name!r} calls itself {kind.id!r}"
+    untried = f"; not tried, which takes a run: {', '.join(left)}" if left else ""
+    return Check(f"plugin:{title}", "env", "pass", f"{offered}; hooks: {', '.join(known)}{untried}")

@@ -1,4 +1,4 @@
-"""The task of a plugin, watched, so that what its loss does wrong is named."""
+"""The task of a plugin, watched, so that what its loss and its labels do wrong is named."""
 
 from __future__ import annotations
 
@@ -23,11 +23,33 @@ LABELS = "labels(self, rows) gives int64 [rows] for classes, float32 [rows, labe
 
 
 def watched(task: Task, name: str, plugins: Plugins) -> Task:
-    """`task`, whose own loss raises nothing but `FtcliError` and gives nothing but a number; one of ftcli's, or with its loss, is left as it is."""
-    owner, own = plugins.outsider("task", name), task.loss
-    if owner is None or str(getattr(own, "__module__", "")).startswith("ftcli."):
+    """`task`, whose own labels and loss raise nothing but `FtcliError`, and whose loss gives nothing but a number; what is ftcli's is left as it is."""
+    owner = plugins.outsider("task", name)
+    if owner is None:
         return task
-    part = f"loss of the task {name}"
+    if not _is_ftclis(task.labels):
+        _watch_labels(task, name, owner)
+    if not _is_ftclis(task.loss):
+        _watch_loss(task, name, owner)
+    return task
+
+
+def _is_ftclis(method: Callable[..., Any]) -> bool:
+    return str(getattr(method, "__module__", "")).startswith("ftcli.")
+
+
+def _watch_labels(task: Task, name: str, owner: str) -> None:
+    own = task.labels
+
+    def labels(rows: Rows) -> np.ndarray[Any, np.dtype[Any]]:
+        with named(f"labels of the task {name}", owner, LABELS):
+            return own(rows)
+
+    task.labels = labels  # type: ignore[method-assign]
+
+
+def _watch_loss(task: Task, name: str, owner: str) -> None:
+    own, part = task.loss, f"loss of the task {name}"
 
     def loss(*given: Any, **more: Any) -> torch.Tensor:
         import torch
@@ -40,7 +62,6 @@ def watched(task: Task, name: str, plugins: Plugins) -> Task:
         return found
 
     task.loss = loss  # type: ignore[method-assign]
-    return task
 
 
 def refuse_labels(task: Task, name: str, owner: str | None, rows: Rows, note: Callable[[str], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,9 +120,11 @@ def _write(
     try:
         with named(f"exporter {kind}", owner, REPORT), attempt.shard(SHARD) as shard:
             folder = shard.path(SHARD).parent
-            paths = list(exporter.export(store, folder, job))
-            if any(not path.is_relative_to(folder) or not path.is_file() for path in paths):
-                raise PluginError(f"the exporter {kind} lists files that it did not write into its folder", REPORT)
+            given: Any = exporter.export(store, folder, job)
+            paths = list(given) if isinstance(given, Iterable) else []
+            fault = _fault(paths, folder) if isinstance(given, Iterable) else f"gives {type(given).__name__}, not the paths of its files"
+            if fault:
+                raise PluginError(f"the exporter {kind} of plugin {owner!r} {fault}", REPORT)
             made = shard.commit(sorted({path.relative_to(folder).as_posix() for path in paths}), {})
         if getattr(exporter, "is_store", False):
             _refuse_damage(store, {entry["path"]: entry["xxh3"] for entry in made["files"]})
@@ -133,6 +135,16 @@ def _write(
     except PublishError as error:  # it is one shard, and the next run writes it again
         attempt.forget(SHARD)
         raise PublishError(error.message, error.hint.replace(KEPT, "")) from error
+
+
+def _fault(paths: Sequence[Any], folder: Path) -> str:
+    """What is wrong with the files that an exporter lists, in words."""
+    for path in paths:
+        if not isinstance(path, Path):
+            return f"gives a {type(path).__name__} among its files, not a Path"
+        if not path.is_relative_to(folder) or not path.is_file():
+            return f"lists a file that it did not write into its folder: {path.name}"
+    return ""
 
 
 def _refuse_damaged(store: Store, splits: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ftcli.contracts import Encoded
 from ftcli.core.engines.backend import strip
-from ftcli.core.engines.engine import RowEncoder
+from ftcli.core.engines.row_encoder import RowEncoder
 from ftcli.core.prepare.job import Expected, Job, load_here, plugins_at, plugins_of
 from ftcli.core.reading.reject import Fault
 from ftcli.core.targets import Locate, marked, with_prefix

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from ftcli.contracts import Encoded, Packs
 from ftcli.core import deferred, progress
-from ftcli.core.engines.engine import REFERENCE, RowEncoder, load_encoder
+from ftcli.core.engines.engine import load_encoder
+from ftcli.core.engines.row_encoder import REFERENCE, RowEncoder
 from ftcli.core.files.stamps import check_unchanged
 from ftcli.core.prepare.accept import accept
 from ftcli.core.prepare.dialogue import encode_conversations

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from ftcli.contracts import Columns, Encoded, Encoder
 from ftcli.core.engines.backend import Backend
-from ftcli.core.engines.engine import EncoderSpec, RowEncoder, load_encoder, loaded
+from ftcli.core.engines.engine import load_encoder, loaded
+from ftcli.core.engines.row_encoder import EncoderSpec, RowEncoder
 from ftcli.core.files.stamps import Hashed
 from ftcli.core.prepare.policy import LengthPolicy
 from ftcli.errors import PluginError

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ftcli.contracts import Encoded
-from ftcli.core.engines.engine import RowEncoder
+from ftcli.core.engines.row_encoder import RowEncoder
 from ftcli.core.ragged import Ids, Ints, take_ranges, to_offsets
 from ftcli.errors import TokenizerError
 

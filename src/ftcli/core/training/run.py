@@ -14,7 +14,7 @@ from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, CollatorKind, Task
 from ftcli.core.batches.balance import balance
 from ftcli.core.batches.batch import EpochSampler, LengthGroupedSampler
-from ftcli.core.batches.collating import made
+from ftcli.core.batches.collating import made, refuse_batch
 from ftcli.core.batches.order import ORDERS, padded
 from ftcli.core.batches.slots import TokenBatches, rows_a_batch, token_batches
 from ftcli.core.batches.watched_task import refuse_labels, watched
@@ -146,7 +146,10 @@ def prepare(context: Context, claim: Claim | None = None, before_model: Callable
     fits(["train", *([store.eval_split] if store.eval_split else [])])
     test = that_fits(context, to_score(context, store, arguments), fits)
     mode = settings.train.mode or store.task_name
-    refuse_labels(task, mode, context.plugins.outsider("task", mode), train.rows([*range(min(FEW, len(train)))]), context.note)
+    few = train.rows([*range(min(FEW, len(train)))])
+    refuse_labels(task, mode, context.plugins.outsider("task", mode), few, context.note)
+    collator = made(context.plugins, name, BatchSpec(_padding_id(tokenizer), "right", store.max_length, multiple, task))
+    refuse_batch(collator, task, few)
     if not task.needs_labels:
         gate.check_learnable(model, packed=train.packed)
     if kind.packed and arguments.use_cache:
@@ -157,7 +160,7 @@ def prepare(context: Context, claim: Claim | None = None, before_model: Callable
         tokenizer=tokenizer,
         task=task,
         model=adapt(context, model, task),
-        collator=made(context.plugins, name, BatchSpec(_padding_id(tokenizer), "right", store.max_length, multiple, task)),
+        collator=collator,
         order=ORDERS.get(settings.train.train_sampling_strategy or "", kind.order),
         token_batches=batches,
         arguments=arguments,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ftcli.context import Context
 from ftcli.contracts import BatchSpec, Collator, Task
-from ftcli.core.batches.collating import collate, made
+from ftcli.core.batches.collating import made
 from ftcli.core.batches.slots import TokenBatches, planned
 from ftcli.core.batches.watched_task import watched
 from ftcli.core.storage.store import Rows, SplitData, Store
@@ -277,8 +277,8 @@ class Probe:
         )
 
     def collate(self, rows: Rows) -> Mapping[str, torch.Tensor]:
-        """The run's collator on some rows. Raises `DataError` when it breaks, or gives something else than tensors with ids and labels."""
-        return collate(self.collator, self.collator_name, rows)
+        """The run's collator on some rows. Raises `PluginError` when one of a plugin breaks, or gives something else than tensors with ids and labels."""
+        return self.collator(rows)
 
     def _find(self) -> NDArray[np.bool_]:
         from ftcli.core.verify.audit import token_places

@@ -18,6 +18,7 @@ from ftcli.pluginfaults import reason_of
 from ftcli.records import STAGES, Check, to_json
 from ftcli.registry import Registry
 
+FORM = "a check gets a probe and returns a ftcli.records.Check; docs/plugin-check.md has a small one."
 QUICK_STAGES = ("env", "settings", "tokenizer", "data")
 """Stages that build no model and no batch."""
 PARTS = tuple(name for name, part in vars(Probe).items() if isinstance(part, property | cached_property))
@@ -149,7 +150,14 @@ def _verdict(
         if short := shortage(error):
             return Check("", "", "error", f"{kind.title}: {short.message}", {}, short.hint)
         words = f"{kind.title}: the check of plugin {owner(kind.id)!r} broke: {reason_of(error)}"
-        return Check("", "", "error", words, {}, f"Report it to the plugin's author; skip it with --ignore {kind.id}.")
+        return Check(
+            "",
+            "",
+            "error",
+            words,
+            {},
+            f"If the plugin is yours: {FORM} Otherwise report it to its author, and skip it with --ignore {kind.id}.",
+        )
 
 
 def _sound(verdict: Check) -> Check:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftcli.records import Check, CheckStatus
+
+if TYPE_CHECKING:
+    from ftcli.core.verify.probe import Probe
 
 
 def passed(summary: str, **evidence: Any) -> Check:
@@ -22,6 +25,14 @@ def warned(summary: str, fix: str, **evidence: Any) -> Check:
 
 def failed(summary: str, fix: str, **evidence: Any) -> Check:
     return _check("fail", summary, fix, evidence)
+
+
+def collator_fix(probe: Probe) -> str:
+    """What to do where the first batch is not what the rows and the task say."""
+    name, owner = probe.collator_name, probe.context.plugins.outsider("collator", probe.collator_name)
+    if owner is None:
+        return f"The collator {name} is ftcli's own: compare the labels of the task, and report it if they are right."
+    return f"The collator {name} of plugin {owner!r} is wrong: mend it, or use one of ftcli's."
 
 
 def _check(status: CheckStatus, summary: str, fix: str, evidence: dict[str, Any]) -> Check:
