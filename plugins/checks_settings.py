@@ -17,10 +17,10 @@ def workers(probe: Probe) -> Check:
     from ftcli.core.verify.verdict import noted, passed, warned
     from ftcli.machine import cut_to_cores
 
-    cores = probe.machine.cores
+    cores, num_proc = probe.machine.cores, probe.num_proc()
     over = []
     for key, value in (
-        ("dataset.num_proc", probe.num_proc),
+        ("dataset.num_proc", num_proc),
         ("loader.num_workers", probe.settings.loader.num_workers),
         ("runtime.threads", probe.settings.runtime.threads),
     ):
@@ -32,8 +32,8 @@ def workers(probe: Probe) -> Check:
             "Lower it or leave it unset: on 2 cores 16 workers took 1.7 times as long as one.",
             cores=cores,
         )
-    choice = cut_to_cores(probe.num_proc, probe.origin("dataset.num_proc"), probe.machine)
-    if probe.num_proc not in {None, choice.value}:
+    choice = cut_to_cores(num_proc, probe.origin("dataset.num_proc"), probe.machine)
+    if num_proc not in {None, choice.value}:
         return noted(f"workers: {choice.reason}", workers=choice.value)
     return passed(f"workers: {choice.reason}", workers=choice.value)
 

@@ -141,7 +141,7 @@ def _contradicting(environ: Mapping[str, str]) -> list[Finding]:
 def _forks(probe: Probe, environ: Mapping[str, str]) -> list[Finding]:
     """What goes wrong in processes that begin as copies of this one."""
     found = []
-    workers, encoders = probe.settings.loader.num_workers, probe.num_proc or 1
+    workers, encoders = probe.settings.loader.num_workers, probe.num_proc() or 1
     by_fork = probe.settings.train.dataloader_multiprocessing_context in {None, "fork"}
     if _on(environ.get("TOKENIZERS_PARALLELISM")) and workers and by_fork:
         found.append(

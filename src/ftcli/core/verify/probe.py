@@ -56,7 +56,6 @@ class Probe:
         """Where a setting's value comes from."""
         return self.context.resolved.origin(key)
 
-    @cached_property
     def num_proc(self) -> int | None:
         """dataset.num_proc, or None where it is of no effect: the data are prepared."""
         try:
