@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ftcli.configfile import Bare
 from ftcli.core.convert.foreign_values import CONVERSIONS, Lost, sharded, within, word
-from ftcli.core.convert.registered import Registry
 from ftcli.errors import UsageError
 from ftcli.settings import get, walk
 from ftcli.sources import resolve
+
+if TYPE_CHECKING:
+    from ftcli.core.convert.registered import Registry
 
 KINDS = {"axolotl": "axolotl", "llama-factory": "llamafactory", "trl": "trl", "trainer": "trainer"}
 """Name on the command line → name of the table."""
@@ -75,6 +77,8 @@ def read_foreign(config: Mapping[str, Any], kind: str | None, file: Path) -> Imp
     found = Imported(table["name"])
     context = {**table.get("assumed", {}), **{key: value for key, value in config.items() if value is not None}}
     if "registry" in table:
+        from ftcli.core.convert.registered import Registry  # pyarrow is not loaded for other settings
+
         context["registry"] = registry = Registry.of(config, file)
         context["registered"] = not registry.reason
     for rule in table.get("refused", ()):
