@@ -245,4 +245,4 @@ def test_an_audit_and_a_load_that_fail_name_the_plugin_as_well(tmp_path: Path, m
     for load in (lambda: load_encoder(replace(spec, threads=2), found), lambda: loaded("double", spec.backend, 2, found)):
         with pytest.raises(EngineError) as caught:
             load()
-        assert caught.value.message == f"double 1 cannot load this tokenizer: ValueError: no such kind {whose}"
+        assert str(caught.value) == caught.value.message == f"double 1 cannot load this tokenizer: ValueError: no such kind {whose}"

@@ -43,6 +43,9 @@ class FtcliError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        return self.message  # also where whoever passed it on has added to it
+
     def __reduce__(self) -> tuple[type[FtcliError], tuple[str, str]]:
         return type(self), (self.message, self.hint)
 
